@@ -1,0 +1,160 @@
+"""``connect`` and ``connect_async``: a broker from a URI, checked, or a sentence that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any
+
+import pymongo
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.driver_info import DriverInfo
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    InvalidName,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+)
+
+from mongoq.aio import AsyncBroker
+from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
+from mongoq.model.arguments import Duration, duration
+from mongoq.sync import Broker
+
+__all__ = ["connect", "connect_async"]
+
+DATABASE = "mongoq"
+COLLECTION = "mongoq"
+TIMEOUT = 10.0
+UNAUTHORISED = frozenset({13, 18, 8000})
+
+
+def connect(
+    uri: str, *, database: str | None = None, collection: str = COLLECTION, timeout: Duration = TIMEOUT
+) -> Broker:
+    """Connect to MongoDB and return a broker, having checked that it can work there.
+
+    Use it as a context manager, or call ``close``: it closes the client that this call makes. To share a client of
+    your own, make ``mongoq.Broker(client[database][collection])``.
+
+    Args:
+        uri: a MongoDB connection string. It is handed to the driver and not kept.
+        database: the database; default the one in the URI, else ``mongoq``.
+        collection: the collection that holds the queues.
+        timeout: how long to look for a server now, a ``timedelta`` or seconds. Later commands wait as long as the
+            URI says (``serverSelectionTimeoutMS``, 30 s by default).
+
+    Raises:
+        ArgumentInvalid: the URI or a name cannot be used. The URI is never quoted.
+        ServerUnavailable: no server answered in time.
+        AuthenticationFailed: the server refused the credentials, or the user may not use the database.
+        CollectionSharded, SchemaTooNew: the collection cannot be used.
+    """
+    seconds = duration(timeout, "timeout", zero=False).total_seconds()
+    client: MongoClient[Any] = _client(MongoClient, uri)
+    try:
+        broker = Broker(_collection(client, database, collection))
+        with pymongo.timeout(seconds):
+            broker.ping()
+    except BaseException as error:
+        client.close()
+        raise _explained(error, client) from error
+    broker._close_client = client.close
+    return broker
+
+
+class connect_async:  # noqa: N801  # reads as the function it is to its caller
+    """Connect to MongoDB from asyncio: ``broker = await connect_async(uri)``, or ``async with connect_async(uri)``.
+
+    Arguments and errors are those of ``mongoq.connect``. The broker belongs to the running event loop.
+    """
+
+    def __init__(
+        self, uri: str, *, database: str | None = None, collection: str = COLLECTION, timeout: Duration = TIMEOUT
+    ) -> None:
+        self._uri = uri
+        self._database = database
+        self._collection = collection
+        self._timeout = timeout
+        self._broker: AsyncBroker | None = None
+
+    def __repr__(self) -> str:
+        """Show no URI, since it may hold credentials."""
+        return f"<connect_async {self._collection!r}>"
+
+    def __await__(self) -> Generator[Any, None, AsyncBroker]:
+        """Connect."""
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> AsyncBroker:
+        """Connect, and close the broker at the end of the block."""
+        self._broker = await self._connect()
+        return self._broker
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the broker."""
+        if self._broker is not None:
+            await self._broker.close()
+
+    async def _connect(self) -> AsyncBroker:
+        seconds = duration(self._timeout, "timeout", zero=False).total_seconds()
+        client: AsyncMongoClient[Any] = _client(AsyncMongoClient, self._uri)
+        try:
+            broker = AsyncBroker(_collection(client, self._database, self._collection))
+            with pymongo.timeout(seconds):
+                await broker.ping()
+        except BaseException as error:
+            await client.close()
+            raise _explained(error, client) from error
+        broker._close_client = client.close
+        return broker
+
+
+def _client(kind: Callable[..., Any], uri: Any) -> Any:
+    """Make the client; what is wrong with a URI is told without quoting it, since it may hold a password."""
+    if not isinstance(uri, str):
+        raise ArgumentInvalid("uri", f"a connection string such as 'mongodb://localhost', not {type(uri).__name__}")
+    try:
+        return kind(uri, driver=DriverInfo("mongoq"), appname="mongoq")
+    except (InvalidURI, ConfigurationError, ValueError, TypeError) as error:
+        raise ArgumentInvalid(
+            "uri",
+            f"the driver cannot use this connection string ({type(error).__name__}); it reads "
+            f"mongodb://[user:password@]host[:port][/database][?options], with user and password percent-encoded",
+        ) from None
+
+
+def _collection(client: Any, database: Any, collection: Any) -> Any:
+    try:
+        named = client.get_default_database(DATABASE) if database is None else client[_name(database, "database")]
+        return named[_name(collection, "collection")]
+    except InvalidName as error:
+        raise ArgumentInvalid("database or collection", str(error)) from error
+
+
+def _name(value: Any, argument: str) -> str:
+    if not isinstance(value, str):
+        raise ArgumentInvalid(argument, f"a string, not {type(value).__name__}")
+    return value
+
+
+def _explained(error: BaseException, client: Any) -> BaseException:
+    """Return the error that tells what to do; driver's errors other than these pass through."""
+    if isinstance(error, MongoqError) or not isinstance(error, PyMongoError):
+        return error
+    hosts = ", ".join(f"{host}:{port}" for host, port in sorted(client.topology_description.server_descriptions()))
+    if isinstance(error, OperationFailure) and error.code in UNAUTHORISED:
+        return AuthenticationFailed(
+            f"MongoDB at {hosts} refused the user: check user, password and authSource in the URI, and that the user "
+            f"may read and write the database"
+        )
+    if isinstance(error, ConnectionFailure) or error.timeout:
+        return ServerUnavailable(
+            f"no usable MongoDB answered at {hosts}: start one, or check host, port, replicaSet and TLS in the URI "
+            f"({type(error).__name__})"
+        )
+    return error

@@ -1,0 +1,1 @@
+"""Who sends it: the only code that calls a MongoDB driver."""

@@ -1,0 +1,129 @@
+"""The collections mongoq works on, and how it derives its own handles from the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReadPreference, WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.collection import Collection
+from pymongo.errors import (
+    AutoReconnect,
+    DuplicateKeyError,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+    WriteConcernError,
+)
+from pymongo.read_concern import ReadConcern
+
+from mongoq.model.codec import Options, codec_options
+from mongoq.protocol.request import Duplicate, Interruption, Refused, ReplyLost, Target
+
+__all__ = ["Backend", "interruption", "open_backend", "primary"]
+
+MISFIT_CODES = frozenset({2, 14, 28, 40, 52, 57, 16837, 16840})
+"""What the server answers to an update that does not fit the document: wrong types, paths that cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The handles that commands are sent to.
+
+    Attributes:
+        targets: what the methods of a command are called on.
+        client: the client behind them, for its topology; ``None`` for mongomock.
+        options: how values are encoded and decoded.
+        asynchronous: methods return awaitables.
+        serverless: mongomock, which keeps Python objects and takes no raw BSON.
+        namespace: ``database.collection``.
+    """
+
+    targets: Mapping[Target, Any]
+    client: Any
+    options: Options
+    asynchronous: bool
+    serverless: bool
+    namespace: str
+
+    def arguments(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments in the form that this backend takes."""
+        return _plain(given, self.options) if self.serverless else given
+
+
+def _plain(value: Any, options: Options) -> Any:
+    if isinstance(value, RawBSONDocument):
+        return bson.decode(value.raw, options)
+    if isinstance(value, Mapping):
+        return {key: _plain(part, options) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part, options) for part in value]
+    return value
+
+
+def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
+    """Derive handles with primary reads, majority writes, aware dates and standard UUIDs.
+
+    Secondary reads would break the read-back, ``w: 1`` the fence after a failover, ``w: 0`` the counts; other
+    codec options of the caller's are kept.
+
+    Raises:
+        TypeError: no collection, or one of the other kind (synchronous or asynchronous).
+    """
+    kind = type(collection).__module__.partition(".")[0]
+    _check_kind(collection, kind, asynchronous)
+    serverless = kind == "mongomock"
+    options = codec_options(None if serverless else collection.codec_options)
+    own = collection.with_options(
+        # mongomock keeps Python objects and knows no option but this one
+        codec_options=bson.CodecOptions(tz_aware=True) if serverless else options,
+        read_preference=ReadPreference.PRIMARY,
+        write_concern=WriteConcern(w="majority"),
+    )
+    majority = own if serverless else own.with_options(read_concern=ReadConcern("majority"))
+    database = own.database if serverless else own.database.with_options(read_preference=ReadPreference.PRIMARY)
+    return Backend(
+        targets={"collection": own, "history": majority, "database": database},
+        client=None if serverless else own.database.client,
+        options=options,
+        asynchronous=asynchronous,
+        serverless=serverless,
+        namespace=f"{own.database.name}.{own.name}",
+    )
+
+
+def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
+    is_async = isinstance(collection, AsyncCollection) or kind == "motor"
+    is_sync = isinstance(collection, Collection) or kind == "mongomock"
+    if asynchronous and not is_async:
+        hint = "; use mongoq.Broker for it" if is_sync else ""
+        raise TypeError(f"collection: a PyMongo AsyncCollection or a Motor collection, not {_name(collection)}{hint}")
+    if not asynchronous and not is_sync:
+        hint = "; use mongoq.AsyncBroker for it" if is_async else ""
+        raise TypeError(f"collection: a PyMongo Collection or a mongomock collection, not {_name(collection)}{hint}")
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def interruption(error: Exception) -> Interruption | None:
+    """Classify a driver's error for the flows; ``None`` for one that passes through as it is."""
+    if isinstance(error, DuplicateKeyError):
+        return Duplicate(error)
+    if isinstance(error, WriteConcernError):
+        return ReplyLost(error)
+    if isinstance(error, AutoReconnect) and not isinstance(error, ServerSelectionTimeoutError):
+        return ReplyLost(error)
+    if isinstance(error, OperationFailure) and error.code in MISFIT_CODES:
+        return Refused(error)
+    return None
+
+
+def primary(client: Any) -> Any:
+    """Return the address of the primary as the client last saw it, without asking anybody."""
+    servers = client.topology_description.server_descriptions()
+    return next((address for address, server in servers.items() if server.is_writable), None)

@@ -1,0 +1,250 @@
+"""Everything mongoq raises on its own account.
+
+::
+
+    MongoqError
+    ├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
+    │   ├── QueueNameInvalid                a queue name that cannot be stored
+    │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
+    │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
+    │   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
+    ├── ItemForeign                         an item settled through a handle that does not own it
+    ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
+    ├── CollectionUnsuitable                a collection that mongoq cannot work on
+    │   ├── CollectionSharded
+    │   └── SchemaTooNew                    written by a later mongoq
+    ├── ServerUnavailable                   ``connect`` found no usable server
+    │   └── AuthenticationFailed
+    ├── TransactionsUnavailable             a replica set is needed, and this is none
+    ├── BrokerClosed                        used after ``close``
+    └── EmbeddedServerUnavailable           the private mongod cannot be started
+
+Errors of the driver (network, authorisation) pass through unwrapped from every operation; only ``connect``
+turns them into a sentence, with the driver's error as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = [
+    "ArgumentInvalid",
+    "AuthenticationFailed",
+    "BrokerClosed",
+    "CollectionSharded",
+    "CollectionUnsuitable",
+    "EmbeddedServerUnavailable",
+    "ItemForeign",
+    "MongoqError",
+    "PatchInvalid",
+    "PayloadInvalid",
+    "PayloadTooLarge",
+    "QueueNameInvalid",
+    "ReservationLost",
+    "SchemaTooNew",
+    "ServerUnavailable",
+    "TransactionsUnavailable",
+]
+
+
+class MongoqError(Exception):
+    """The root of all errors of mongoq."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by state, since the constructors take values and not the message."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[MongoqError], args: tuple[Any, ...], state: dict[str, Any]) -> MongoqError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ArgumentInvalid(MongoqError, ValueError):
+    """An argument that no command could be built from. Nothing was sent.
+
+    Attributes:
+        argument: the name of the argument.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(f"{argument}: {problem}")
+        self.argument = argument
+        self.problem = problem
+
+
+class QueueNameInvalid(ArgumentInvalid):
+    """A queue name that is empty, too long, holds NUL, begins with ``$``, or is no string."""
+
+
+class PayloadInvalid(ArgumentInvalid):
+    """A value that BSON cannot hold and give back equal, or that the queue's model refuses.
+
+    Attributes:
+        path: where in the value, such as ``payload.lines[2].at``; the argument's name alone for the whole.
+        item: the raw item when it came from the server, with the payload as it is stored; else ``None``.
+    """
+
+    def __init__(self, path: str, problem: str, *, item: Any = None) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.item = item
+
+
+class PayloadTooLarge(ArgumentInvalid):
+    """A value beyond the limit, found before anything was sent.
+
+    Attributes:
+        size: its size in bytes as BSON.
+        limit: the largest size allowed, in bytes.
+    """
+
+    def __init__(self, argument: str, size: int, limit: int) -> None:
+        super().__init__(argument, f"{size:,} bytes as BSON, and {limit:,} is the limit; store a reference instead")
+        self.size = size
+        self.limit = limit
+
+
+class PatchInvalid(ArgumentInvalid):
+    """A patch with an operator or a path that is not allowed, or that does not fit the stored payload.
+
+    The item is untouched and still reserved.
+    """
+
+
+class ItemForeign(MongoqError):
+    """An item settled through a handle of another queue or another collection. Nothing was sent.
+
+    Attributes:
+        item_id: the item.
+        expected: where this handle works, as ``collection/queue``.
+        actual: where the item was reserved.
+    """
+
+    def __init__(self, item_id: Any, expected: str, actual: str) -> None:
+        super().__init__(
+            f"item {item_id} was reserved from {actual} and cannot be settled through a handle of {expected}; "
+            f"use the handle that reserved it"
+        )
+        self.item_id = item_id
+        self.expected = expected
+        self.actual = actual
+
+
+class ReservationLost(MongoqError):
+    """The caller no longer holds the item, so the operation changed nothing.
+
+    The lease ran out and another worker took the item, or it was settled, replaced or removed in the meantime.
+    With ``certain=False`` the reply was lost and the server can no longer say whether the operation happened:
+    it may have.
+
+    Attributes:
+        item_id: the item.
+        queue: the queue it was reserved from.
+        held_by: the worker that holds it now (``host:pid:random``), or ``None`` when nobody does.
+        held_until: end of that worker's lease, or ``None``.
+        certain: whether the operation is known not to have happened.
+    """
+
+    def __init__(
+        self,
+        item_id: Any,
+        queue: str,
+        *,
+        held_by: str | None = None,
+        held_until: datetime | None = None,
+        certain: bool = True,
+    ) -> None:
+        super().__init__(_lost_sentence(item_id, queue, held_by, held_until, certain=certain))
+        self.item_id = item_id
+        self.queue = queue
+        self.held_by = held_by
+        self.held_until = held_until
+        self.certain = certain
+
+
+def _lost_sentence(item_id: Any, queue: str, held_by: str | None, until: datetime | None, *, certain: bool) -> str:
+    if not certain:
+        return (
+            f"the reply for item {item_id} of queue {queue!r} was lost and the item is gone: "
+            f"the operation may or may not have happened; make the handler idempotent"
+        )
+    if held_by is None:
+        return (
+            f"the reservation of item {item_id} of queue {queue!r} is lost, and nobody holds the item now: "
+            f"it was settled, released or removed; discard this result"
+        )
+    return (
+        f"the reservation of item {item_id} of queue {queue!r} is lost: {held_by} holds it until {until}; "
+        f"discard this result, and extend the lease of long work"
+    )
+
+
+class CollectionUnsuitable(MongoqError):
+    """A collection that mongoq cannot work on. Nothing was written.
+
+    Attributes:
+        namespace: ``database.collection``.
+    """
+
+    def __init__(self, namespace: str, problem: str) -> None:
+        super().__init__(f"{namespace} {problem}")
+        self.namespace = namespace
+
+
+class CollectionSharded(CollectionUnsuitable):
+    """A sharded collection: a move changes ``q``, and findAndModify wants the shard key."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(
+            namespace, "is sharded; use an unsharded collection, and several of them to spread the load over shards"
+        )
+
+
+class SchemaTooNew(CollectionUnsuitable):
+    """The collection was written by a later mongoq that this version would damage.
+
+    Attributes:
+        version: the schema version found.
+        oldest_reader: the oldest schema version that may work on the collection.
+        supported: the schema version of this mongoq.
+    """
+
+    def __init__(self, namespace: str, version: int, oldest_reader: int, supported: int) -> None:
+        super().__init__(
+            namespace,
+            f"has schema version {version}, which needs a mongoq of schema {oldest_reader} or later, and this one "
+            f"knows schema {supported}; upgrade mongoq-driver",
+        )
+        self.version = version
+        self.oldest_reader = oldest_reader
+        self.supported = supported
+
+
+class ServerUnavailable(MongoqError):
+    """``connect`` found no server it could use; the driver's error is the ``__cause__``."""
+
+
+class AuthenticationFailed(ServerUnavailable):
+    """The server refused the credentials, or the user may not use the database."""
+
+
+class TransactionsUnavailable(MongoqError):
+    """Several documents at once need a replica set; one node will do."""
+
+
+class BrokerClosed(MongoqError):
+    """The broker was closed; connect again."""
+
+    def __init__(self) -> None:
+        super().__init__("this broker is closed; make a new one with mongoq.connect()")
+
+
+class EmbeddedServerUnavailable(MongoqError):
+    """No mongod was found, or it did not start; the message says what to do."""

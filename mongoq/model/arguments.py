@@ -1,0 +1,128 @@
+"""Checks of what callers pass in. Each returns the value in the one form used inside, or names the argument."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, QueueNameInvalid
+
+__all__ = ["DEAD_SUFFIX", "Duration", "count", "duration", "moment", "object_id", "priority", "queue_name", "text", "wait_seconds"]
+
+Duration = timedelta | float
+"""A ``timedelta``, or a number of seconds."""
+
+QUEUE_NAME_BYTES = 120
+DEAD_SUFFIX = ".dead"
+LONGEST = timedelta(days=36_525)
+PRIORITIES = range(-100, 101)
+
+
+def queue_name(name: Any, argument: str = "queue") -> str:
+    """Return the name of a queue, or raise ``QueueNameInvalid``.
+
+    At most 120 bytes, and ``.dead`` on top, so that every queue has room for its dead queue.
+    """
+    if not isinstance(name, str):
+        raise QueueNameInvalid(argument, f"a queue name is a string, not {type(name).__name__}")
+    if not name:
+        raise QueueNameInvalid(argument, "a queue name cannot be empty")
+    if "\0" in name:
+        raise QueueNameInvalid(argument, "a queue name cannot hold NUL")
+    if name.startswith("$"):
+        raise QueueNameInvalid(argument, f"a queue name cannot begin with '$': {name[:40]!r}")
+    size = len(_utf8(name, argument))
+    limit = QUEUE_NAME_BYTES + len(DEAD_SUFFIX) * name.endswith(DEAD_SUFFIX)
+    if size > limit:
+        raise QueueNameInvalid(argument, f"{size} bytes in UTF-8, and {limit} is the limit")
+    return name
+
+
+def _utf8(name: str, argument: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise QueueNameInvalid(argument, "a queue name cannot hold lone surrogates") from None
+
+
+def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
+    """Return a length of time, from a ``timedelta`` or a number of seconds; never negative."""
+    if isinstance(value, timedelta):
+        length = value
+    else:
+        length = _seconds(value, argument)
+    if length < timedelta(0):
+        raise ArgumentInvalid(argument, f"cannot be negative: {value!r}")
+    if not zero and length < timedelta(milliseconds=1):
+        raise ArgumentInvalid(argument, f"must be a millisecond or longer: {value!r}")
+    if length > LONGEST:
+        raise ArgumentInvalid(argument, f"cannot be longer than {LONGEST.days} days: {value!r}")
+    return length
+
+
+def _seconds(value: Any, argument: str) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentInvalid(argument, f"a timedelta or a number of seconds, not {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentInvalid(argument, f"a finite number of seconds, not {value!r}")
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        sign = "negative" if value < 0 else f"longer than {LONGEST.days} days"
+        raise ArgumentInvalid(argument, f"cannot be {sign}: {value!r}") from None
+
+
+def wait_seconds(value: Any, argument: str = "wait") -> float:
+    """Return how long to wait, in seconds: 0 for ``None``, and ``math.inf`` is allowed."""
+    if value is None:
+        return 0.0
+    if isinstance(value, float) and value == math.inf:
+        return value
+    return duration(value, argument).total_seconds()
+
+
+def moment(value: Any, argument: str) -> datetime:
+    """Return an aware time in UTC, cut to the millisecond, as BSON holds it."""
+    if not isinstance(value, datetime):
+        raise ArgumentInvalid(argument, f"an aware datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise ArgumentInvalid(argument, f"a naive datetime says no time zone: {value!r}; give it one, such as UTC")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        raise ArgumentInvalid(argument, f"lies beyond the years 1 to 9999 in UTC: {value!r}") from None
+    return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
+
+
+def priority(value: Any, argument: str = "priority") -> int:
+    """Return a priority: an int from -100 (first) to 100 (last)."""
+    if isinstance(value, bool) or not isinstance(value, int) or value not in PRIORITIES:
+        raise ArgumentInvalid(argument, f"an int from -100 (first) to 100 (last), not {value!r}")
+    return int(value)
+
+
+def count(value: Any, argument: str, *, least: int = 1) -> int:
+    """Return a whole number that is not below ``least`` and fits 31 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+        raise ArgumentInvalid(argument, f"a whole number from {least} up, not {value!r}")
+    return int(value)
+
+
+def object_id(value: Any, argument: str = "id") -> ObjectId:
+    """Return an ObjectId; nothing else is taken for one."""
+    if not isinstance(value, ObjectId):
+        raise ArgumentInvalid(argument, f"a bson.ObjectId, not {type(value).__name__}")
+    return value
+
+
+def text(value: Any, argument: str, limit: int) -> str:
+    """Return a string of at most ``limit`` bytes in UTF-8."""
+    if not isinstance(value, str):
+        raise ArgumentInvalid(argument, f"a string, not {type(value).__name__}")
+    size = len(value.encode(errors="surrogatepass"))
+    if size > limit:
+        raise ArgumentInvalid(argument, f"{size:,} bytes in UTF-8, and {limit:,} is the limit")
+    return value

@@ -1,0 +1,190 @@
+"""One clock for all: the server's, carried by a local clock and an offset.
+
+Eligibility and leases are dates that several machines compare, so each of them must mean the same by "now".
+``ServerClock`` keeps the offset between a local clock that runs through suspends and the server's clock. It
+does no I/O: the protocol measures (``protocol.control``) and hands the samples over.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from mongoq.model.arguments import Duration, duration, moment
+
+__all__ = ["Clock", "LocalClock", "Sample", "ServerClock", "VirtualClock"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+REFRESH = 60.0
+"""Seconds after which an offset is measured again."""
+DRIFT = 0.25
+"""Seconds by which wall and local clock may part before the offset is measured again."""
+SLEW = 0.5
+"""While the clock is ahead it runs at this share of its speed, so that it never runs backwards."""
+
+
+class Clock(Protocol):
+    """What the protocol asks of a clock. Times are aware, in UTC, in whole milliseconds."""
+
+    def now(self) -> datetime:
+        """Return the server's time, as well as it is known."""
+        ...
+
+    def stamp(self) -> datetime:
+        """Return a time that no other process can still see in the future; never runs backwards."""
+        ...
+
+    def due(self) -> bool:
+        """Say whether the offset should be measured before the next command."""
+        ...
+
+
+def _from_milliseconds(value: float) -> datetime:
+    return EPOCH + timedelta(milliseconds=math.floor(value))
+
+
+def local_seconds() -> float:
+    """Return seconds of a clock that goes on while the machine sleeps, where there is one."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One question for the server's time: local seconds before and after, and the answer."""
+
+    sent: float
+    received: float
+    server: datetime
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds between question and answer."""
+        return self.received - self.sent
+
+    @property
+    def offset(self) -> float:
+        """Server seconds less local seconds; the answer is cut to milliseconds, so half of one is added."""
+        return (self.server - EPOCH).total_seconds() + 0.0005 - (self.sent + self.received) / 2
+
+    @property
+    def uncertainty(self) -> float:
+        """The most, in seconds, by which ``offset`` can be wrong."""
+        return self.round_trip / 2 + 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class _Reckoning:
+    """All that a reading needs, replaced as a whole so that threads never see half of a correction."""
+
+    offset: float
+    uncertainty: float
+    ahead: float
+    since: float
+    wall_gap: float
+
+    def milliseconds(self, local: float) -> float:
+        ahead = max(0.0, self.ahead - (local - self.since) * (1 - SLEW))
+        return (local + self.offset + ahead) * 1000
+
+
+class ServerClock:
+    """The server's clock, reckoned locally between measurements.
+
+    Within a process it never runs backwards: a correction forward is taken at once, one backward by running
+    at half speed until the server has caught up.
+    """
+
+    def __init__(
+        self, *, local: Callable[[], float] = local_seconds, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.local = local
+        self._wall = wall
+        self._reckoning: _Reckoning | None = None
+        self._disturbed = True
+        self._lock = threading.Lock()
+        self._last = self._last_stamp = -math.inf
+
+    def due(self) -> bool:
+        """Say whether to measure: at first, every minute, after a failover, and when a clock has jumped."""
+        if self._disturbed or self._reckoning is None:
+            return True
+        local = self.local()
+        moved = abs(self._wall() - local - self._reckoning.wall_gap)
+        return local - self._reckoning.since > REFRESH or moved > DRIFT
+
+    def disturb(self) -> None:
+        """Ask for a measurement before the next command: the server may be another one now."""
+        self._disturbed = True
+
+    def measured(self, samples: Sequence[Sample]) -> None:
+        """Take the sample of the shortest round trip as the offset from now on."""
+        best = min(samples, key=lambda sample: sample.round_trip)
+        with self._lock:
+            local = self.local()
+            before = self._reckoning.milliseconds(local) if self._reckoning else -math.inf
+            ahead = max(0.0, before / 1000 - (local + best.offset))
+            gap = self._wall() - local
+            self._reckoning = _Reckoning(best.offset, best.uncertainty, ahead, local, gap)
+            self._disturbed = False
+
+    def now(self) -> datetime:
+        """Return the server's time; raises ``RuntimeError`` when it was never measured."""
+        with self._lock:
+            self._last = max(self._last, self._reckoned().milliseconds(self.local()))
+            return _from_milliseconds(self._last)
+
+    def stamp(self) -> datetime:
+        """Return ``now`` less the uncertainty of both ends, so that a consumer it wakes finds the item."""
+        with self._lock:
+            reckoning = self._reckoned()
+            early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
+            self._last_stamp = max(self._last_stamp, early)
+            return _from_milliseconds(self._last_stamp)
+
+    def _reckoned(self) -> _Reckoning:
+        if self._reckoning is None:
+            raise RuntimeError("the server's clock was never measured")
+        return self._reckoning
+
+
+class LocalClock:
+    """The clock of this machine, for a collection that has no server (mongomock)."""
+
+    def now(self) -> datetime:
+        """Return the machine's time."""
+        return _from_milliseconds(time.time() * 1000)
+
+    stamp = now
+
+    def due(self) -> bool:
+        """Nothing to measure."""
+        return False
+
+
+class VirtualClock:
+    """A clock that stands still until it is told otherwise, for tests."""
+
+    def __init__(self, start: datetime = datetime(2024, 1, 1, tzinfo=UTC)) -> None:
+        self._now = moment(start, "start")
+
+    def now(self) -> datetime:
+        """Return the time it was set to."""
+        return self._now
+
+    stamp = now
+
+    def due(self) -> bool:
+        """Nothing to measure."""
+        return False
+
+    def advance(self, by: Duration) -> datetime:
+        """Move on by a ``timedelta`` or a number of seconds, and return the new time."""
+        self._now = moment(self._now + duration(by, "by"), "by")
+        return self._now

@@ -1,0 +1,192 @@
+"""Payloads in and out: what BSON holds comes back equal, and everything else is refused before it is sent.
+
+Values are encoded once, and the bytes that were measured are the bytes that travel: ``RawBSONDocument`` passes
+them through the driver untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+import bson
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+from pydantic import BaseModel, TypeAdapter
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
+from mongoq.model.typed import TypedValues
+
+__all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "check", "codec_options", "encode"]
+
+SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
+"""Bytes of an item as it is pushed. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
+HEADERS_LIMIT = 16 * 1024
+NESTING_LIMIT = 100
+
+M = TypeVar("M")
+Options = CodecOptions[Any]
+
+
+def codec_options(given: Options | None = None) -> Options:
+    """Return options under which values come back equal: aware UTC dates and standard UUIDs.
+
+    Dates that Python cannot hold come back as ``bson.DatetimeMS`` rather than fail the claim that found them.
+    """
+    return (given or CodecOptions()).with_options(
+        tz_aware=True,
+        tzinfo=UTC,
+        uuid_representation=UuidRepresentation.STANDARD,
+        datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    )
+
+
+class _Refusal(Exception):
+    """A value that cannot be stored; ``steps`` leads to it, innermost first."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.steps: list[str] = []
+
+    def path(self, root: str) -> str:
+        return root + "".join(reversed(self.steps))
+
+
+def encode(name: str, value: Any, options: Options, *, limit: int) -> Any:
+    """Check, encode and measure a value, and return it in the form that travels as those very bytes.
+
+    Raises:
+        PayloadInvalid: BSON cannot hold it, or would give it back as something else; names where.
+        PayloadTooLarge: more than ``limit`` bytes.
+    """
+    document = {name: check(value, name)}
+    try:
+        raw = bson.encode(document, codec_options=options)
+    except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
+        raise _culprit(name, value, options, error) from error
+    if len(raw) > limit:
+        raise PayloadTooLarge(name, len(raw), limit)
+    return RawBSONDocument(raw, options.with_options(document_class=RawBSONDocument))[name]
+
+
+def _culprit(path: str, value: Any, options: Options, error: Exception) -> PayloadInvalid:
+    """Find the value that would not encode, by trying ever smaller parts."""
+    for step, part in _parts(value):
+        try:
+            bson.encode({"": part}, codec_options=options)
+        except Exception as smaller:  # whatever failed for the whole fails for its part
+            return _culprit(path + step, part, options, smaller)
+    return PayloadInvalid(path, _problem(value, error))
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
+    if isinstance(value, list | tuple):
+        return [(f"[{place}]", part) for place, part in enumerate(value)]
+    return []
+
+
+def _problem(value: Any, error: Exception) -> str:
+    if isinstance(value, int):
+        return "an integer beyond 64 bits; store a string, or a Decimal128"
+    if isinstance(error, UnicodeError):
+        return "a string with lone surrogates, which UTF-8 cannot hold"
+    if isinstance(value, Mapping):
+        return f"a document that BSON cannot hold: {error}"
+    return f"BSON cannot hold a {type(value).__module__}.{type(value).__qualname__}; convert it, or give the queue a model"
+
+
+def _check(value: Any, depth: int) -> None:
+    """Refuse what BSON takes and gives back as something else."""
+    if isinstance(value, str | bool | int | float | None):
+        return
+    if isinstance(value, Mapping):
+        _check_document(value, depth)
+    elif isinstance(value, list | tuple):
+        _check_depth(depth)
+        for place, part in enumerate(value):
+            _step(f"[{place}]", part, depth)
+    elif isinstance(value, datetime) and value.utcoffset() is None:
+        raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
+    elif isinstance(value, re.Pattern):
+        raise _Refusal("a compiled pattern would come back as bson.Regex; store that, or the text")
+
+
+def _check_document(value: Mapping[Any, Any], depth: int) -> None:
+    _check_depth(depth)
+    if "$ref" in value and "$id" in value:
+        raise _Refusal("a document with both '$ref' and '$id' would come back as a DBRef; rename a key")
+    for key, part in value.items():
+        if not isinstance(key, str):
+            raise _Refusal(f"keys are strings, not {type(key).__name__}: {key!r}")
+        _step(f".{key}", part, depth)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > NESTING_LIMIT:
+        raise _Refusal(f"nested deeper than {NESTING_LIMIT} levels")
+
+
+def _step(step: str, part: Any, depth: int) -> None:
+    try:
+        _check(part, depth + 1)
+    except _Refusal as refusal:
+        refusal.steps.append(step)
+        raise
+
+
+def check(value: Any, argument: str) -> Any:
+    """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` naming where it does not."""
+    try:
+        _check(value, 1)
+    except _Refusal as refusal:
+        raise PayloadInvalid(refusal.path(argument), refusal.problem) from None
+    return value
+
+
+class Codec(Generic[M]):
+    """The payloads of one queue, typed when the queue has a model.
+
+    A typed payload is validated, dumped and checked on the way in, and validated on the way out.
+    """
+
+    def __init__(self, options: Options, model: Any = None) -> None:
+        self._options = options
+        self._typed: TypedValues[M] | None = None if model is None else TypedValues(_adapter(model))
+
+    def encode(self, payload: Any) -> Any:
+        """Return the value to send: checked, measured, and no longer the caller's to change.
+
+        Raises:
+            PayloadInvalid: the model refuses it, or BSON cannot give it back equal.
+            PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
+        """
+        return encode("payload", self._dumped(payload), self._options, limit=SIZE_LIMIT)
+
+    def _dumped(self, payload: Any) -> Any:
+        if self._typed is not None:
+            return self._typed.dump(payload, "payload")
+        if isinstance(payload, BaseModel):
+            return TypedValues(TypeAdapter(type(payload))).dump(payload, "payload")
+        return payload
+
+    def load(self, value: Any) -> M:
+        """Return the payload that was stored as ``value``; raises ``PayloadInvalid``."""
+        if self._typed is None:
+            return value  # type: ignore[no-any-return]  # an untyped queue is Queue[Any]
+        return self._typed.load(value, "payload")
+
+
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    if isinstance(model, TypeAdapter):
+        return model
+    try:
+        return TypeAdapter(model)
+    except Exception as error:
+        raise ArgumentInvalid("model", f"pydantic cannot make a TypeAdapter of {model!r}: {error}") from error

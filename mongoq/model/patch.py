@@ -1,0 +1,76 @@
+"""Patches: update operators of the user's, applied under ``payload`` in the same update that settles the item.
+
+Only operators whose operands are plain values are allowed, and each operand is sent so that the server takes it
+literally: a value with keys such as ``$each`` is stored, not obeyed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mongoq.errors import PatchInvalid
+from mongoq.model.codec import check
+
+__all__ = ["OPERATORS", "patch_update"]
+
+OPERATORS = ("$set", "$unset", "$inc", "$mul", "$min", "$max", "$push", "$addToSet", "$pullAll", "$pop", "$rename")
+_LITERAL_APPEND = ("$push", "$addToSet")
+_NUMERIC = ("$inc", "$mul")
+
+
+def patch_update(patch: Any, argument: str = "patch") -> dict[str, dict[str, Any]]:
+    """Return the update operators of a patch, with every path prefixed by ``payload.``.
+
+    Args:
+        patch: a document of operators such as ``{"$set": {"carrier.name": "Delta"}, "$inc": {"hops": 1}}``.
+        argument: the name to use in errors.
+
+    Raises:
+        PatchInvalid: an operator off the safe list, a path that leaves the payload, or an operand of the wrong type.
+        PayloadInvalid: a value that BSON cannot give back equal.
+    """
+    if not isinstance(patch, Mapping) or not patch:
+        raise PatchInvalid(argument, "a non-empty document of update operators such as {'$set': {...}}")
+    update = {}
+    for operator, fields in patch.items():
+        if operator not in OPERATORS:
+            raise PatchInvalid(argument, f"{operator!r} is not one of {', '.join(OPERATORS)}")
+        if not isinstance(fields, Mapping) or not fields:
+            raise PatchInvalid(f"{argument}.{operator}", "a non-empty document of paths and values")
+        update[operator] = {
+            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", argument)
+            for path, value in fields.items()
+        }
+    return update
+
+
+def _path(path: Any, argument: str) -> str:
+    if not isinstance(path, str) or not path:
+        raise PatchInvalid(argument, f"a path within the payload is a non-empty string, not {path!r}")
+    for step in path.split("."):
+        if not step:
+            raise PatchInvalid(argument, f"path {path!r} has an empty step, which would leave the payload")
+        if step.startswith("$") or "\0" in step:
+            raise PatchInvalid(argument, f"path {path!r} has a step that the server would not take as a name: {step!r}")
+    return f"payload.{path}"
+
+
+def _operand(operator: str, value: Any, where: str, argument: str) -> Any:
+    if operator == "$unset":
+        return ""
+    if operator == "$rename":
+        return _path(value, argument)
+    if operator == "$pop" and (isinstance(value, bool) or value not in (1, -1)):
+        raise PatchInvalid(where, f"1 takes the last element and -1 the first, not {value!r}")
+    if operator == "$pullAll" and not isinstance(value, list | tuple):
+        raise PatchInvalid(where, "a list of the values to remove")
+    if operator in _NUMERIC and not _is_number(value):
+        raise PatchInvalid(where, f"a number, not {type(value).__name__}")
+    literal = check(value, where)
+    return {"$each": [literal]} if operator in _LITERAL_APPEND else literal
+
+
+def _is_number(value: Any) -> bool:
+    numeric = isinstance(value, int | float) or type(value).__name__ == "Decimal128"
+    return numeric and not isinstance(value, bool)

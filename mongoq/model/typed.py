@@ -1,0 +1,113 @@
+"""Typed payloads: pydantic values as BSON, and back.
+
+| Python                                   | stored as                    |
+|------------------------------------------|------------------------------|
+| str, int, float, bool, None, bytes       | themselves                   |
+| datetime (aware), UUID, ObjectId         | themselves (BSON has a type) |
+| Decimal                                  | Decimal128, 34 digits        |
+| Enum                                     | its value                    |
+| date, time, timedelta                    | ISO 8601 text                |
+| set, frozenset, tuple, deque             | array                        |
+| mappings                                 | document, keys as text       |
+| everything else                          | what pydantic writes as JSON |
+
+Models are dumped by field name, without computed fields, so that what is stored validates again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from bson.decimal128 import Decimal128
+from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from mongoq.errors import PayloadInvalid
+
+__all__ = ["TypedValues"]
+
+M = TypeVar("M")
+_PLAIN = (str, bool, int, float, bytes, datetime, UUID)
+_ARRAYS = (list, tuple, set, frozenset)
+
+
+class TypedValues(Generic[M]):
+    """Values of one type, by its ``TypeAdapter``."""
+
+    def __init__(self, adapter: TypeAdapter[M]) -> None:
+        self._adapter = adapter
+
+    def dump(self, payload: Any, argument: str) -> Any:
+        """Validate and return what BSON can hold; raises ``PayloadInvalid``."""
+        try:
+            value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
+            return _stored(self._adapter.dump_python(value, round_trip=True, by_alias=False))
+        except Exception as error:  # validators and serializers are the user's, and may raise anything
+            raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
+
+    def load(self, value: Any, argument: str) -> M:
+        """Validate what was stored; raises ``PayloadInvalid``."""
+        try:
+            return self._adapter.validate_python(_restored(value), strict=False, by_name=True, by_alias=True)
+        except Exception as error:  # a validator of the user's may raise anything
+            raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
+
+
+def explain(error: Exception) -> str:
+    """Return the faults in one line, without the input, which may be private."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    shown = [f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}" for fault in faults[:5]]
+    return "; ".join(shown) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
+
+
+class _SecretFound(Exception):
+    """A secret would be stored as asterisks."""
+
+
+def _stored(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, Enum):
+        return _stored(value.value)
+    if isinstance(value, Mapping):
+        return {_key(key): _stored(part) for key, part in value.items()}
+    if isinstance(value, _ARRAYS):
+        return [_stored(part) for part in value]
+    if isinstance(value, _PLAIN) or type(value).__module__.partition(".")[0] == "bson":
+        return value
+    if isinstance(value, Decimal):
+        return Decimal128(value)
+    if isinstance(value, BaseModel):
+        return _stored(value.model_dump(round_trip=True))
+    if isinstance(value, SecretStr | SecretBytes):
+        raise _SecretFound("a secret would be stored as asterisks; declare a str, or serialize it yourself")
+    return to_jsonable_python(value)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str) and not isinstance(key, Enum):
+        return key
+    return str(next(iter(to_jsonable_python({key: None}))))
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _rebuilt(value, value.items(), dict)
+    if isinstance(value, list):
+        return _rebuilt(value, enumerate(value), lambda parts: [part for _, part in parts])
+    return value.to_decimal() if isinstance(value, Decimal128) else value
+
+
+def _rebuilt(
+    value: Any, parts: Iterable[tuple[Any, Any]], build: Callable[[list[tuple[Any, Any]]], Any]
+) -> Any:
+    restored = [(key, _restored(part)) for key, part in parts]
+    changed = any(new is not value[key] for key, new in restored)
+    return build(restored) if changed else value

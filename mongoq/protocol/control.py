@@ -1,0 +1,128 @@
+"""Control documents and what comes before the first command: schema, indexes, the clock, and pause marks."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+
+from mongoq.errors import CollectionSharded, SchemaTooNew
+from mongoq.model.clock import Sample, ServerClock
+from mongoq.model.indexes import INDEXES
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.request import Command, Duplicate, Flow
+
+__all__ = ["SCHEMA_VERSION", "check", "ensure_indexes", "hello", "is_paused", "paused", "ready", "set_paused"]
+
+SCHEMA_VERSION = 1
+OLDEST_READER = 1
+SCHEMA_ID = "schema:mongoq"
+PAUSE_REFRESH = 1.0
+"""Seconds after which a claim reads again whether its queue is paused."""
+CLOCK_SAMPLES = 5
+
+
+def ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
+    """Do what must come before a command, once per broker: check, index, and know the time.
+
+    A crash between the steps leaves indexes that the next process finds and completes.
+    """
+    if not broker.checked:
+        yield from check(broker)
+    if write and not broker.indexed:
+        yield from ensure_indexes(broker)
+    if broker.clock.due():
+        yield from _calibrate(broker)
+
+
+def check(broker: BrokerContext) -> Flow[None]:
+    """Refuse a sharded collection and a schema from the future (``hello``, ``collStats``, ``find``)."""
+    if not broker.serverless and (yield from _is_sharded(broker)):
+        raise CollectionSharded(broker.namespace)
+    schema = yield from Command("find_one", {"filter": {"_id": SCHEMA_ID}})
+    if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
+        raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
+    broker.checked = True
+
+
+def _is_sharded(broker: BrokerContext) -> Flow[bool]:
+    hello = yield from hello_command()
+    if hello.get("msg") != "isdbgrid":
+        return False
+    name = broker.namespace.partition(".")[2]
+    stats = yield from Command("command", {"command": {"collStats": name}}, target="database")
+    return bool(stats.get("sharded"))
+
+
+def hello_command() -> Command[Any]:
+    """Return the ``hello`` command: who the server is, and what time it has."""
+    return Command("command", {"command": {"hello": 1}}, target="database")
+
+
+def hello(broker: BrokerContext) -> Flow[None]:
+    """Make one round trip."""
+    if not broker.serverless:
+        yield from hello_command()
+
+
+def ensure_indexes(broker: BrokerContext) -> Flow[None]:
+    """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
+
+    Runs outside any session: creating an index inside a transaction aborts it.
+    """
+    yield from check(broker)
+    if not broker.serverless:
+        specifications = [index.document() for index in INDEXES]
+        name = broker.namespace.partition(".")[2]
+        command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
+        yield from Command("command", {"command": command}, target="database")
+    schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
+    try:
+        yield from Command("insert_one", {"document": schema})
+    except Duplicate:
+        pass
+    broker.indexed = True
+
+
+def _calibrate(broker: BrokerContext) -> Flow[None]:
+    clock = broker.clock
+    assert isinstance(clock, ServerClock)
+    samples = []
+    for _ in range(CLOCK_SAMPLES):
+        sent = clock.local()
+        hello = yield from hello_command()
+        received = clock.local()
+        # the driver decodes replies of commands without our codec options: naive, in UTC
+        samples.append(Sample(sent, received, hello["localTime"].replace(tzinfo=UTC)))
+    clock.measured(samples)
+
+
+def _queue_id(name: str) -> str:
+    return f"queue:{name}"
+
+
+def paused(context: QueueContext[Any]) -> Flow[bool]:
+    """Say whether the queue is paused, as of at most a second ago."""
+    mark = context.broker.pause_mark(context.name)
+    if mark.stale(PAUSE_REFRESH):
+        return (yield from is_paused(context))
+    return mark.paused
+
+
+def is_paused(context: QueueContext[Any]) -> Flow[bool]:
+    """Ask the server whether the queue is paused (``find`` of one control document)."""
+    document = yield from Command(
+        "find_one", {"filter": {"_id": _queue_id(context.name)}, "projection": {"paused": 1}}
+    )
+    mark = context.broker.pause_mark(context.name)
+    mark.put(bool(document and document.get("paused")))
+    return mark.paused
+
+
+def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
+    """Pause or resume the queue (``update`` of one control document, upsert)."""
+    yield from ready(context.broker, write=True)
+    yield from Command(
+        "update_one",
+        {"filter": {"_id": _queue_id(context.name)}, "update": {"$set": {"paused": paused}}, "upsert": True},
+    )
+    context.broker.pause_mark(context.name).put(paused)

@@ -1,0 +1,105 @@
+"""The fence: commands that only the holder of a token can make, and what it means when they found nothing.
+
+``fenced`` is the one place that decides what an update that matched nothing, or whose reply was lost, means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from bson import ObjectId
+
+from mongoq.errors import ItemForeign, ReservationLost
+from mongoq.model.envelope import Document
+from mongoq.model.item import Item
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.control import ready
+from mongoq.protocol.request import Command, Flow, ReplyLost
+
+__all__ = ["Verdict", "begin", "deleted", "fenced", "is_back", "matched", "update_command"]
+
+Verdict = Callable[[Document], bool | None]
+"""Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
+
+def matched(reply: Any) -> bool:
+    """Say whether an update found the item under its token."""
+    return bool(reply.matched_count)
+
+
+def deleted(reply: Any) -> bool:
+    """Say whether a delete found the item under its token."""
+    return bool(reply.deleted_count)
+
+
+def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, Any]) -> Command[bool]:
+    """Return the update of an item that only the holder of the token can make."""
+    return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, matched)
+
+
+def fenced(context: QueueContext[Any], item: Item[Any], command: Command[bool], happened: Verdict) -> Flow[None]:
+    """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
+
+    A command whose reply was lost is sent again while the token still stands, which is safe since it takes the
+    token away or sets the same values; otherwise ``happened`` decides from what is stored.
+    """
+    try:
+        done = yield from command
+    except ReplyLost:
+        done = yield from _resolved(item, command, happened)
+    if not done:
+        yield from _raise_lost(context, item)
+
+
+def _resolved(item: Item[Any], command: Command[bool], happened: Verdict) -> Flow[bool]:
+    document = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": {"payload": 0}})
+    if document is not None:
+        verdict = happened(document)
+        if verdict is not None:
+            return verdict
+        if document.get("token") == item.token:
+            return (yield from _again(item, command))
+    raise ReservationLost(item.id, item.queue, certain=False)
+
+
+def _again(item: Item[Any], command: Command[bool]) -> Flow[bool]:
+    """Send once more; finding nothing now may mean that the first one was still on its way."""
+    if (yield from command):
+        return True
+    raise ReservationLost(item.id, item.queue, certain=False)
+
+
+def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
+    fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
+    found = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": fields})
+    held = found is not None and found.get("reserved") and found["when"] > context.broker.clock.now()
+    raise ReservationLost(
+        item.id,
+        item.queue,
+        held_by=found.get("by") if held else None,
+        held_until=found["when"] if held else None,
+    )
+
+
+def check_owner(context: QueueContext[Any], item: Any) -> None:
+    """Refuse an item that another handle reserved, or that nobody reserved."""
+    if not isinstance(item, Item):
+        raise TypeError(f"item: an Item that reserve() returned, not {type(item).__name__}")
+    if (item.namespace, item.queue) != (context.broker.namespace, context.name):
+        raise ItemForeign(
+            item.id, f"{context.broker.namespace}/{context.name}", f"{item.namespace}/{item.queue}"
+        )
+    if item.token is None:
+        raise ReservationLost(item.id, item.queue)
+
+
+def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
+    check_owner(context, item)
+    yield from ready(context.broker, write=True)
+
+
+def is_back(found: Document, when: datetime) -> bool | None:
+    """Recognise an update that let the item go, by the date it wrote."""
+    back = "token" not in found and found.get("when") == when
+    return True if back else None

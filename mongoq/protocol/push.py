@@ -1,0 +1,98 @@
+"""Push: one envelope, one ``insert``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.model.arguments import Duration, duration, moment, object_id
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.clock import Clock
+from mongoq.model.codec import HEADERS_LIMIT, Options, encode
+from mongoq.model.envelope import new_envelope
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.control import ready
+from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost
+
+__all__ = ["REMEMBER", "checked_headers", "due", "push"]
+
+REMEMBER = timedelta(days=7)
+"""How long an id given by the producer is remembered unless it says otherwise."""
+
+
+def push(
+    context: QueueContext[Any],
+    payload: Any,
+    *,
+    delay: Duration | None,
+    when: datetime | None,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    id: ObjectId | None,
+    once: Duration,
+) -> Flow[ObjectId]:
+    """Insert one item and return its id; the same ``id`` again, while it is remembered, inserts nothing."""
+    value = context.codec.encode(payload)
+    headers = checked_headers(headers, context.broker.options)
+    priority = checked_priority(priority)
+    given = None if id is None else object_id(id)
+    remember = duration(once, "once", zero=False)
+    check_due(delay, when)
+    yield from ready(context.broker, write=True)
+    clock = context.broker.clock
+    envelope = new_envelope(
+        context.name,
+        value,
+        id=given or ObjectId(),
+        when=due(clock, delay, when),
+        priority=priority,
+        headers=headers,
+        once=None if given is None else clock.now() + remember,
+    )
+    try:
+        yield from Command("insert_one", {"document": envelope})
+    except Duplicate:
+        if given is None:
+            raise
+    except ReplyLost:
+        if not (yield from _exists(envelope["_id"])):
+            raise
+    return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above
+
+
+def _exists(id: ObjectId) -> Flow[bool]:
+    document = yield from Command("find_one", {"filter": {"_id": id}, "projection": {"_id": 1}})
+    return document is not None
+
+
+def check_due(delay: Duration | None, when: datetime | None) -> None:
+    """Refuse both at once, and either when it makes no time."""
+    if delay is not None and when is not None:
+        raise ArgumentInvalid("when", "give either delay= or when=, not both")
+    if delay is not None:
+        duration(delay, "delay")
+    if when is not None:
+        moment(when, "when")
+
+
+def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
+    """Return from when an item is eligible: at once, after ``delay``, or at ``when``."""
+    if when is not None:
+        return moment(when, "when")
+    if delay is None:
+        return clock.stamp()
+    length = duration(delay, "delay")
+    return clock.now() + length if length else clock.stamp()
+
+
+def checked_headers(headers: Mapping[str, Any] | None, options: Options) -> Any:
+    """Return the headers in the form to send; raises ``PayloadInvalid`` or ``PayloadTooLarge``."""
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise PayloadInvalid("headers", f"a document, not {type(headers).__name__}")
+    return encode("headers", headers, options, limit=HEADERS_LIMIT)

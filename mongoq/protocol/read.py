@@ -1,0 +1,157 @@
+"""Looking without touching: get, peek, sizes, next due time, and the names of the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar, get_args
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.model.arguments import count, object_id
+from mongoq.model.envelope import Document
+from mongoq.model.indexes import CLAIM, HISTORY
+from mongoq.model.item import Item, State
+from mongoq.protocol.claim import ORDER
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.control import ready
+from mongoq.protocol.request import Command, Flow
+
+__all__ = ["Counts", "Selection", "counts", "get", "next_when", "peek", "purge", "queues", "remove", "size"]
+
+M = TypeVar("M")
+Selection = State | None
+"""A state, or ``None`` for all that is not processed."""
+
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+"""Before every date, so that ``$gte`` says "exists" in a form that the server answers from the index alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many items of a queue are in each live state, all at one moment."""
+
+    ready: int = 0
+    scheduled: int = 0
+    reserved: int = 0
+    expired: int = 0
+
+    @property
+    def total(self) -> int:
+        """All that is not processed."""
+        return self.ready + self.scheduled + self.reserved + self.expired
+
+
+def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> dict[str, Any]:
+    """Return the filter of the items of a queue that are in a state; ``None`` means all that are live."""
+    if state is None:
+        return {"q": queue, "when": {"$gte": BEGINNING}}
+    if state == "processed":
+        return {"q": queue, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
+    if state not in get_args(State):
+        raise ArgumentInvalid(argument, f"one of {', '.join(get_args(State))} or None, not {state!r}")
+    due = {"$lte": now} if state in ("ready", "expired") else {"$gt": now}
+    return {"q": queue, "when": due, "reserved": state in ("reserved", "expired")}
+
+
+def read(context: QueueContext[M], document: Document) -> Item[M]:
+    """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
+    now = context.broker.clock.now()
+    try:
+        return context.item(document, now)
+    except PayloadInvalid as invalid:
+        raw = context.raw_item(document, now)
+        hint = f"{invalid.problem} (item {raw.id}); a queue handle without a model shows it as it is"
+        raise PayloadInvalid(invalid.path, hint, item=raw) from invalid
+
+
+def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
+    """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
+    filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
+    yield from ready(context.broker, write=False)
+    document = yield from Command("find_one", {"filter": filter})
+    return None if document is None else read(context, document)
+
+
+def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:
+    """Read the first ``n`` items of a state in the order of claims (``find`` over the index)."""
+    count(n, "n")
+    yield from ready(context.broker, write=False)
+    filter = in_state(context.name, state, context.broker.clock.now())
+    sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
+    found = yield from Command("find", {"filter": filter, "sort": sort, "limit": n})
+    return [read(context, document) for document in found]
+
+
+def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
+    """Count the items in a state, in time proportional to the live items (``count``)."""
+    yield from ready(context.broker, write=False)
+    filter = in_state(context.name, state, context.broker.clock.now())
+    return (yield from Command("count_documents", {"filter": filter}))
+
+
+def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
+    """Count the live items by state in one ``aggregate``, looking at no more than ``limit`` of them."""
+    if limit is not None:
+        count(limit, "limit")
+    yield from ready(context.broker, write=False)
+    now = context.broker.clock.now()
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": in_state(context.name, None, now)},
+        *([] if limit is None else [{"$limit": limit}]),
+        {"$project": {"reserved": 1, "due": {"$lte": ["$when", now]}}},
+        {"$group": {"_id": {"reserved": "$reserved", "due": "$due"}, "n": {"$sum": 1}}},
+    ]
+    groups = yield from Command("aggregate", {"pipeline": pipeline})
+    names = {(False, True): "ready", (False, False): "scheduled", (True, False): "reserved", (True, True): "expired"}
+    return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
+
+
+def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
+    """Find when the next item is, or was, due: one look into the index for each priority in use.
+
+    ``aggregate`` with ``$sort`` and ``$first``, which the server answers by a DISTINCT_SCAN.
+    """
+    yield from ready(context.broker, write=False)
+    pipeline = [
+        {"$match": in_state(context.name, None, BEGINNING)},
+        {"$sort": {"q": 1, "priority": 1, "when": 1}},
+        {"$group": {"_id": "$priority", "when": {"$first": "$when"}}},
+    ]
+    groups = yield from Command("aggregate", {"pipeline": pipeline})
+    return min((group["when"] for group in groups), default=None)
+
+
+def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
+    """Delete one item unless somebody holds it (``delete`` by ``_id``); its id is forgotten too."""
+    identity = object_id(id)
+    yield from ready(context.broker, write=True)
+    free = [{"reserved": False}, {"when": {"$lte": context.broker.clock.now()}}]
+    filter = {"_id": identity, "q": context.name, "$or": free}
+    return (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count)))
+
+
+def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
+    """Delete the items of a state, or all live ones that nobody holds (``delete``).
+
+    It is one command, and not atomic: a crash of the server in between leaves the rest.
+    """
+    yield from ready(context.broker, write=True)
+    now = context.broker.clock.now()
+    filter = in_state(context.name, state, now)
+    if state is None:
+        filter["$or"] = [{"reserved": False}, {"when": {"$lte": now}}]
+    return (yield from Command("delete_many", {"filter": filter}, lambda reply: reply.deleted_count))
+
+
+def queues(broker: BrokerContext) -> Flow[list[str]]:
+    """Name the queues that hold an item, live or in history (two ``distinct``, each a DISTINCT_SCAN)."""
+    yield from ready(broker, write=False)
+    live, kept = CLAIM.keys[2], HISTORY.keys[1]
+    names: set[str] = set()
+    for date in (live, kept):
+        filter = {"q": {"$gte": ""}, date: {"$gte": BEGINNING}}
+        names |= set((yield from Command("distinct", {"key": "q", "filter": filter})))
+    return sorted(names)

@@ -1,0 +1,95 @@
+"""Requests and flows: how an operation says what to do without doing it.
+
+A flow is a generator that yields requests and returns the operation's result. A driver (``mongoq.drive``) runs it:
+it performs each request, sends the parsed reply in, or throws the error in. The same flow so serves threads and
+asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+__all__ = [
+    "Command",
+    "Duplicate",
+    "Flow",
+    "Interruption",
+    "Refused",
+    "ReplyLost",
+    "Request",
+    "Target",
+    "Wait",
+]
+
+T = TypeVar("T")
+
+Target = Literal["collection", "history", "database"]
+"""Where a method is called: the collection, the same with majority read concern, or its database."""
+
+
+def _same(reply: Any) -> Any:
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[T]):
+    """One call of a method of the collection or its database; one command to the server.
+
+    Attributes:
+        method: the method's name, the same in every driver.
+        arguments: its keyword arguments.
+        parse: makes the result of the reply. ``find`` and ``aggregate`` reply with a list.
+        undo: given the reply, the command that gives back what this one took, or ``None`` when it took nothing;
+            run by the driver when the caller has gone before the reply came.
+        target: what the method is called on.
+    """
+
+    method: str
+    arguments: Mapping[str, Any]
+    parse: Callable[[Any], T] = _same
+    undo: Callable[[Any], Command[Any] | None] | None = None
+    target: Target = "collection"
+
+    def __iter__(self) -> Flow[T]:
+        """Perform this command: ``reply = yield from command``."""
+        return (yield self)  # type: ignore[no-any-return]  # the driver sends what ``parse`` made
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing for so many seconds; a cancelled caller is cancelled here."""
+
+    seconds: float
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this wait."""
+        yield self
+
+
+Request = Command[Any] | Wait
+Flow = Generator[Request, Any, T]
+
+
+class Interruption(Exception):
+    """What a driver throws into a flow in place of a driver's error that flows know how to handle.
+
+    One that leaves the flow becomes the driver's own error again.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class ReplyLost(Interruption):
+    """The command may or may not have happened: the connection broke, or the write concern was not confirmed."""
+
+
+class Duplicate(Interruption):
+    """A unique index, or ``_id``, refused the write."""
+
+
+class Refused(Interruption):
+    """The server refused an update that does not fit the stored document."""

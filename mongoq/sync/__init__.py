@@ -1,0 +1,8 @@
+# Generated from mongoq/aio/__init__.py by scripts/unasync.py. Do not edit.
+"""The asyncio shells. ``mongoq.sync`` is generated from this package."""
+
+from mongoq.sync.broker import Broker
+from mongoq.sync.queue import Queue
+from mongoq.sync.reserved import Reserved
+
+__all__ = ["Broker", "Queue", "Reserved"]

@@ -1,0 +1,169 @@
+# Generated from mongoq/aio/broker.py by scripts/unasync.py. Do not edit.
+"""The broker: one collection, and the queues in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from pydantic import TypeAdapter
+
+from mongoq.drive.backends import open_backend
+from mongoq.drive.threads import ThreadDriver
+from mongoq.model.arguments import Duration
+from mongoq.model.clock import Clock, LocalClock, ServerClock
+from mongoq.model.codec import Codec
+from mongoq.model.settings import DEFAULT, Default, queue_settings
+from mongoq.protocol import control, read
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.sync.queue import Queue
+
+__all__ = ["Broker"]
+
+M = TypeVar("M")
+
+
+class Broker:
+    """Many named queues in one MongoDB collection.
+
+    ``mongoq.connect`` makes one from a URI. On a collection of your own::
+
+        broker = mongoq.Broker(client["app"]["mongoq"])
+
+    The broker derives its own handle from the collection (primary reads, majority writes, aware dates, standard
+    UUIDs; other codec options are kept), so yours is not changed. Nothing is sent before the first operation,
+    which checks the collection; the first write creates the indexes.
+
+    Args:
+        collection: a collection of PyMongo's ``MongoClient``; for asyncio also one of Motor, for threads one
+            of mongomock.
+        clock: the clock to go by; by default the server's. Tests pass a ``VirtualClock``.
+
+    Raises:
+        TypeError: ``collection`` is no collection, or one of the other kind.
+    """
+
+    def __init__(self, collection: Any, *, clock: Clock | None = None) -> None:
+        backend = open_backend(collection, asynchronous=ThreadDriver.asynchronous)
+        own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
+        self._driver = ThreadDriver(backend, own_clock)
+        self._context = BrokerContext(backend.namespace, own_clock, backend.options, backend.serverless)
+        self._close_client: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        """Name the collection; a URI and its credentials are never kept here."""
+        return f"<{type(self).__name__} {self.namespace}>"
+
+    @property
+    def namespace(self) -> str:
+        """``database.collection`` that holds the queues."""
+        return self._context.namespace
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        model: type[M] | TypeAdapter[M],
+        lease: Duration | Default = DEFAULT,
+        history: Duration | None = None,
+        max_retries: int | Default | None = DEFAULT,
+        dead: str | Default | None = DEFAULT,
+    ) -> Queue[M]: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        model: None = None,
+        lease: Duration | Default = DEFAULT,
+        history: Duration | None = None,
+        max_retries: int | Default | None = DEFAULT,
+        dead: str | Default | None = DEFAULT,
+    ) -> Queue[Any]: ...
+
+    def queue(
+        self,
+        name: str,
+        *,
+        model: Any = None,
+        lease: Duration | Default = DEFAULT,
+        history: Duration | None = None,
+        max_retries: int | Default | None = DEFAULT,
+        dead: str | Default | None = DEFAULT,
+    ) -> Queue[Any]:
+        """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
+
+        Args:
+            name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
+            model: a type that pydantic can validate, or a ``TypeAdapter``; payloads are validated on the way in
+                and out. ``None`` takes any BSON value.
+            lease: how long a reservation lasts, a ``timedelta`` or seconds. Default 30 s.
+            history: how long processed items are kept, a ``timedelta`` or seconds; ``None`` deletes them.
+            max_retries: how many further runs an item gets after the first; then it goes to the dead queue.
+                Default 10; ``None`` for no limit.
+            dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures
+                in it stay there. ``None`` for no dead queue and no limit of retries.
+
+        Raises:
+            QueueNameInvalid: the name cannot be stored.
+            ArgumentInvalid: another option cannot be used; it is named.
+        """
+        settings = queue_settings(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
+        codec: Codec[Any] = Codec(self._context.options, model)
+        return Queue(self._driver, QueueContext(self._context, settings, codec))
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues that hold an item, live or in history, sorted.
+
+        Two ``distinct`` commands, each answered from an index in time proportional to the number of queues.
+        """
+        return self._driver.run(read.queues(self._context))
+
+    def ensure_indexes(self) -> None:
+        """Create the indexes and the schema document; the first write does it by itself.
+
+        Idempotent (``createIndexes``, ``insert``), outside of any session. A crash in between leaves indexes
+        that the next call completes.
+
+        Raises:
+            CollectionSharded: mongoq needs an unsharded collection.
+            SchemaTooNew: a later mongoq has written the collection.
+        """
+        self._driver.run(control.ensure_indexes(self._context))
+
+    def ping(self) -> timedelta:
+        """Check that the server answers and the collection is suitable, and return the time of one round trip.
+
+        Raises:
+            CollectionSharded: mongoq needs an unsharded collection.
+            SchemaTooNew: a later mongoq has written the collection.
+        """
+        self._driver.run(control.check(self._context))
+        started = time.perf_counter()
+        self._driver.run(control.hello(self._context))
+        return timedelta(seconds=time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Finish what cancelled calls left behind; close the client if ``connect`` made it. Idempotent.
+
+        Reserved items stay reserved until their leases end.
+        """
+        self._driver.close()
+        if self._close_client is not None:
+            closing, self._close_client = self._close_client, None
+            closing()
+
+    def __enter__(self) -> Self:
+        """Use as ``with``; the broker is closed at the end."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the broker."""
+        self.close()
