@@ -55,13 +55,12 @@ def connect(
     seconds = duration(timeout, "timeout", zero=False).total_seconds()
     client: MongoClient[Any] = _client(MongoClient, uri)
     try:
-        broker = Broker(_collection(client, database, collection))
+        broker = Broker(_collection(client, database, collection), on_close=client.close)
         with pymongo.timeout(seconds):
             broker.ping()
     except BaseException as error:
         client.close()
         raise _explained(error, client) from error
-    broker._close_client = client.close
     return broker
 
 
@@ -72,7 +71,12 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
     """
 
     def __init__(
-        self, uri: str, *, database: str | None = None, collection: str = COLLECTION, timeout: Duration = TIMEOUT
+        self,
+        uri: str,
+        *,
+        database: str | None = None,
+        collection: str = COLLECTION,
+        timeout: Duration = TIMEOUT,
     ) -> None:
         self._uri = uri
         self._database = database
@@ -104,13 +108,12 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         seconds = duration(self._timeout, "timeout", zero=False).total_seconds()
         client: AsyncMongoClient[Any] = _client(AsyncMongoClient, self._uri)
         try:
-            broker = AsyncBroker(_collection(client, self._database, self._collection))
+            broker = AsyncBroker(_collection(client, self._database, self._collection), on_close=client.close)
             with pymongo.timeout(seconds):
                 await broker.ping()
         except BaseException as error:
             await client.close()
             raise _explained(error, client) from error
-        broker._close_client = client.close
         return broker
 
 

@@ -40,17 +40,20 @@ class AsyncBroker:
         collection: a collection of PyMongo's ``AsyncMongoClient``; for asyncio also one of Motor, for threads one
             of mongomock.
         clock: the clock to go by; by default the server's. Tests pass a ``VirtualClock``.
+        on_close: called at the end of ``close``, such as the ``close`` of a client that is the broker's alone.
 
     Raises:
         TypeError: ``collection`` is no collection, or one of the other kind.
     """
 
-    def __init__(self, collection: Any, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, collection: Any, *, clock: Clock | None = None, on_close: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         backend = open_backend(collection, asynchronous=AioDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = AioDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, backend.options, backend.serverless)
-        self._close_client: Callable[[], Awaitable[None]] | None = None
+        self._on_close = on_close
 
     def __repr__(self) -> str:
         """Name the collection; a URI and its credentials are never kept here."""
@@ -148,13 +151,15 @@ class AsyncBroker:
         return timedelta(seconds=time.perf_counter() - started)
 
     async def close(self) -> None:
-        """Finish what cancelled calls left behind; close the client if ``connect_async`` made it. Idempotent.
+        """Finish what cancelled calls left behind, and call ``on_close``. Idempotent.
+
+        A broker made by ``connect_async`` closes its client.
 
         Reserved items stay reserved until their leases end.
         """
         await self._driver.close()
-        if self._close_client is not None:
-            closing, self._close_client = self._close_client, None
+        if self._on_close is not None:
+            closing, self._on_close = self._on_close, None
             await closing()
 
     async def __aenter__(self) -> Self:

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from mongoq.errors import BrokerClosed
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.disturbance import Disturbance
+from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait
 

@@ -7,10 +7,10 @@ import threading
 import time
 from typing import Any, TypeVar
 
-from mongoq.errors import BrokerClosed
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.shield import Shield
+from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait
 
@@ -94,4 +94,3 @@ class ThreadDriver:
             self._send(back)
         except Exception:
             logger.exception("an item that an interrupted call had taken could not be given back")
-

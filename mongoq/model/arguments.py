@@ -10,7 +10,18 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 
-__all__ = ["DEAD_SUFFIX", "Duration", "count", "duration", "moment", "object_id", "priority", "queue_name", "text", "wait_seconds"]
+__all__ = [
+    "DEAD_SUFFIX",
+    "Duration",
+    "count",
+    "duration",
+    "moment",
+    "object_id",
+    "priority",
+    "queue_name",
+    "text",
+    "wait_seconds",
+]
 
 Duration = timedelta | float
 """A ``timedelta``, or a number of seconds."""

@@ -101,9 +101,7 @@ class ServerClock:
     at half speed until the server has caught up.
     """
 
-    def __init__(
-        self, *, local: Callable[[], float] = local_seconds, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, *, local: Callable[[], float] = local_seconds, wall: Callable[[], float] = time.time) -> None:
         self.local = local
         self._wall = wall
         self._reckoning: _Reckoning | None = None

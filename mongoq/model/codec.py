@@ -99,7 +99,9 @@ def _problem(value: Any, error: Exception) -> str:
         return "a string with lone surrogates, which UTF-8 cannot hold"
     if isinstance(value, Mapping):
         return f"a document that BSON cannot hold: {error}"
-    return f"BSON cannot hold a {type(value).__module__}.{type(value).__qualname__}; convert it, or give the queue a model"
+    return (
+        f"BSON cannot hold a {type(value).__module__}.{type(value).__qualname__}; convert it, or give the queue a model"
+    )
 
 
 def _check(value: Any, depth: int) -> None:

@@ -14,7 +14,19 @@ from mongoq.model.codec import check
 
 __all__ = ["OPERATORS", "patch_update"]
 
-OPERATORS = ("$set", "$unset", "$inc", "$mul", "$min", "$max", "$push", "$addToSet", "$pullAll", "$pop", "$rename")
+OPERATORS = (
+    "$set",
+    "$unset",
+    "$inc",
+    "$mul",
+    "$min",
+    "$max",
+    "$push",
+    "$addToSet",
+    "$pullAll",
+    "$pop",
+    "$rename",
+)
 _LITERAL_APPEND = ("$push", "$addToSet")
 _NUMERIC = ("$inc", "$mul")
 

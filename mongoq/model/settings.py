@@ -86,4 +86,3 @@ def _dead_queue(name: str, dead: str | Default | None) -> str | None:
     if queue_name(dead, "dead") == name:
         raise ArgumentInvalid("dead", f"queue {name!r} cannot be its own dead queue")
     return dead
-

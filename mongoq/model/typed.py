@@ -105,9 +105,7 @@ def _restored(value: Any) -> Any:
     return value.to_decimal() if isinstance(value, Decimal128) else value
 
 
-def _rebuilt(
-    value: Any, parts: Iterable[tuple[Any, Any]], build: Callable[[list[tuple[Any, Any]]], Any]
-) -> Any:
+def _rebuilt(value: Any, parts: Iterable[tuple[Any, Any]], build: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
     restored = [(key, _restored(part)) for key, part in parts]
     changed = any(new is not value[key] for key, new in restored)
     return build(restored) if changed else value

@@ -66,7 +66,7 @@ def _waiting(attempt: Callable[[], Flow[Item[M] | None]], patience: float) -> Fl
         remaining = deadline - time.monotonic()
         if item is not None or remaining <= 0:
             return item
-        yield from Wait(min(remaining, pause * random.uniform(0.5, 1.0)))  # noqa: S311
+        yield from Wait(min(remaining, pause * random.uniform(0.5, 1.0)))
         pause = min(pause * 1.5, POLL_MOST)
 
 
@@ -90,7 +90,7 @@ def _claim(context: QueueContext[M], lease: timedelta) -> Flow[Item[Any] | None]
     broker = context.broker
     token, now = ObjectId(), broker.clock.now()
     mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
-    command = Command(
+    command: Command[Any] = Command(
         "find_one_and_update",
         {
             "filter": eligible(context.name, now),
@@ -182,7 +182,7 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] |
     An item whose id is remembered leaves a stub, in a second command: a crash between the two forgets the id.
     A reply that is lost loses the item, which is what at-most-once means.
     """
-    command = Command(
+    command: Command[Any] = Command(
         "find_one_and_delete",
         {"filter": eligible(context.name, now), "sort": ORDER},
         undo=lambda document: document and Command("insert_one", {"document": document}),
@@ -198,7 +198,7 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] |
 def _remember(document: dict[str, Any], now: datetime, expires: datetime) -> Flow[None]:
     stub = {name: document[name] for name in ("_id", "q", "once")}
     stub |= {"processed": now, "expires": expires, "settled": ObjectId()}
-    undo = Command(
+    undo: Command[Any] = Command(
         "replace_one", {"filter": {"_id": stub["_id"]}, "replacement": document, "upsert": True}
     )
     try:
@@ -216,12 +216,17 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] | 
     history = context.settings.history
     assert history is not None
     token = ObjectId()
-    command = Command(
+    command: Command[Any] = Command(
         "find_one_and_update",
         {
             "filter": eligible(context.name, now),
             "update": settle.processed_update(
-                {"processed": now, "expires": now + history, "settled": token, "by": str(context.broker.identity)},
+                {
+                    "processed": now,
+                    "expires": now + history,
+                    "settled": token,
+                    "by": str(context.broker.identity),
+                },
                 attempts=1,
             ),
             "sort": ORDER,
@@ -232,10 +237,10 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] | 
         before = yield from command
     except ReplyLost:
         filter = {"q": context.name, "processed": now, "settled": token}
-        before = yield from Command("find_one", {"filter": filter})
-        if before is None:
+        after: Any = yield from Command("find_one", {"filter": filter})
+        if after is None:
             raise
-        before = {**before, "when": now, "attempts": before["attempts"] - 1}
+        before = {**after, "when": now, "attempts": after["attempts"] - 1}
     if before is None:
         return None
     yield from _keep_as_long_as_its_id(before, token, now, history)

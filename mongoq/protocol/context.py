@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from bson import ObjectId
+
 from mongoq.model.clock import Clock
 from mongoq.model.codec import Codec, Options
+from mongoq.model.envelope import Document, read_item
 from mongoq.model.identity import Identity
 from mongoq.model.item import Item
 from mongoq.model.settings import QueueSettings
-from mongoq.model.envelope import Document, read_item
 
 __all__ = ["BrokerContext", "PauseMark", "QueueContext"]
 
@@ -47,7 +49,7 @@ class BrokerContext:
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
         pauses: pause marks by queue.
-        tokens: reservations of ``reserved()`` blocks that are still to be settled.
+        unsettled: tokens of ``reserved()`` blocks that are still to be settled at their end.
     """
 
     namespace: str
@@ -58,7 +60,7 @@ class BrokerContext:
     checked: bool = False
     indexed: bool = False
     pauses: dict[str, PauseMark] = field(default_factory=dict)
-    tokens: set[Any] = field(default_factory=set)
+    unsettled: set[ObjectId | None] = field(default_factory=set)
 
     def pause_mark(self, queue: str) -> PauseMark:
         """Return the queue's mark, made at first use."""
@@ -80,9 +82,7 @@ class QueueContext(Generic[M]):
 
     def item(self, document: Document, now: datetime) -> Item[M]:
         """Return the item in an envelope; raises ``PayloadInvalid`` when its payload does not fit the model."""
-        return read_item(
-            document, self.codec.load(document.get("payload")), now=now, namespace=self.broker.namespace
-        )
+        return read_item(document, self.codec.load(document.get("payload")), now=now, namespace=self.broker.namespace)
 
     def raw_item(self, document: Document, now: datetime) -> Item[Any]:
         """Return the item with its payload as it is stored."""

@@ -38,7 +38,7 @@ def check(broker: BrokerContext) -> Flow[None]:
     """Refuse a sharded collection and a schema from the future (``hello``, ``collStats``, ``find``)."""
     if not broker.serverless and (yield from _is_sharded(broker)):
         raise CollectionSharded(broker.namespace)
-    schema = yield from Command("find_one", {"filter": {"_id": SCHEMA_ID}})
+    schema: Any = yield from Command("find_one", {"filter": {"_id": SCHEMA_ID}})
     if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
         raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
     broker.checked = True
@@ -49,7 +49,7 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
     if hello.get("msg") != "isdbgrid":
         return False
     name = broker.namespace.partition(".")[2]
-    stats = yield from Command("command", {"command": {"collStats": name}}, target="database")
+    stats: Any = yield from Command("command", {"command": {"collStats": name}}, target="database")
     return bool(stats.get("sharded"))
 
 
@@ -110,7 +110,7 @@ def paused(context: QueueContext[Any]) -> Flow[bool]:
 
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:
     """Ask the server whether the queue is paused (``find`` of one control document)."""
-    document = yield from Command(
+    document: Any = yield from Command(
         "find_one", {"filter": {"_id": _queue_id(context.name)}, "projection": {"paused": 1}}
     )
     mark = context.broker.pause_mark(context.name)

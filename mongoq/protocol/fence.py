@@ -23,6 +23,7 @@ __all__ = ["Verdict", "begin", "deleted", "fenced", "is_back", "matched", "updat
 Verdict = Callable[[Document], bool | None]
 """Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
 
+
 def matched(reply: Any) -> bool:
     """Say whether an update found the item under its token."""
     return bool(reply.matched_count)
@@ -38,7 +39,14 @@ def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, An
     return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, matched)
 
 
-def fenced(context: QueueContext[Any], item: Item[Any], command: Command[bool], happened: Verdict) -> Flow[None]:
+def fenced(
+    context: QueueContext[Any],
+    item: Item[Any],
+    command: Command[bool],
+    happened: Verdict,
+    *,
+    settles: bool = True,
+) -> Flow[None]:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
     A command whose reply was lost is sent again while the token still stands, which is safe since it takes the
@@ -50,10 +58,12 @@ def fenced(context: QueueContext[Any], item: Item[Any], command: Command[bool], 
         done = yield from _resolved(item, command, happened)
     if not done:
         yield from _raise_lost(context, item)
+    if settles:
+        context.broker.unsettled.discard(item.token)
 
 
 def _resolved(item: Item[Any], command: Command[bool], happened: Verdict) -> Flow[bool]:
-    document = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": {"payload": 0}})
+    document: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": {"payload": 0}})
     if document is not None:
         verdict = happened(document)
         if verdict is not None:
@@ -72,7 +82,7 @@ def _again(item: Item[Any], command: Command[bool]) -> Flow[bool]:
 
 def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
     fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
-    found = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": fields})
+    found: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": fields})
     held = found is not None and found.get("reserved") and found["when"] > context.broker.clock.now()
     raise ReservationLost(
         item.id,
@@ -87,9 +97,7 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
     if not isinstance(item, Item):
         raise TypeError(f"item: an Item that reserve() returned, not {type(item).__name__}")
     if (item.namespace, item.queue) != (context.broker.namespace, context.name):
-        raise ItemForeign(
-            item.id, f"{context.broker.namespace}/{context.name}", f"{item.namespace}/{item.queue}"
-        )
+        raise ItemForeign(item.id, f"{context.broker.namespace}/{context.name}", f"{item.namespace}/{item.queue}")
     if item.token is None:
         raise ReservationLost(item.id, item.queue)
 

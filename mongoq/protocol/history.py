@@ -63,8 +63,12 @@ def history_range(since: datetime | None, until: datetime | None, page: int) -> 
 def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     """Read one page (``find`` over the history index, majority read concern)."""
     yield from ready(context.broker, write=False)
-    arguments: Mapping[str, Any] = {"filter": wanted.filter(context.name), "sort": ORDER, "limit": wanted.page}
-    found = yield from Command("find", arguments, target="history")
+    arguments: Mapping[str, Any] = {
+        "filter": wanted.filter(context.name),
+        "sort": ORDER,
+        "limit": wanted.page,
+    }
+    found: Any = yield from Command("find", arguments, target="history")
     rest = None
     if len(found) == wanted.page:
         last = found[-1]

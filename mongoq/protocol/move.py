@@ -77,7 +77,11 @@ def _merged(update: dict[str, Any], patched: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _patching(
-    context: QueueContext[Any], item: Item[Any], command: Command[bool], patched: Mapping[str, Any], when: datetime
+    context: QueueContext[Any],
+    item: Item[Any],
+    command: Command[bool],
+    patched: Mapping[str, Any],
+    when: datetime,
 ) -> Flow[None]:
     """Send a patch that leaves the item small enough to be claimed again."""
     size = len(bson.encode(patched, codec_options=context.broker.options))
@@ -130,7 +134,8 @@ def dead_queue(context: QueueContext[Any]) -> str:
     """Return the name of the dead queue; raises when the queue has none."""
     if context.settings.dead is None:
         raise ArgumentInvalid(
-            "queue", f"{context.name!r} has no dead queue, since failures of a dead queue stay there; move or remove"
+            "queue",
+            f"{context.name!r} has no dead queue, since failures of a dead queue stay there; move or remove",
         )
     return context.settings.dead
 

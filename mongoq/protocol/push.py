@@ -65,7 +65,7 @@ def push(
 
 
 def _exists(id: ObjectId) -> Flow[bool]:
-    document = yield from Command("find_one", {"filter": {"_id": id}, "projection": {"_id": 1}})
+    document: Any = yield from Command("find_one", {"filter": {"_id": id}, "projection": {"_id": 1}})
     return document is not None
 
 

@@ -71,7 +71,7 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
     yield from ready(context.broker, write=False)
-    document = yield from Command("find_one", {"filter": filter})
+    document: Any = yield from Command("find_one", {"filter": filter})
     return None if document is None else read(context, document)
 
 
@@ -81,7 +81,7 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
     yield from ready(context.broker, write=False)
     filter = in_state(context.name, state, context.broker.clock.now())
     sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
-    found = yield from Command("find", {"filter": filter, "sort": sort, "limit": n})
+    found: Any = yield from Command("find", {"filter": filter, "sort": sort, "limit": n})
     return [read(context, document) for document in found]
 
 
@@ -104,8 +104,13 @@ def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
         {"$project": {"reserved": 1, "due": {"$lte": ["$when", now]}}},
         {"$group": {"_id": {"reserved": "$reserved", "due": "$due"}, "n": {"$sum": 1}}},
     ]
-    groups = yield from Command("aggregate", {"pipeline": pipeline})
-    names = {(False, True): "ready", (False, False): "scheduled", (True, False): "reserved", (True, True): "expired"}
+    groups: Any = yield from Command("aggregate", {"pipeline": pipeline})
+    names = {
+        (False, True): "ready",
+        (False, False): "scheduled",
+        (True, False): "reserved",
+        (True, True): "expired",
+    }
     return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
 
 
@@ -120,7 +125,7 @@ def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
         {"$sort": {"q": 1, "priority": 1, "when": 1}},
         {"$group": {"_id": "$priority", "when": {"$first": "$when"}}},
     ]
-    groups = yield from Command("aggregate", {"pipeline": pipeline})
+    groups: Any = yield from Command("aggregate", {"pipeline": pipeline})
     return min((group["when"] for group in groups), default=None)
 
 
@@ -143,7 +148,7 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     filter = in_state(context.name, state, now)
     if state is None:
         filter["$or"] = [{"reserved": False}, {"when": {"$lte": now}}]
-    return (yield from Command("delete_many", {"filter": filter}, lambda reply: reply.deleted_count))
+    return (yield from Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count)))
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:

@@ -16,7 +16,15 @@ from mongoq.protocol.fence import begin, deleted, fenced, is_back, matched, upda
 from mongoq.protocol.move import EXHAUSTED_REASON, bury
 from mongoq.protocol.request import Command, Flow
 
-__all__ = ["commit", "extend", "processed_update", "release", "release_command", "rollback", "unprocess_command"]
+__all__ = [
+    "commit",
+    "extend",
+    "processed_update",
+    "release",
+    "release_command",
+    "rollback",
+    "unprocess_command",
+]
 
 STUB_DROPS = ("payload", "headers", "error", "origin", "by")
 
@@ -71,14 +79,17 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
         yield from bury(context, item, reason=EXHAUSTED_REASON, error=error, attempts=item.attempts)
         return
     now = context.broker.clock.now()
-    back = {"when": now + length, "reserved": False}
+    when = now + length
     failure = error_document(error, now)
     command = update_command(
         item.id,
         item.token,
-        {"$set": back | ({"error": failure} if failure else {}), "$unset": {"token": ""}},
+        {
+            "$set": {"when": when, "reserved": False, **({"error": failure} if failure else {})},
+            "$unset": {"token": ""},
+        },
     )
-    yield from fenced(context, item, command, lambda found: is_back(found, back["when"]))
+    yield from fenced(context, item, command, lambda found: is_back(found, when))
 
 
 def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Command[bool]:
@@ -94,9 +105,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Hand an item back unused."""
     yield from begin(context, item)
     when = item.due or context.broker.clock.now()
-    yield from fenced(
-        context, item, release_command(item.id, item.token, when), lambda found: is_back(found, when)
-    )
+    yield from fenced(context, item, release_command(item.id, item.token, when), lambda found: is_back(found, when))
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
@@ -105,7 +114,7 @@ def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | Non
     yield from begin(context, item)
     until = context.broker.clock.now() + length
     command = update_command(item.id, item.token, {"$set": {"when": until}})
-    yield from fenced(context, item, command, lambda found: _is_extended(found, item, until))
+    yield from fenced(context, item, command, lambda found: _is_extended(found, item, until), settles=False)
     return until
 
 

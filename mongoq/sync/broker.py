@@ -41,17 +41,20 @@ class Broker:
         collection: a collection of PyMongo's ``MongoClient``; for asyncio also one of Motor, for threads one
             of mongomock.
         clock: the clock to go by; by default the server's. Tests pass a ``VirtualClock``.
+        on_close: called at the end of ``close``, such as the ``close`` of a client that is the broker's alone.
 
     Raises:
         TypeError: ``collection`` is no collection, or one of the other kind.
     """
 
-    def __init__(self, collection: Any, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, collection: Any, *, clock: Clock | None = None, on_close: Callable[[], None] | None = None
+    ) -> None:
         backend = open_backend(collection, asynchronous=ThreadDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = ThreadDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, backend.options, backend.serverless)
-        self._close_client: Callable[[], None] | None = None
+        self._on_close = on_close
 
     def __repr__(self) -> str:
         """Name the collection; a URI and its credentials are never kept here."""
@@ -149,13 +152,15 @@ class Broker:
         return timedelta(seconds=time.perf_counter() - started)
 
     def close(self) -> None:
-        """Finish what cancelled calls left behind; close the client if ``connect`` made it. Idempotent.
+        """Finish what cancelled calls left behind, and call ``on_close``. Idempotent.
+
+        A broker made by ``connect`` closes its client.
 
         Reserved items stay reserved until their leases end.
         """
         self._driver.close()
-        if self._close_client is not None:
-            closing, self._close_client = self._close_client, None
+        if self._on_close is not None:
+            closing, self._on_close = self._on_close, None
             closing()
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
@@ -30,7 +30,7 @@ class _Keep(Default):
         return "KEEP"
 
 
-KEEP: Final = _Keep()
+KEEP: Any = _Keep()
 """Stands for a payload or headers that stay as they are."""
 
 
@@ -68,10 +68,6 @@ class Queue(Generic[M]):
         settings = queue_settings(move.dead_queue(self._context), dead=None)
         codec: Codec[Any] = Codec(self._context.broker.options)
         return Queue(self._driver, QueueContext(self._context.broker, settings, codec))
-
-    @property
-    def _open_tokens(self) -> set[Any]:
-        return self._context.broker.tokens
 
     def push(
         self,
@@ -173,7 +169,7 @@ class Queue(Generic[M]):
         Raises:
             ReservationLost: at the end of the block, when the lease was over and somebody else took the item.
         """
-        return Reserved(self, lease, wait, on_invalid)
+        return Reserved(self._driver, self._context, lease, wait, on_invalid)
 
     def commit(self, item: Item[Any], *, payload: Any = KEEP) -> None:
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
@@ -189,11 +185,8 @@ class Queue(Generic[M]):
         """
         given = payload is not KEEP
         self._driver.run(settle.commit(self._context, item, payload=payload, replace_payload=given))
-        self._open_tokens.discard(item.token)
 
-    def rollback(
-        self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None
-    ) -> None:
+    def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; beyond its retries, bury it at once (one ``update``).
 
         Args:
@@ -206,7 +199,6 @@ class Queue(Generic[M]):
             ItemForeign: the item belongs to another queue or broker.
         """
         self._driver.run(settle.rollback(self._context, item, delay=delay, error=error))
-        self._open_tokens.discard(item.token)
 
     def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -216,7 +208,6 @@ class Queue(Generic[M]):
             ItemForeign: the item belongs to another queue or broker.
         """
         self._driver.run(settle.release(self._context, item))
-        self._open_tokens.discard(item.token)
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Let the lease end so long from now, and return the item with its new end (``update``).
@@ -244,7 +235,7 @@ class Queue(Generic[M]):
         delay: Duration | None = None,
         when: datetime | None = None,
         priority: int | None = None,
-        headers: Mapping[str, Any] | None = KEEP,  # type: ignore[assignment]  # a value that no caller passes
+        headers: Mapping[str, Any] | None = KEEP,
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
 
@@ -286,7 +277,6 @@ class Queue(Generic[M]):
                 replace_headers=headers is not KEEP,
             )
         )
-        self._open_tokens.discard(item.token)
 
     def _destination(self, to: str | Queue[Any]) -> QueueContext[Any]:
         broker = self._context.broker
@@ -296,9 +286,7 @@ class Queue(Generic[M]):
         settings = queue_settings(queue_name(to, "to"), dead=None)
         return QueueContext(broker, settings, Codec(broker.options))
 
-    def bury(
-        self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None
-    ) -> None:
+    def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
 
         Args:
@@ -312,15 +300,6 @@ class Queue(Generic[M]):
             ArgumentInvalid: this queue has no dead queue, being one itself.
         """
         self._driver.run(move.bury(self._context, item, reason=reason, error=error))
-        self._open_tokens.discard(item.token)
-
-    def _hand_back(self, item: Item[Any], error: BaseException) -> None:
-        """Roll back after an exception, release after a cancellation; ends even when cancelled again."""
-        if isinstance(error, Exception):
-            flow = settle.rollback(self._context, item, delay=0, error=error)
-        else:
-            flow = settle.release(self._context, item)
-        self._driver.run_shielded(flow)
 
     def get(self, id: ObjectId) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).

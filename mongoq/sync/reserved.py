@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from mongoq.drive.threads import ThreadDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
-from mongoq.protocol.claim import OnInvalid
-
-if TYPE_CHECKING:
-    from mongoq.sync.queue import Queue
+from mongoq.protocol import claim, settle
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.request import Flow
 
 __all__ = ["Reserved"]
 
@@ -22,22 +22,26 @@ logger = logging.getLogger("mongoq.reserved")
 
 
 class Reserved(Generic[M]):
-    """The block of ``queue.reserved()``; made by that method."""
+    """The block of ``queue.reserved()``; made by that method, good for one block."""
 
     def __init__(
-        self, queue: Queue[M], lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
+        self,
+        driver: ThreadDriver,
+        context: QueueContext[M],
+        lease: Duration | None,
+        wait: Duration | None,
+        on_invalid: claim.OnInvalid,
     ) -> None:
-        self._queue = queue
-        self._lease = lease
-        self._wait = wait
-        self._on_invalid: OnInvalid = on_invalid
+        self._driver = driver
+        self._context = context
+        self._claim = claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid)
         self._item: Item[M] | None = None
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._queue.reserve(lease=self._lease, wait=self._wait, on_invalid=self._on_invalid)
+        self._item = self._driver.run(self._claim)
         if self._item is not None:
-            self._queue._open_tokens.add(self._item.token)
+            self._context.broker.unsettled.add(self._item.token)
         return self._item
 
     def __exit__(
@@ -45,13 +49,19 @@ class Reserved(Generic[M]):
     ) -> None:
         """Commit; or roll back with the error; or release, when the block was cancelled or interrupted."""
         item = self._item
-        if item is None or item.token not in self._queue._open_tokens:
+        if item is None or item.token not in self._context.broker.unsettled:
             return
-        self._queue._open_tokens.discard(item.token)
+        self._context.broker.unsettled.discard(item.token)
         if error is None:
-            self._queue.commit(item)
+            commit = settle.commit(self._context, item, payload=None, replace_payload=False)
+            self._driver.run_shielded(commit)
             return
         try:
-            self._queue._hand_back(item, error)
+            self._driver.run_shielded(self._handing_back(item, error))
         except ReservationLost as lost:
             logger.warning("after %r: %s", error, lost)
+
+    def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
+        if isinstance(error, Exception):
+            return settle.rollback(self._context, item, delay=0, error=error)
+        return settle.release(self._context, item)

@@ -1,0 +1,421 @@
+"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio.
+
+    python scripts/unasync.py            write mongoq/sync
+    python scripts/unasync.py --check    write nothing; exit 1 and name what is stale
+
+Code is translated token by token: `async` and `await` go, names are replaced after the tables
+below. Docstrings, other strings and comments go through the same tables as whole words, and lose
+`await` and `async` where they show code. A name with `Async` in it, or an `asyncio` function, that
+no table knows is an error rather than a guess.
+
+Where the two shells must differ, a comment in the asyncio shell says so:
+
+    loop = asyncio.get_running_loop()  # async only
+    # sync only: lock = threading.Lock()
+
+The first drops the statement it ends (with its whole block, if it is the head of one), the second
+becomes the statement it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import keyword
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = "mongoq/aio"
+TARGET = "mongoq/sync"
+
+NAMES = {
+    "AsyncBroker": "Broker",
+    "AsyncQueue": "Queue",
+    "AsyncReserved": "Reserved",
+    "AsyncTransaction": "Transaction",
+    "AioDriver": "ThreadDriver",
+    "connect_async": "connect",
+    # the driver's
+    "AsyncClientSession": "ClientSession",
+    "AsyncCollection": "Collection",
+    "AsyncCursor": "Cursor",
+    "AsyncDatabase": "Database",
+    "AsyncMongoClient": "MongoClient",
+    # the standard library's
+    "AbstractAsyncContextManager": "AbstractContextManager",
+    "AsyncContextManager": "ContextManager",
+    "AsyncExitStack": "ExitStack",
+    "AsyncGenerator": "Generator",
+    "AsyncIterable": "Iterable",
+    "AsyncIterator": "Iterator",
+    "StopAsyncIteration": "StopIteration",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "aclose": "close",
+    "aclosing": "closing",
+    "aiter": "iter",
+    "anext": "next",
+    "asynccontextmanager": "contextmanager",
+}
+
+# The longest match wins, and covers what lies below it: mongoq.aio.queue becomes mongoq.sync.queue.
+DOTTED = {
+    "mongoq.aio": "mongoq.sync",
+    "mongoq.drive.aio": "mongoq.drive.threads",
+    "pymongo.asynchronous": "pymongo.synchronous",
+    "anyio.sleep": "time.sleep",
+    "asyncio.sleep": "time.sleep",
+    "asyncio.Event": "threading.Event",
+    "asyncio.Lock": "threading.Lock",
+}
+
+# Replaced in docstrings, other strings and comments, before the names.
+PHRASES = {
+    "asyncio API": "sync API",
+    "asyncio shell": "sync shell",
+    "from asyncio": "from sync code",
+}
+
+# Libraries of the async side: an import of one becomes imports of what its functions became.
+ASYNC_LIBRARIES = ("anyio", "asyncio")
+
+ASYNC_ONLY = re.compile(r"#\s*async only\b")
+SYNC_ONLY = re.compile(r"#\s*sync only:\s?(?P<code>.*)")
+
+_GENERIC = re.compile(r"(?<![\w.])(?P<module>(?:\w+\.)*)(?P<type>AsyncGenerator|Awaitable|Coroutine)\[")
+_FSTRING_STARTS = {getattr(tokenize, name, -1) for name in ("FSTRING_START", "TSTRING_START")}
+_FSTRING_ENDS = {getattr(tokenize, name, -1) for name in ("FSTRING_END", "TSTRING_END")}
+
+
+class Untranslatable(Exception):
+    """The asyncio shell holds something that has no counterpart in the tables."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(f"{SOURCE}/{name}:{line}: {reason}")
+        self.name = name
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of the source, with its place in the text; f-strings are one piece."""
+
+    kind: int
+    text: str
+    start: int
+    end: int
+    line: int
+
+    @property
+    def is_name(self) -> bool:
+        return self.kind == tokenize.NAME and not keyword.iskeyword(self.text)
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind in {tokenize.STRING, tokenize.COMMENT}
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Puts `text` in the place of source[start:end]."""
+
+    start: int
+    end: int
+    text: str
+
+
+def translate(source: str, name: str = "<source>") -> str:
+    """The sync counterpart of `source`, not yet formatted; `name` is for messages."""
+    source = _translate_generics(_apply_markers(source, name))
+    tokens = _tokens(source)
+    edits = [
+        *_keyword_edits(source, tokens),
+        *_name_edits(tokens, name),
+        *_import_edits(tokens, name),
+        *(Edit(token.start, token.end, translate_text(token.text)) for token in tokens if token.is_text),
+    ]
+    return _apply(source, edits)
+
+
+def translate_text(text: str) -> str:
+    """The counterpart of a docstring, another string or a comment."""
+    text = _translate_generics(text)
+    for phrase, replacement in PHRASES.items():
+        text = re.sub(rf"\b{re.escape(phrase)}\b", replacement, text)
+    text = re.sub(r"\basync (?=(?:def|for|with)\b)", "", text)
+    # Code only: `await queue.pop()`, but not "callers await the reply".
+    text = re.sub(r"\bawait (?=[A-Za-z_]\w*(?:\.\w|[(\[]))", "", text)
+    text = re.sub(r"(?<![\w.])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", lambda match: _dotted(match[0]), text)
+    return re.sub(r"[A-Za-z_]\w*", lambda match: NAMES.get(match[0], match[0]), text)
+
+
+def render(source: str, name: str, root: Path = ROOT) -> str:
+    """The finished text of mongoq/sync/`name`: translated, with its header, formatted."""
+    header = f"# Generated from {SOURCE}/{name} by scripts/unasync.py. Do not edit.\n"
+    text = header + translate(source, name)
+    place = ["--stdin-filename", f"{TARGET}/{name}", "-"]
+    # Imports may have become unused (Awaitable), or be in another order.
+    text = _ruff(["check", "--quiet", "--exit-zero", "--fix", "--select", "I,F401", *place], text, root)
+    return _ruff(["format", "--quiet", *place], text, root)
+
+
+def generate(root: Path = ROOT) -> dict[Path, str]:
+    """What mongoq/sync should hold: a text for every file of mongoq/aio."""
+    return {
+        root / TARGET / path.relative_to(root / SOURCE): render(
+            path.read_text(encoding="utf-8"), path.relative_to(root / SOURCE).as_posix(), root
+        )
+        for path in sorted((root / SOURCE).rglob("*.py"))
+    }
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """One line for each file of mongoq/sync that is stale, missing or left over."""
+    expected = generate(root)
+    problems = []
+    for path, text in expected.items():
+        if not path.exists():
+            problems.append(f"missing: {path.relative_to(root)}")
+        elif path.read_text(encoding="utf-8") != text:
+            problems.append(f"stale: {path.relative_to(root)}")
+    return problems + [f"left over: {path.relative_to(root)}" for path in _left_over(root, expected)]
+
+
+def write(root: Path = ROOT) -> list[str]:
+    """Writes mongoq/sync, removes what is left over, and returns what was done, a line for each file."""
+    expected = generate(root)
+    done = []
+    for path, text in expected.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            done.append(f"wrote: {path.relative_to(root)}")
+    for path in _left_over(root, expected):
+        path.unlink()
+        done.append(f"removed: {path.relative_to(root)}")
+    return done
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Generates mongoq/sync from mongoq/aio.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if anything is stale")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
+    options = parser.parse_args(arguments)
+    try:
+        lines = stale(options.root) if options.check else write(options.root)
+    except Untranslatable as problem:
+        print(f"unasync: {problem}", file=sys.stderr)
+        return 1
+    for line in lines:
+        print(line)
+    if options.check and lines:
+        print("unasync: run `make unasync`", file=sys.stderr)
+        return 1
+    return 0
+
+
+# --- tokens ------------------------------------------------------------------------------------
+
+
+def _tokens(source: str) -> list[Token]:
+    return list(_join_fstrings(source, _raw_tokens(source)))
+
+
+def _raw_tokens(source: str) -> Iterator[Token]:
+    starts = [0]
+    for text in io.StringIO(source):
+        starts.append(starts[-1] + len(text))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        start, end = (starts[min(row, len(starts)) - 1] + column for row, column in (token.start, token.end))
+        yield Token(token.type, token.string, start, end, token.start[0])
+
+
+def _join_fstrings(source: str, tokens: Iterator[Token]) -> Iterator[Token]:
+    """Makes one string of an f-string, as Python 3.11 does, so that every version generates the same."""
+    for token in tokens:
+        if token.kind not in _FSTRING_STARTS:
+            yield token
+            continue
+        depth, last = 1, token
+        while depth:
+            last = next(tokens)
+            depth += (last.kind in _FSTRING_STARTS) - (last.kind in _FSTRING_ENDS)
+        yield Token(tokenize.STRING, source[token.start : last.end], token.start, last.end, token.line)
+
+
+def _apply(source: str, edits: list[Edit]) -> str:
+    pieces, position = [], 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        if edit.start < position:
+            continue  # within a piece that an earlier edit has replaced
+        pieces += [source[position : edit.start], edit.text]
+        position = edit.end
+    return "".join([*pieces, source[position:]])
+
+
+# --- markers -----------------------------------------------------------------------------------
+
+
+def _apply_markers(source: str, name: str) -> str:
+    comments = [token for token in _tokens(source) if token.kind == tokenize.COMMENT]
+    lines = source.splitlines(keepends=True)
+    dropped: set[int] = set()
+    for comment in comments:
+        line = lines[comment.line - 1]
+        if ASYNC_ONLY.match(comment.text):
+            statement = _statement_lines(source, comment.line)
+            if not statement:
+                raise Untranslatable(name, comment.line, "'async only' ends a statement, or the head of one")
+            dropped |= statement
+        elif match := SYNC_ONLY.match(comment.text):
+            if line.lstrip() != comment.text + "\n":
+                raise Untranslatable(name, comment.line, "'sync only' stands on a line of its own")
+            lines[comment.line - 1] = line.replace(comment.text, match["code"])
+    return "".join(line for number, line in enumerate(lines, start=1) if number not in dropped)
+
+
+def _statement_lines(source: str, line: int) -> set[int]:
+    """The lines of the innermost statement whose text, or whose head, covers `line`."""
+    found: range | None = None
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.stmt):
+            continue
+        last = node.end_lineno or node.lineno
+        body = getattr(node, "body", None)
+        head = range(_first_line(node), (max(node.lineno, _first_line(body[0]) - 1) if body else last) + 1)
+        if line in head and (found is None or last - head.start < len(found)):
+            found = range(head.start, last + 1)
+    return set(found or ())
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+# --- code --------------------------------------------------------------------------------------
+
+
+def _keyword_edits(source: str, tokens: list[Token]) -> Iterator[Edit]:
+    for token in tokens:
+        if token.text in {"async", "await"} and token.kind not in {tokenize.STRING, tokenize.COMMENT}:
+            end = token.end
+            while source[end : end + 1] in {" ", "\t"}:
+                end += 1
+            yield Edit(token.start, end, "")
+
+
+def _translate_generics(text: str) -> str:
+    """Types with other parameters: a Generator has three, Awaitable and Coroutine are what they return."""
+    for match in reversed(list(_GENERIC.finditer(text))):  # inner ones first
+        parameters, end = _parameters(text, match.end())
+        if not parameters:
+            continue  # prose, not code
+        if match["type"].endswith("Generator"):
+            parameters += ["None"] * (3 - len(parameters))
+            replacement = f"{match['module']}Generator[{', '.join(parameters)}]"
+        else:
+            replacement = parameters[-1]
+        text = text[: match.start()] + replacement + text[end:]
+    return text
+
+
+def _parameters(text: str, start: int) -> tuple[list[str], int]:
+    """The parameters of a type that begin at text[start], none if unclosed, and where it ends."""
+    depth, parameters, begin = 1, [], start
+    for position in range(start, len(text)):
+        depth += (text[position] in "[({") - (text[position] in "])}")
+        if depth == 0 or (depth == 1 and text[position] == ","):
+            parameters.append(text[begin:position].strip())
+            begin = position + 1
+        if depth == 0:
+            return [parameter for parameter in parameters if parameter], begin
+    return [], start
+
+
+def _name_edits(tokens: list[Token], name: str) -> Iterator[Edit]:
+    for chain in _chains(tokens):
+        written = ".".join(token.text for token in chain)
+        replaced = _dotted(written)
+        parts = replaced.split(".")
+        if replaced != written:
+            yield Edit(chain[0].start, chain[-1].end, ".".join(NAMES.get(part, part) for part in parts))
+            continue
+        if chain[0].text in ASYNC_LIBRARIES and len(chain) > 1:
+            raise Untranslatable(name, chain[0].line, f"DOTTED has no counterpart of {written}")
+        for token in chain:
+            if token.text in NAMES:
+                yield Edit(token.start, token.end, NAMES[token.text])
+            elif re.match(r"_?Async[A-Z]", token.text):
+                raise Untranslatable(name, token.line, f"NAMES has no counterpart of {token.text}")
+
+
+def _chains(tokens: list[Token]) -> Iterator[list[Token]]:
+    """Dotted names, each as the list of its names: a.b.c, and single names."""
+    chain: list[Token] = []
+    previous: Token | None = None
+    for token in tokens:
+        if token.is_name and chain and previous is not None and previous.text == ".":
+            chain.append(token)
+        elif token.text != "." or not chain:
+            if chain:
+                yield chain
+            follows_dot = previous is not None and previous.text == "."
+            chain = [token] if token.is_name and not follows_dot else []
+            if token.is_name and follows_dot:
+                yield [token]  # an attribute of an expression, as in f().aclose
+        previous = token
+    if chain:
+        yield chain
+
+
+def _dotted(written: str) -> str:
+    parts = written.split(".")
+    for length in range(len(parts), 1, -1):
+        replacement = DOTTED.get(".".join(parts[:length]))
+        if replacement:
+            return ".".join([replacement, *parts[length:]])
+    return written
+
+
+def _import_edits(tokens: list[Token], name: str) -> Iterator[Edit]:
+    """Replaces `import asyncio` by imports of the modules that its functions became."""
+    used = {".".join(token.text for token in chain) for chain in _chains(tokens)}
+    for first, second, third in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if first.text == "from" and second.text == third.text == ".":
+            raise Untranslatable(name, first.line, "an import from a folder above is written in full")
+        if first.text not in {"from", "import"} or second.text not in ASYNC_LIBRARIES:
+            continue
+        if first.text == "from" or third.kind not in {tokenize.NEWLINE, tokenize.COMMENT}:
+            raise Untranslatable(name, first.line, f"write import {second.text}, on a line of its own")
+        of_library = {written for written in used if written.startswith(f"{second.text}.")}
+        modules = sorted({_dotted(written).split(".")[0] for written in of_library})
+        yield Edit(first.start, second.end, f"import {', '.join(modules)}" if modules else "")
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def _ruff(arguments: list[str], text: str, root: Path) -> str:
+    command = [sys.executable, "-m", "ruff", *arguments]
+    done = subprocess.run(command, input=text, text=True, capture_output=True, cwd=root, check=False)
+    if done.returncode:
+        raise RuntimeError(f"ruff {arguments[0]} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _left_over(root: Path, expected: dict[Path, str]) -> list[Path]:
+    return [path for path in sorted((root / TARGET).rglob("*.py")) if path not in expected]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
