@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mongoq.errors import PatchInvalid
-from mongoq.model.codec import check
+from mongoq.model.codec import SIZE_LIMIT, Options, encode
 
 __all__ = ["OPERATORS", "patch_update"]
 
@@ -31,11 +31,12 @@ _LITERAL_APPEND = ("$push", "$addToSet")
 _NUMERIC = ("$inc", "$mul")
 
 
-def patch_update(patch: Any, argument: str = "patch") -> dict[str, dict[str, Any]]:
+def patch_update(patch: Any, options: Options, argument: str = "patch") -> dict[str, dict[str, Any]]:
     """Return the update operators of a patch, with every path prefixed by ``payload.``.
 
     Args:
         patch: a document of operators such as ``{"$set": {"carrier.name": "Delta"}, "$inc": {"hops": 1}}``.
+        options: how BSON is encoded.
         argument: the name to use in errors.
 
     Raises:
@@ -51,7 +52,7 @@ def patch_update(patch: Any, argument: str = "patch") -> dict[str, dict[str, Any
         if not isinstance(fields, Mapping) or not fields:
             raise PatchInvalid(f"{argument}.{operator}", "a non-empty document of paths and values")
         update[operator] = {
-            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", argument)
+            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", options)
             for path, value in fields.items()
         }
     return update
@@ -68,18 +69,18 @@ def _path(path: Any, argument: str) -> str:
     return f"payload.{path}"
 
 
-def _operand(operator: str, value: Any, where: str, argument: str) -> Any:
+def _operand(operator: str, value: Any, where: str, options: Options) -> Any:
     if operator == "$unset":
         return ""
     if operator == "$rename":
-        return _path(value, argument)
+        return _path(value, where)
     if operator == "$pop" and (isinstance(value, bool) or value not in (1, -1)):
         raise PatchInvalid(where, f"1 takes the last element and -1 the first, not {value!r}")
     if operator == "$pullAll" and not isinstance(value, list | tuple):
         raise PatchInvalid(where, "a list of the values to remove")
     if operator in _NUMERIC and not _is_number(value):
         raise PatchInvalid(where, f"a number, not {type(value).__name__}")
-    literal = check(value, where)
+    literal = encode(where, value, options, limit=SIZE_LIMIT)
     return {"$each": [literal]} if operator in _LITERAL_APPEND else literal
 
 

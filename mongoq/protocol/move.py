@@ -25,7 +25,7 @@ __all__ = ["EXHAUSTED_REASON", "bury", "check_destination", "dead_envelope", "de
 
 EXHAUSTED_REASON = "retries exhausted"
 BURIED_REASON = "buried"
-PATCHED_LIMIT = SIZE_LIMIT + 16 * 1024
+PATCHED_LIMIT = SIZE_LIMIT + 32 * 1024
 """Bytes of a whole document that a patch may grow to, so that later claims and burials still fit."""
 
 
@@ -53,7 +53,7 @@ def move(
         changes["priority"] = checked_priority(priority)
     if replace_headers and headers:
         changes["headers"] = checked_headers(headers, context.broker.options)
-    patched = {} if patch is None else patch_update(patch)
+    patched = {} if patch is None else patch_update(patch, context.broker.options)
     check_due(delay, when)
     yield from begin(context, item)
     changes["when"] = due(context.broker.clock, delay, when)

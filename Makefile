@@ -1,0 +1,76 @@
+# The two commands that matter: `make demo` and `make test`. Both set up what is missing.
+
+PYTHON ?= python3
+ROWS ?= 5000
+
+BIN := .venv/bin
+# Spark would otherwise start its workers with the first python3 on PATH.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+STAMP := .venv/.setup-complete
+
+# The stamp names the checkout it was written for: a copied or moved tree is set up again.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+REDO := redo
+endif
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+.PHONY: help setup demo test prove mutants bench lint types public-types docs build format unasync clean $(REDO)
+
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  PYTHON=python3  the interpreter that setup uses, 3.11 or later"
+	@echo "  ROWS=5000       the flights that the demo takes"
+
+setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh $(REDO)
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh
+
+demo: setup ## Run the flights demo on a private mongod, with a report by Spark
+	@$(BIN)/python -m examples.flights --rows $(ROWS)
+
+test: setup ## Run all tests but the long campaigns
+	@$(BIN)/python -m pytest -m "not prove" --durations=10
+
+prove: setup ## Run the long campaigns, the mutants among them
+	@$(BIN)/python -m pytest -m prove || test $$? -eq 5 # 5: there are none
+	@$(BIN)/python scripts/mutants.py
+
+mutants: setup ## Break the product line by line: the tests must notice each time
+	@$(BIN)/python scripts/mutants.py
+
+bench: setup ## Measure the core beside the bare driver, as JSON
+	@$(BIN)/python -m bench core
+
+lint: setup ## Check style, layers, and that the sync shell is up to date
+	@$(BIN)/python -m ruff check
+	@$(BIN)/python -m ruff format --check
+	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python scripts/unasync.py --check
+
+types: setup ## Check types with mypy and pyright
+	@$(BIN)/python -m mypy
+	@$(BIN)/python -m pyright
+
+public-types: setup ## List what a user's type checker would have to infer
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pyright --verifytypes mongoq --ignoreexternal
+
+docs: setup ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+build: setup ## Build the wheel and the source distribution into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation
+
+format: setup ## Format the code and fix what can be fixed
+	@$(BIN)/python -m ruff check --fix-only
+	@$(BIN)/python -m ruff format
+
+unasync: setup ## Generate mongoq/sync from mongoq/aio
+	@$(BIN)/python scripts/unasync.py
+
+clean: ## Remove what was built, and caches; .venv stays
+	@rm -rf build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse
+	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

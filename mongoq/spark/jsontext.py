@@ -1,0 +1,68 @@
+"""BSON values as the JSON that Spark's own functions read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from bson import Decimal128, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+from bson.dbref import DBRef
+
+__all__ = ["iso_text", "json_text"]
+
+SEPARATORS = (",", ":")
+
+
+def iso_text(value: datetime) -> str:
+    """Return an aware UTC time in ISO 8601 with milliseconds."""
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+PLAIN: dict[type, Callable[[Any], Any]] = {
+    datetime: iso_text,
+    ObjectId: str,
+    Decimal128: str,
+    uuid.UUID: str,
+    bytes: lambda value: base64.b64encode(value).decode(),
+    DatetimeMS: int,
+    Timestamp: lambda value: {"t": value.time, "i": value.inc},
+    Regex: lambda value: value.pattern,
+    DBRef: lambda value: _named_doubles(value.as_doc()),
+}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON knows for a value that it does not know."""
+    for kind, plain in PLAIN.items():
+        if isinstance(value, kind):
+            return plain(value)
+    return type(value).__name__  # MinKey and MaxKey hold nothing
+
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=SEPARATORS, default=_plain
+).encode
+
+
+def json_text(value: Any) -> str:
+    """Return a BSON value as plain JSON."""
+    try:
+        return _encode(value)
+    except ValueError:  # a double that JSON has no number for; looked for only when met
+        return _encode(_named_doubles(value))
+
+
+def _named_doubles(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _named_doubles(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_named_doubles(part) for part in value]
+    return value

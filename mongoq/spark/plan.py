@@ -1,0 +1,86 @@
+"""How a read is split: ranges of ``_id`` that cover every id once, and the index that serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from bson import ObjectId
+from pyspark.sql.datasource import InputPartition
+
+from mongoq.drive.scan import Scan
+from mongoq.spark.options import ReadOptions
+from mongoq.spark.views import View, view_of
+
+__all__ = ["ScanPartition", "plan"]
+
+ITEMS = 50_000
+"""Items in a partition, unless the option says how many partitions."""
+MOST_PARTITIONS = 200
+ID_INDEX = "_id_"
+FOREIGN = 8
+
+
+class ScanPartition(InputPartition):
+    """All that one task needs, in whichever process it runs. It travels with the URI and never shows it."""
+
+    def __init__(
+        self, options: ReadOptions, filter: dict[str, Any], hint: str | None, now: datetime, place: str
+    ) -> None:
+        self.options = options
+        self.filter = filter
+        self.hint = hint
+        self.now = now
+        self.place = place
+
+    def __repr__(self) -> str:
+        return f"ScanPartition({self.options.queue!r}, {self.options.view}, {self.place})"
+
+
+def plan(scan: Scan, options: ReadOptions) -> list[ScanPartition]:
+    """Split the view into partitions, at least one.
+
+    ``now`` is asked once, so that all partitions tell the states at one moment.
+    """
+    view = view_of(options.view, options.queue)
+    now = scan.now()
+    indexes = [scan.index(branch.index.keys) for branch in view.branches]
+    count = sum(scan.count(branch.keys(), hint) for branch, hint in zip(view.branches, indexes, strict=True))
+    hint = indexes[0] if len(indexes) == 1 else None
+    parts = options.partitions or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
+    ids = scan.boundaries(view.keys(), hint, count=count, parts=parts) if parts > 1 else []
+    ranges = id_ranges(ids)
+    if prefer_ids(scan.size(), count, len(ranges)):
+        hint = ID_INDEX
+    return [
+        ScanPartition(options, _within(view, each), hint, now, f"{place} of {len(ranges)}")
+        for place, each in enumerate(ranges, 1)
+    ]
+
+
+def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:
+    """Return conditions on ``_id`` of which every id, of whatever type, meets exactly one.
+
+    ``$gte`` and ``$lt`` compare within one BSON type. So the first range is what is *not* at or above the
+    first boundary: lower ObjectIds, and every id that is no ObjectId.
+    """
+    if not ids:
+        return [{}]
+    middle = [{"$gte": low, "$lt": high} for low, high in pairwise(ids)]
+    return [{"$not": {"$gte": ids[0]}}, *middle, {"$gte": ids[-1]}]
+
+
+def prefer_ids(collection: int, items: int, parts: int) -> bool:
+    """Say whether to read by the index on ``_id`` rather than by the queue's own.
+
+    No index begins with ``q, _id``. By ``_id`` the server fetches the documents of other queues too, once
+    over all partitions. By the queue's index it walks all keys of the queue once for each partition, since
+    ``_id`` comes last in it; a key costs about what a document costs, and needs far less memory.
+    """
+    return parts > 1 and collection <= items * min(parts, FOREIGN)
+
+
+def _within(view: View, condition: dict[str, Any]) -> dict[str, Any]:
+    return view.documents() | ({"_id": condition} if condition else {})

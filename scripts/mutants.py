@@ -1,0 +1,322 @@
+"""Breaks mongoq on purpose, one line at a time: the tests must notice each time.
+
+    python scripts/mutants.py [NAME ...] [--jobs N] [--list]
+
+The mutants are in scripts/mutants.toml. Each is applied to a copy of the tree, and the tests it names
+run there: they must fail. What counts is a test that failed; a test run that could not start, a fixture
+that broke or a time limit is an error of the runner, never a kill. The unchanged copy must pass first.
+
+Exit status: 0 when all were killed, 1 when one survived, 2 when something could not be judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "scripts" / "mutants.toml"
+COPIED = ["mongoq", "tests", "bench", "examples", "docs", "scripts", "pyspark_mongoq.py", "pyproject.toml"]
+COPIED += ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "mkdocs.yml"]
+TIME_LIMIT = 600.0
+
+KILLED, SURVIVED, ERROR, PASSED = "killed", "SURVIVED", "ERROR", "passed"
+
+
+class Unusable(Exception):
+    """The table, or a mutant in it, does not fit the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change to the product, and the tests that must fail with it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    count: int = 1
+
+    def apply(self, root: Path) -> None:
+        path = root / self.file
+        if self.file.startswith("mongoq/sync/"):
+            raise Unusable(f"{self.name}: mongoq/sync is generated; break mongoq/aio")
+        if not path.is_file():
+            raise Unusable(f"{self.name}: there is no file {self.file}")
+        text = path.read_text(encoding="utf-8")
+        found = text.count(self.old)
+        if found != self.count:
+            raise Unusable(f"{self.name}: {self.file} holds the old text {found} times, not {self.count}")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run of tests on a copy came to."""
+
+    name: str
+    verdict: str
+    seconds: float
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<44} {self.verdict:<9} {self.seconds:6.1f} s  {self.detail}"
+
+
+def load(table: Path = TABLE) -> list[Mutant]:
+    """The mutants of the table, in its order."""
+    entries = tomllib.loads(table.read_text(encoding="utf-8")).get("mutant", [])
+    mutants: list[Mutant] = []
+    for entry in entries:
+        try:
+            mutant = Mutant(**{**entry, "tests": tuple(entry["tests"])})
+        except (KeyError, TypeError) as problem:
+            raise Unusable(f"{table.name}: {entry.get('name', entry)}: {problem}") from None
+        if not mutant.old or mutant.old == mutant.new or not mutant.tests:
+            raise Unusable(f"{mutant.name}: a mutant has an old text, another new one, and tests")
+        if mutant.name in {other.name for other in mutants}:
+            raise Unusable(f"{mutant.name}: the name is taken twice")
+        mutants.append(mutant)
+    return mutants
+
+
+def select(mutants: Sequence[Mutant], names: Sequence[str]) -> list[Mutant]:
+    unknown = set(names) - {mutant.name for mutant in mutants}
+    if unknown:
+        raise Unusable(f"no such mutant: {', '.join(sorted(unknown))}")
+    return [mutant for mutant in mutants if not names or mutant.name in names]
+
+
+# --- copies ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def copy_of(root: Path) -> Iterator[Path]:
+    """A temporary copy of what the tests need; its mongoq is the one that is imported there."""
+    with tempfile.TemporaryDirectory(prefix="mongoq-mutant-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder).resolve()
+        for name in COPIED:
+            source = root / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy2(source, copy / name)
+        yield copy
+
+
+class Runner:
+    """Runs tests in copies of a tree, and can end what it started."""
+
+    def __init__(self, root: Path, *, time_limit: float = TIME_LIMIT) -> None:
+        self._root = root
+        self._time_limit = time_limit
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def check(self, tests: tuple[str, ...]) -> Outcome:
+        """Whether the tests pass on the unchanged tree."""
+        started = time.monotonic()
+        with copy_of(self._root) as copy:
+            verdict, detail = self._test(copy, tests)
+        name = f"unchanged: {' '.join(tests)}"
+        if verdict != PASSED:
+            return Outcome(name, ERROR, time.monotonic() - started, f"fails without a mutant: {detail}")
+        return Outcome(name, verdict, time.monotonic() - started, detail)
+
+    def judge(self, mutant: Mutant) -> Outcome:
+        """Whether the tests of the mutant notice it."""
+        started = time.monotonic()
+        try:
+            with copy_of(self._root) as copy:
+                mutant.apply(copy)
+                if mutant.file.startswith("mongoq/aio/"):
+                    self._regenerate(copy)
+                verdict, detail = self._test(copy, mutant.tests)
+                verdict = SURVIVED if verdict == PASSED else verdict
+        except Unusable as problem:
+            verdict, detail = ERROR, str(problem)
+        return Outcome(mutant.name, verdict, time.monotonic() - started, detail)
+
+    def stop(self) -> None:
+        """Ends what is running, and lets nothing more start."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            _end(process)
+
+    def _regenerate(self, copy: Path) -> None:
+        code, output = self._python(copy, "scripts/unasync.py")
+        if code:
+            raise Unusable(f"the sync shell could not be generated: {_last_line(output)}")
+
+    def _test(self, copy: Path, tests: tuple[str, ...]) -> tuple[str, str]:
+        code, output = self._python(copy, "-c", "import mongoq; print(mongoq.__file__)")
+        if code or not Path(output.strip()).resolve().is_relative_to(copy):
+            return ERROR, f"mongoq is not imported from the copy: {_last_line(output)}"
+        report = copy / "report.xml"
+        options = ["-x", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        code, output = self._python(copy, "-m", "pytest", *options, *tests)
+        return _verdict(code, output, report)
+
+    def _python(self, copy: Path, *arguments: str) -> tuple[int | None, str]:
+        """Runs the environment's Python in the copy: its exit status (None: time limit) and output."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(copy),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        # A file, not a pipe: a server left behind would keep a pipe open.
+        log = copy / "output.log"
+        with log.open("wb") as output, self._lock:
+            if self._stopped:
+                return None, "stopped"
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=copy,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            code = process.wait(self._time_limit)
+        except subprocess.TimeoutExpired:
+            return None, f"the time limit of {self._time_limit:.0f} s"
+        else:
+            return code, log.read_text(encoding="utf-8", errors="replace")
+        finally:
+            _end(process)
+            with self._lock:
+                self._running.discard(process)
+
+
+def _verdict(code: int | None, output: str, report: Path) -> tuple[str, str]:
+    """What pytest's exit status and report say. Only a test that failed by itself is a kill."""
+    if code == 0:
+        return PASSED, _last_line(output)
+    if code is None:
+        return ERROR, output
+    if code != 1 or not report.exists():
+        return ERROR, f"pytest ended with {code}: {_last_line(output)}"
+    for case in ElementTree.parse(report).iter("testcase"):
+        failure = case.find("failure")
+        if failure is None:
+            continue
+        name = f"{case.get('classname', '')}::{case.get('name', '')}"
+        if "from pytest-timeout" in (failure.get("message") or ""):
+            return ERROR, f"a time limit ended {name}"
+        return KILLED, name
+    return ERROR, f"no test failed, a fixture did: {_last_line(output)}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and what it left behind in its session, gently first."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)  # pytest takes down its fixtures
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if _gone(process, within=5.0):
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+    _gone(process, within=10.0)
+
+
+def _gone(process: subprocess.Popen[bytes], *, within: float) -> bool:
+    """Waits until nothing of the session is left."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        process.poll()
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
+    return lines[-1] if lines else "no output"
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def run(mutants: Sequence[Mutant], *, root: Path = ROOT, jobs: int = 2) -> list[Outcome]:
+    """Judges every mutant, and prints a line for each as it is done."""
+    runner = Runner(root)
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            outcomes: list[Outcome] = []
+            sound: set[tuple[str, ...]] = set()
+            selections = list(dict.fromkeys(mutant.tests for mutant in mutants))
+            for tests, outcome in zip(selections, pool.map(runner.check, selections), strict=True):
+                print(outcome, flush=True)
+                if outcome.verdict == PASSED:
+                    sound.add(tests)
+                else:
+                    outcomes.append(outcome)
+            ready = [mutant for mutant in mutants if mutant.tests in sound]
+            for future in as_completed([pool.submit(runner.judge, mutant) for mutant in ready]):
+                outcome = future.result()
+                print(outcome, flush=True)
+                outcomes.append(outcome)
+        except BaseException:
+            runner.stop()
+            raise
+    return outcomes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Breaks mongoq on purpose: the tests must notice.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run (default: all)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="copies at a time (default: 2)")
+    parser.add_argument("--list", action="store_true", help="show the mutants and their tests")
+    options = parser.parse_args(arguments)
+    try:
+        mutants = select(load(), options.names)
+    except Unusable as problem:
+        print(f"mutants: {problem}", file=sys.stderr)
+        return 2
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.name:<44} {mutant.file}: {' '.join(mutant.tests)}")
+        return 0
+    return report(mutants, options.jobs)
+
+
+def report(mutants: Sequence[Mutant], jobs: int) -> int:
+    """Runs the mutants, prints the sum, and returns the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+    outcomes = run(mutants, jobs=jobs)
+    survived = [outcome.name for outcome in outcomes if outcome.verdict == SURVIVED]
+    errors = [outcome.name for outcome in outcomes if outcome.verdict == ERROR]
+    killed = sum(outcome.verdict == KILLED for outcome in outcomes)
+    seconds = time.monotonic() - started
+    print(f"{len(mutants)} mutants: {killed} killed, {len(survived)} survived, {len(errors)} errors in {seconds:.0f} s")
+    return 2 if errors else 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

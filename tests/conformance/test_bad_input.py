@@ -1,0 +1,210 @@
+"""Bad arguments: each is named, and nothing is written."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import mongoq
+from tests.shells import Shell
+
+NAMES = ["", "x" * 121, "é" * 61, "a\0b", "$a", 5, None, b"a", "\ud800"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+async def test_a_queue_name_that_cannot_be_stored_is_refused(shell: Shell, name: Any) -> None:
+    with pytest.raises(mongoq.QueueNameInvalid, match="queue:"):
+        shell.queue(name)
+    with pytest.raises(mongoq.QueueNameInvalid, match="dead:"):
+        shell.queue("fine", dead=name) if name is not None else shell.queue("fine", dead=5)
+    queue = shell.queue()
+    await queue.push(1)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.QueueNameInvalid, match="to:"):
+        await queue.move(item, name)
+    await queue.commit(item)
+
+
+@pytest.mark.parametrize("name", ["x" * 120, "a.b", "Ünicode 🦀", "schema:mongoq", "queue:orders", "a$b", " ", "{}"])
+async def test_odd_names_that_can_be_stored_work(shell: Shell, name: str) -> None:
+    queue = shell.queue(name)
+    await queue.push(1)
+    assert await shell.broker.queues() == [name]
+    await queue.pause()
+    assert await queue.is_paused()
+    await queue.resume()
+    await queue.bury(await queue.reserve())
+    assert await queue.dead.size() == 1
+
+
+DURATIONS = [-1, -0.001, timedelta(seconds=-1), math.nan, -math.inf, "5", True, 1e300, timedelta.max]
+
+
+@pytest.mark.parametrize("value", DURATIONS, ids=repr)
+async def test_a_duration_that_is_none_is_named(shell: Shell, value: Any) -> None:
+    for option in ("lease", "history"):
+        with pytest.raises(mongoq.ArgumentInvalid, match=f"^{option}: "):
+            shell.queue(**{option: value})
+    queue = shell.queue()
+    await queue.push(1)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^delay: "):
+        await queue.push(1, delay=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^once: "):
+        await queue.push(1, once=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^lease: "):
+        await queue.reserve(lease=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^wait: "):
+        await queue.reserve(wait=value)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.ArgumentInvalid, match="^delay: "):
+        await queue.rollback(item, delay=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^delay: "):
+        await queue.move(item, "next", delay=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^lease: "):
+        await queue.extend(item, lease=value)
+    await queue.commit(item)
+    assert await queue.size() == 0
+
+
+async def test_no_lease_at_all_is_refused(shell: Shell) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^lease: must be a millisecond"):
+        await shell.queue().reserve(lease=0)
+
+
+@pytest.mark.parametrize("value", [datetime(2024, 1, 1), "2024-01-01", 5], ids=repr)
+async def test_a_time_without_a_zone_is_named(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.ArgumentInvalid, match="^when: "):
+        await queue.push(1, when=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^when: "):
+        await queue.move(item, "next", when=value)
+    for option in ("since", "until"):
+        with pytest.raises(mongoq.ArgumentInvalid, match=f"^{option}: "):
+            _ = [item async for item in queue.history(**{option: value})]
+    await queue.commit(item)
+
+
+async def test_delay_and_when_exclude_each_other(shell: Shell) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.ArgumentInvalid, match="not both"):
+        await queue.push(1, delay=1, when=shell.clock.now())
+
+
+@pytest.mark.parametrize("value", [-101, 101, 1.0, "1", True, None], ids=repr)
+async def test_a_priority_out_of_range_is_named(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.ArgumentInvalid, match="^priority: an int from -100"):
+        await queue.push(1, priority=value)
+    await queue.push(1)
+    item = await queue.reserve()
+    if value is not None:
+        with pytest.raises(mongoq.ArgumentInvalid, match="^priority: "):
+            await queue.move(item, "next", priority=value)
+    await queue.commit(item)
+
+
+@pytest.mark.parametrize("value", ["65e06e6e0000000000000001", 1, b"x" * 12], ids=repr)
+async def test_an_id_is_an_object_id(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
+    for attempt in (lambda: queue.push(1, id=value), lambda: queue.get(value), lambda: queue.remove(value)):
+        with pytest.raises(mongoq.ArgumentInvalid, match="^id: a bson.ObjectId"):
+            await attempt()
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "1", True, 2**31], ids=repr)
+async def test_a_number_of_items_is_a_positive_int(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.ArgumentInvalid, match="^n: "):
+        await queue.peek(value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^limit: "):
+        await queue.counts(limit=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^page: "):
+        _ = [item async for item in queue.history(page=value)]
+
+
+async def test_an_unknown_state_names_the_known_ones(shell: Shell) -> None:
+    queue = shell.queue()
+    for attempt in (lambda: queue.size("done"), lambda: queue.peek(state="done"), lambda: queue.purge(state="done")):
+        with pytest.raises(mongoq.ArgumentInvalid, match="state: one of ready, scheduled"):
+            await attempt()
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "3", True], ids=repr)
+async def test_retries_are_a_count(shell: Shell, value: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^max_retries: "):
+        shell.queue(max_retries=value)
+
+
+async def test_settings_that_contradict_each_other_are_refused(shell: Shell) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^max_retries: .* no dead queue"):
+        shell.queue(dead=None, max_retries=3)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^dead: .* its own dead queue"):
+        shell.queue("a", dead="a")
+    with pytest.raises(mongoq.ArgumentInvalid, match="^model: "):
+        shell.queue(model=5)
+
+
+@pytest.mark.parametrize("value", ["text", 5, [1]], ids=repr)
+async def test_headers_are_a_document_of_limited_size(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.PayloadInvalid, match="^headers: a document"):
+        await queue.push(1, headers=value)
+    with pytest.raises(mongoq.PayloadTooLarge, match="^headers: "):
+        await queue.push(1, headers={"h": "x" * 17_000})
+
+
+async def test_an_error_is_an_exception_or_a_text(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    item = await queue.reserve()
+    for attempt in (lambda: queue.rollback(item, error=5), lambda: queue.bury(item, error=5)):
+        with pytest.raises(mongoq.ArgumentInvalid, match="^error: "):
+            await attempt()
+    with pytest.raises(mongoq.ArgumentInvalid, match="^reason: "):
+        await queue.bury(item, reason="x" * 513)
+    await queue.commit(item)
+
+
+async def test_an_unknown_way_with_invalid_payloads_is_refused(shell: Shell) -> None:
+    for attempt in (lambda: shell.queue().reserve(on_invalid="drop"), lambda: shell.queue().pop(on_invalid="drop")):
+        with pytest.raises(mongoq.ArgumentInvalid, match="^on_invalid: 'bury' or 'raise'"):
+            await attempt()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Surrogate(Exception):
+    def __str__(self) -> str:
+        return "\ud800 and more" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(Mute(), "(its text cannot be made: RuntimeError)"), (Surrogate(), "\\ud800 and more\\ud800")],
+)
+async def test_an_error_whose_text_cannot_be_stored_is_kept_as_well_as_it_can(
+    shell: Shell, error: Exception, message: str
+) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    await queue.rollback(await queue.reserve(), error=error)
+    kept = (await queue.reserve()).error
+    assert kept.message.startswith(message)
+    assert len(kept.message.encode()) <= 4096
+
+
+async def test_a_closed_broker_says_so(shell: Shell) -> None:
+    broker = shell.another()
+    queue = broker.queue("orders")
+    await broker.close()
+    await broker.close()
+    with pytest.raises(mongoq.BrokerClosed, match="closed"):
+        await queue.push(1)

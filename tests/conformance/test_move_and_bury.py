@@ -1,0 +1,294 @@
+"""Moves, patches, burials and the limit of retries, on every shell."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import mongoq
+from tests.shells import Shell
+
+
+async def _reserved(shell: Shell, payload: Any, **options: Any) -> Any:
+    queue = shell.queue()
+    await queue.push(payload, **options)
+    return await queue.reserve()
+
+
+async def test_a_move_keeps_the_item_and_starts_a_fresh_budget(shell: Shell) -> None:
+    item = await _reserved(shell, {"n": 1}, priority=7, headers={"h": "x"})
+    queue = shell.queue()
+    await queue.rollback(item, error=ValueError("x"))
+    item = await queue.reserve()
+    await queue.move(item, "next")
+    assert await queue.size() == 0
+    moved = await shell.queue("next").reserve()
+    assert (moved.id, moved.payload, moved.priority, moved.headers) == (item.id, {"n": 1}, 7, {"h": "x"})
+    assert (moved.attempts, moved.error, moved.by) == (1, None, item.by)
+
+
+async def test_a_move_takes_payload_priority_delay_and_headers(shell: Shell) -> None:
+    item = await _reserved(shell, {"n": 1}, headers={"h": "x"})
+    await shell.queue().move(item, "next", payload=[1, 2], priority=-3, delay=10, headers={"new": True})
+    following = shell.queue("next")
+    assert await following.reserve() is None
+    shell.clock.advance(10)
+    moved = await following.reserve()
+    assert (moved.payload, moved.priority, moved.headers) == ([1, 2], -3, {"new": True})
+
+
+async def test_a_move_goes_to_a_time_and_removes_headers(shell: Shell) -> None:
+    item = await _reserved(shell, 1, headers={"h": "x"})
+    await shell.queue().move(item, "next", when=shell.clock.now() + timedelta(hours=1), headers=None)
+    (waiting,) = await shell.queue("next").peek(state="scheduled")
+    assert (waiting.headers, waiting.due) == ({}, shell.clock.now() + timedelta(hours=1))
+
+
+async def test_a_move_may_stay_in_the_queue(shell: Shell) -> None:
+    item = await _reserved(shell, 1)
+    await shell.queue().move(item, "orders", payload=2)
+    again = await shell.queue().reserve()
+    assert (again.payload, again.attempts) == (2, 1)
+
+
+async def test_a_move_to_a_handle_goes_by_its_model(shell: Shell) -> None:
+    class Point(BaseModel):
+        x: int
+
+    item = await _reserved(shell, {"n": 1})
+    typed = shell.queue("points", model=Point)
+    with pytest.raises(mongoq.PayloadInvalid, match="x: Input should be a valid integer"):
+        await shell.queue().move(item, typed, payload={"x": "no"})
+    await shell.queue().move(item, typed, payload=Point(x=3))
+    assert (await typed.reserve()).payload == Point(x=3)
+
+
+async def test_a_move_into_another_collection_is_refused(shell: Shell, uri: str) -> None:
+    item = await _reserved(shell, 1)
+    foreign = mongoq.Broker(mongomock_collection()) if shell.kind in ("sync", "mongomock") else None
+    if foreign is None:
+        foreign = mongoq.AsyncBroker(async_collection(uri))
+    with pytest.raises(mongoq.ArgumentInvalid, match="to: .* another collection"):
+        await shell.queue().move(item, foreign.queue("next"))
+    await shell.queue().commit(item)
+
+
+def mongomock_collection() -> Any:
+    import mongomock
+
+    return mongomock.MongoClient()["other"]["mongoq"]
+
+
+def async_collection(uri: str) -> Any:
+    from pymongo import AsyncMongoClient
+
+    return AsyncMongoClient(uri, connect=False)["other"]["mongoq"]
+
+
+PATCHES = [
+    ({"$set": {"a": 2}}, {"a": 2, "l": [1], "s": {"t": 1}}),
+    ({"$set": {"s.t": 2, "new.deep": {"$set": 1}}}, {"a": 1, "l": [1], "s": {"t": 2}, "new": {"deep": {"$set": 1}}}),
+    ({"$unset": {"s": 1}}, {"a": 1, "l": [1]}),
+    ({"$inc": {"a": 5}}, {"a": 6, "l": [1], "s": {"t": 1}}),
+    ({"$inc": {"a": 1}, "$set": {"s.t": 9}}, {"a": 2, "l": [1], "s": {"t": 9}}),
+    ({"$mul": {"a": 3}}, {"a": 3, "l": [1], "s": {"t": 1}}),
+    ({"$min": {"a": 0}, "$max": {"s.t": 5}}, {"a": 0, "l": [1], "s": {"t": 5}}),
+    ({"$push": {"l": 2}}, {"a": 1, "l": [1, 2], "s": {"t": 1}}),
+    ({"$push": {"l": {"$each": [7, 8], "$slice": 0}}}, {"a": 1, "l": [1, {"$each": [7, 8], "$slice": 0}], "s": {"t": 1}}),
+    ({"$addToSet": {"l": 1}}, {"a": 1, "l": [1], "s": {"t": 1}}),
+    ({"$pullAll": {"l": [1]}}, {"a": 1, "l": [], "s": {"t": 1}}),
+    ({"$pop": {"l": 1}}, {"a": 1, "l": [], "s": {"t": 1}}),
+    ({"$rename": {"a": "s.u"}}, {"l": [1], "s": {"t": 1, "u": 1}}),
+]
+
+
+@pytest.mark.parametrize(("patch", "expected"), PATCHES, ids=[str(patch) for patch, _ in PATCHES])
+async def test_a_patch_changes_the_payload_in_the_move(shell: Shell, patch: Any, expected: Any) -> None:
+    item = await _reserved(shell, {"a": 1, "l": [1], "s": {"t": 1}})
+    await shell.queue().move(item, "next", patch=patch)
+    assert (await shell.queue("next").reserve()).payload == expected
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {},
+        [],
+        {"$where": {"a": 1}},
+        {"$currentDate": {"a": True}},
+        {"$pull": {"a": 1}},
+        {"$bit": {"a": {"or": 1}}},
+        {"set": {"a": 1}},
+        {"$set": {}},
+        {"$set": 3},
+        {"$set": {"": 1}},
+        {"$set": {".q": 1}},
+        {"$set": {"a..b": 1}},
+        {"$set": {"a.": 1}},
+        {"$set": {"a.$": 1}},
+        {"$set": {"a.$[]": 1}},
+        {"$set": {"$where": 1}},
+        {"$set": {"a\0b": 1}},
+        {"$set": {3: 1}},
+        {"$rename": {"a": ".token"}},
+        {"$rename": {"a": 3}},
+        {"$inc": {"a": "1"}},
+        {"$inc": {"a": True}},
+        {"$pop": {"a": 2}},
+        {"$pullAll": {"a": 3}},
+    ],
+    ids=str,
+)
+async def test_a_patch_off_the_safe_list_is_refused(shell: Shell, patch: Any) -> None:
+    item = await _reserved(shell, {"a": [1]})
+    with pytest.raises(mongoq.PatchInvalid, match="patch"):
+        await shell.queue().move(item, "next", patch=patch)
+    await shell.queue().commit(item)
+
+
+@pytest.mark.parametrize("payload", [5, "text", [1, 2], {"a": "text"}], ids=str)
+async def test_a_patch_that_does_not_fit_leaves_the_item_reserved(shell: Shell, payload: Any) -> None:
+    item = await _reserved(shell, payload)
+    with pytest.raises(mongoq.PatchInvalid, match="does not fit the payload"):
+        await shell.queue().move(item, "next", patch={"$inc": {"a": 1}})
+    await shell.queue().commit(item)
+
+
+async def test_two_operators_on_one_path_do_not_fit(shell: Shell) -> None:
+    item = await _reserved(shell, {"a": {"b": 1}})
+    with pytest.raises(mongoq.PatchInvalid, match="does not fit the payload"):
+        await shell.queue().move(item, "next", patch={"$set": {"a": 1}, "$inc": {"a.b": 1}})
+    await shell.queue().commit(item)
+
+
+async def test_payload_and_patch_exclude_each_other(shell: Shell) -> None:
+    item = await _reserved(shell, {"a": 1})
+    with pytest.raises(mongoq.PatchInvalid, match="not both"):
+        await shell.queue().move(item, "next", payload=1, patch={"$set": {"a": 1}})
+
+
+async def test_a_buried_item_tells_its_origin(shell: Shell) -> None:
+    queue = shell.queue()
+    item = await _reserved(shell, {"n": 1}, headers={"h": 1}, priority=3)
+    await queue.bury(item, reason="never departed", error=ValueError("no departure"))
+    assert await queue.size() == 0
+    (dead,) = await queue.dead.peek()
+    assert (dead.id, dead.queue, dead.payload, dead.headers, dead.priority) == (
+        item.id,
+        "orders.dead",
+        {"n": 1},
+        {"h": 1},
+        3,
+    )
+    assert (dead.origin.queue, dead.origin.id, dead.origin.reason) == ("orders", item.id, "never departed")
+    assert (dead.origin.attempts, dead.origin.at, dead.origin.key) == (1, shell.clock.now(), None)
+    assert (dead.attempts, dead.error.message) == (0, "no departure")
+
+
+async def test_a_burial_without_a_reason_takes_the_errors_text(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.bury(await _reserved(shell, 1), error=ValueError("no departure"))
+    await queue.bury(await _reserved(shell, 2))
+    first, second = await queue.dead.peek(2)
+    assert (first.origin.reason, second.origin.reason) == ("no departure", "buried")
+
+
+async def test_a_dead_queue_can_be_named(shell: Shell) -> None:
+    queue = shell.queue(dead="graveyard")
+    await queue.push(1)
+    await queue.bury(await queue.reserve())
+    assert await shell.queue("graveyard").size() == 1
+    assert queue.dead.name == "graveyard"
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+async def test_an_item_gets_exactly_its_retries_by_rollback(shell: Shell, retries: int) -> None:
+    queue = shell.queue(max_retries=retries)
+    await queue.push("poison")
+    runs = 0
+    while (item := await queue.reserve()) is not None:
+        runs += 1
+        await queue.rollback(item, error=ValueError(f"run {runs}"))
+    assert runs == retries + 1
+    (dead,) = await queue.dead.peek()
+    assert (dead.origin.attempts, dead.origin.reason) == (retries + 1, "retries exhausted")
+    assert dead.error.message == f"run {retries + 1}"
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+async def test_an_item_gets_exactly_its_retries_by_leases_that_run_out(shell: Shell, retries: int) -> None:
+    queue = shell.queue(max_retries=retries, lease=5)
+    await queue.push("killer")
+    runs = 0
+    while await queue.reserve() is not None:
+        runs += 1
+        shell.clock.advance(6)
+    assert runs == retries + 1
+    (dead,) = await queue.dead.peek()
+    assert (dead.origin.attempts, dead.attempts, dead.state) == (retries + 1, 0, "ready")
+
+
+async def test_a_mixture_of_rollbacks_and_crashes_counts_the_same(shell: Shell) -> None:
+    queue = shell.queue(max_retries=3, lease=5)
+    await queue.push("killer")
+    runs = 0
+    while (item := await queue.reserve()) is not None:
+        runs += 1
+        if runs % 2:
+            await queue.rollback(item)
+        else:
+            shell.clock.advance(6)
+    assert runs == 4
+    assert (await queue.dead.peek())[0].origin.attempts == 4
+
+
+async def test_the_next_item_comes_when_an_exhausted_one_is_buried(shell: Shell) -> None:
+    queue = shell.queue(max_retries=0, lease=5)
+    await queue.push("killer")
+    await queue.reserve()
+    shell.clock.advance(6)
+    await queue.push("good")
+    assert (await queue.reserve()).payload == "good"
+    assert await queue.dead.size() == 1
+
+
+async def test_releases_do_not_use_up_retries(shell: Shell) -> None:
+    queue = shell.queue(max_retries=1)
+    await queue.push(1)
+    for _ in range(10):
+        await queue.release(await queue.reserve())
+    assert (await queue.reserve()).attempts == 1
+
+
+async def test_no_limit_means_no_limit(shell: Shell) -> None:
+    queue = shell.queue(max_retries=None)
+    await queue.push(1)
+    for _ in range(30):
+        await queue.rollback(await queue.reserve())
+    assert (await queue.reserve()).attempts == 31
+
+
+async def test_failures_in_a_dead_queue_stay_there(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.bury(await _reserved(shell, 1))
+    for dead in (queue.dead, shell.queue("orders.dead")):
+        for _ in range(15):
+            await dead.rollback(await dead.reserve())
+        with pytest.raises(mongoq.ArgumentInvalid, match="has no dead queue"):
+            _ = dead.dead
+        item = await dead.reserve()
+        with pytest.raises(mongoq.ArgumentInvalid, match="has no dead queue"):
+            await dead.bury(item)
+        await dead.release(item)
+        assert await dead.size() == 1
+
+
+async def test_a_dead_item_moves_back_with_a_fresh_budget(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.bury(await _reserved(shell, 1), reason="bad")
+    await queue.dead.move(await queue.dead.reserve(), "orders")
+    again = await queue.reserve()
+    assert (again.attempts, again.origin.reason) == (1, "bad")

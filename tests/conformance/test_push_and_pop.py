@@ -1,0 +1,124 @@
+"""Push and pop, on every shell."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.shells import Shell
+
+
+async def test_what_is_pushed_is_popped_once(shell: Shell) -> None:
+    queue = shell.queue()
+    id = await queue.push({"n": 1}, headers={"source": "test"})
+    item = await queue.pop()
+    assert (item.id, item.payload, item.headers) == (id, {"n": 1}, {"source": "test"})
+    assert (item.queue, item.state, item.attempts, item.token) == ("orders", "processed", 1, None)
+    assert await queue.pop() is None
+    assert await queue.size() == 0
+
+
+async def test_items_come_in_the_order_of_their_pushes(shell: Shell) -> None:
+    queue = shell.queue()
+    for n in range(20):
+        await queue.push(n)
+    assert [(await queue.pop()).payload for _ in range(20)] == list(range(20))
+
+
+async def test_priority_goes_before_age_and_age_before_nothing(shell: Shell) -> None:
+    queue = shell.queue()
+    for name, priority in [("late", 100), ("normal", 0), ("normal too", 0), ("first", -100)]:
+        await queue.push(name, priority=priority)
+        shell.clock.advance(1)
+    got = [(await queue.pop()).payload for _ in range(4)]
+    assert got == ["first", "normal", "normal too", "late"]
+
+
+async def test_a_delayed_item_waits_and_blocks_nobody(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push("later", delay=timedelta(seconds=10), priority=-50)
+    await queue.push("at a time", when=shell.clock.now() + timedelta(seconds=20))
+    await queue.push("now")
+    assert (await queue.pop()).payload == "now"
+    assert await queue.pop() is None
+    shell.clock.advance(10)
+    assert (await queue.pop()).payload == "later"
+    assert await queue.pop() is None
+    shell.clock.advance(10)
+    assert (await queue.pop()).payload == "at a time"
+
+
+async def test_queues_in_one_collection_do_not_meet(shell: Shell) -> None:
+    one, other = shell.queue("one"), shell.queue("other")
+    await one.push(1)
+    await other.push(2)
+    assert (await other.pop()).payload == 2
+    assert await other.pop() is None
+    assert await one.size() == 1
+    assert await shell.broker.queues() == ["one"]
+
+
+async def test_the_same_id_twice_is_one_item_while_it_is_live(shell: Shell) -> None:
+    queue, id = shell.queue(), ObjectId()
+    assert await queue.push("first", id=id) == id
+    assert await queue.push("second", id=id) == id
+    assert await queue.size() == 1
+    assert (await queue.pop()).payload == "first"
+
+
+@pytest.mark.parametrize("how", ["pop", "commit"])
+@pytest.mark.parametrize("history", [None, timedelta(days=1)])
+async def test_the_same_id_is_one_item_after_it_was_settled_for_as_long_as_once_says(
+    shell: Shell, how: str, history: timedelta | None
+) -> None:
+    queue, id = shell.queue(history=history), ObjectId()
+    await queue.push("first", id=id, once=timedelta(days=3))
+    if how == "pop":
+        await queue.pop()
+    else:
+        await queue.commit(await queue.reserve())
+    await queue.push("again", id=id)
+    assert await queue.size() == 0
+    stored = shell.raw.find_one({"_id": id})
+    assert ("payload" in stored) == (history is not None)
+    assert stored["expires"] == shell.clock.now() + timedelta(days=3)
+
+
+async def test_an_id_whose_time_is_over_leaves_nothing(shell: Shell) -> None:
+    queue, id = shell.queue(), ObjectId()
+    await queue.push("first", id=id, once=5)
+    shell.clock.advance(6)
+    await queue.commit(await queue.reserve())
+    assert shell.raw.find_one({"_id": id}) is None
+
+
+async def test_a_stub_holds_no_user_data_and_is_no_history(shell: Shell) -> None:
+    queue, id = shell.queue(), ObjectId()
+    await queue.push({"secret": 1}, id=id, headers={"who": "me"})
+    await queue.commit(await queue.reserve())
+    stored = shell.raw.find_one({"_id": id})
+    assert not {"payload", "headers", "error", "by", "token", "when"} & set(stored)
+    assert await queue.get(id) is None
+    assert [item async for item in queue.history()] == []
+    assert await queue.size("processed") == 0
+
+
+async def test_pop_keeps_history_when_the_queue_does(shell: Shell) -> None:
+    queue = shell.queue(history=timedelta(hours=1))
+    id = await queue.push("kept")
+    popped = await queue.pop()
+    assert popped.processed == shell.clock.now()
+    (kept,) = [item async for item in queue.history()]
+    assert (kept.id, kept.payload, kept.state, kept.attempts) == (id, "kept", "processed", 1)
+    assert shell.raw.find_one({"_id": id})["expires"] == shell.clock.now() + timedelta(hours=1)
+    assert await queue.pop() is None
+
+
+async def test_a_failed_push_pushes_nothing(shell: Shell) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.PayloadInvalid):
+        await queue.push({"bad": object()})
+    assert shell.raw.count_documents({"q": "orders"}) == 0

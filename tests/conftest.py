@@ -1,0 +1,69 @@
+"""Fixtures of all tests: one private mongod for the session, one database for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import disk_usage
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """mongoq's asyncio side runs on asyncio alone, as PyMongo's does."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """A replica set of one node, with fail points; in memory where the machine has room for it."""
+    with TemporaryDirectory(prefix="mongoq-tests-", dir=_memory()) as path:
+        with EmbeddedServer(path, parameters={"enableTestCommands": 1}) as running:
+            yield running
+
+
+def _memory() -> str | None:
+    """Return a directory without a disk behind it: every majority write waits for the journal."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() and disk_usage(shared).free > 4 * 1024**3 else None
+
+
+@pytest.fixture(scope="session")
+def uri(server: EmbeddedServer) -> str:
+    return server.uri
+
+
+@pytest.fixture(scope="session")
+def client(uri: str) -> Iterator[MongoClient[Any]]:
+    """A client of the tests' own, to look behind the broker."""
+    with MongoClient(uri, tz_aware=True, uuidRepresentation="standard") as opened:
+        yield opened
+
+
+@pytest.fixture
+def database(client: MongoClient[Any]) -> Iterator[str]:
+    """The name of a database of this test's own."""
+    name = f"test_{uuid4().hex[:12]}"
+    yield name
+    client.drop_database(name)
+
+
+@pytest.fixture
+def raw(client: MongoClient[Any], database: str) -> Any:
+    """The collection behind ``broker``."""
+    return client[database]["mongoq"]
+
+
+@pytest.fixture
+def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
+    """A synchronous broker on the server's clock."""
+    with mongoq.connect(uri, database=database) as opened:
+        yield opened
