@@ -121,6 +121,8 @@ def _client(kind: Callable[..., Any], uri: Any) -> Any:
     """Make the client; what is wrong with a URI is told without quoting it, since it may hold a password."""
     if not isinstance(uri, str):
         raise ArgumentInvalid("uri", f"a connection string such as 'mongodb://localhost', not {type(uri).__name__}")
+    if not uri.startswith(("mongodb://", "mongodb+srv://")):
+        raise ArgumentInvalid("uri", "a connection string begins with mongodb:// or mongodb+srv://")
     try:
         return kind(uri, driver=DriverInfo("mongoq"), appname="mongoq")
     except (InvalidURI, ConfigurationError, ValueError, TypeError) as error:

@@ -15,7 +15,6 @@ from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import (
-    ConfigurationError,
     ConnectionFailure,
     InvalidName,
     InvalidURI,
@@ -29,9 +28,11 @@ from mongoq.model.codec import codec_options
 
 __all__ = ["Scan"]
 
+DATABASE = "mongoq"
 SELECTION_SECONDS = 5.0
 SELECTION_OPTION = "serverselectiontimeoutms"
-UNAUTHORIZED, AUTHENTICATION_FAILED = 13, 18
+UNAUTHORIZED = 13
+AUTHENTICATION_FAILED = (18, 8000)  # the latter on Atlas
 SAMPLES = 500
 """Ids sampled for each range: their sizes then differ by a few percent."""
 LARGE = 500_000
@@ -80,7 +81,7 @@ class Scan:
             self._refused(error)
 
     def _refused(self, error: OperationFailure) -> NoReturn:
-        if error.code == AUTHENTICATION_FAILED:
+        if error.code in AUTHENTICATION_FAILED:
             raise AuthenticationFailed(
                 "the server refused the credentials of the option uri: correct user, password or authSource"
             ) from error
@@ -179,7 +180,7 @@ def _uri_problem(uri: str, error: Exception) -> str:
     """Say what is wrong with a URI, and quote the driver only where it does not quote a credential."""
     if isinstance(error, InvalidURI) or _secrets(uri) & set(_words(str(error))):
         return (
-            "not a MongoDB URI; it reads mongodb://user:password@host:port/, with special characters in user "
+            "not a usable MongoDB URI; one reads mongodb://user:password@host:port/, with special characters in user "
             "and password percent-encoded"
         )
     return f"the driver refuses it: {error}"
@@ -199,9 +200,7 @@ def _collection(
     client: MongoClient[dict[str, Any]], database: str | None, collection: str
 ) -> Collection[dict[str, Any]]:
     try:
-        home = client.get_default_database() if database is None else client.get_database(database)
-    except ConfigurationError:
-        raise ArgumentInvalid("database", "give this option, or name the database in the uri") from None
+        home = client.get_default_database(DATABASE) if database is None else client.get_database(database)
     except InvalidName as error:
         raise ArgumentInvalid("database", f"{error}: {database!r}") from None
     try:

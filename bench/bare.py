@@ -1,0 +1,192 @@
+"""The bare driver: each operation as the one command that somebody would write who has no library for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from bson import ObjectId
+
+__all__ = ["CALLS", "Bare", "Held"]
+
+ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
+LEASE = timedelta(seconds=30)
+HISTORY = timedelta(days=7)
+
+
+class Held(NamedTuple):
+    """A reservation, as a bare loop would remember it."""
+
+    id: ObjectId
+    token: ObjectId
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A collection, of the driver for threads or for asyncio, and a queue in it.
+
+    Every call returns what the driver's method returns, a coroutine with asyncio.
+    """
+
+    collection: Any
+    queue: str
+    to: str
+    by: str
+
+
+def push(bare: Bare, payload: Any) -> Any:
+    return bare.collection.insert_one(
+        {
+            "_id": ObjectId(),
+            "q": bare.queue,
+            "payload": payload,
+            "when": datetime.now(UTC),
+            "priority": 0,
+            "attempts": 0,
+            "reserved": False,
+        }
+    )
+
+
+def pop(bare: Bare, _: Any) -> Any:
+    return bare.collection.find_one_and_delete({"q": bare.queue, "when": {"$lte": datetime.now(UTC)}}, sort=ORDER)
+
+
+def pop_history(bare: Bare, _: Any) -> Any:
+    now = datetime.now(UTC)
+    return bare.collection.find_one_and_update(
+        {"q": bare.queue, "when": {"$lte": now}},
+        {
+            "$set": {
+                "processed": now,
+                "expires": now + HISTORY,
+                "settled": ObjectId(),
+                "by": bare.by,
+                "reserved": False,
+            },
+            "$unset": {"when": "", "token": ""},
+            "$inc": {"attempts": 1},
+        },
+        sort=ORDER,
+    )
+
+
+def reserve(bare: Bare, _: Any) -> Any:
+    now = datetime.now(UTC)
+    return bare.collection.find_one_and_update(
+        {"q": bare.queue, "when": {"$lte": now}},
+        {
+            "$set": {"when": now + LEASE, "reserved": True, "token": ObjectId(), "by": bare.by},
+            "$inc": {"attempts": 1},
+        },
+        sort=ORDER,
+    )
+
+
+def commit(bare: Bare, held: Held) -> Any:
+    return bare.collection.delete_one({"_id": held.id, "token": held.token})
+
+
+def commit_history(bare: Bare, held: Held) -> Any:
+    now = datetime.now(UTC)
+    return bare.collection.update_one(
+        {"_id": held.id, "token": held.token},
+        {
+            "$set": {"processed": now, "expires": now + HISTORY, "settled": held.token, "reserved": False},
+            "$unset": {"when": "", "token": ""},
+        },
+    )
+
+
+def rollback(bare: Bare, held: Held) -> Any:
+    now = datetime.now(UTC)
+    return bare.collection.update_one(
+        {"_id": held.id, "token": held.token},
+        {
+            "$set": {
+                "when": now,
+                "reserved": False,
+                "error": {"type": "", "message": "bench", "at": now},
+            },
+            "$unset": {"token": ""},
+        },
+    )
+
+
+def release(bare: Bare, held: Held) -> Any:
+    return bare.collection.update_one(
+        {"_id": held.id, "token": held.token},
+        {
+            "$set": {"when": held.due, "reserved": False},
+            "$unset": {"token": ""},
+            "$inc": {"attempts": -1},
+        },
+    )
+
+
+def extend(bare: Bare, held: Held) -> Any:
+    return bare.collection.update_one(
+        {"_id": held.id, "token": held.token}, {"$set": {"when": datetime.now(UTC) + LEASE}}
+    )
+
+
+def move(bare: Bare, held: Held) -> Any:
+    return bare.collection.update_one(
+        {"_id": held.id, "token": held.token},
+        {
+            "$set": {"q": bare.to, "reserved": False, "attempts": 0, "when": datetime.now(UTC)},
+            "$unset": {"token": "", "error": "", "key": ""},
+        },
+    )
+
+
+def bury(bare: Bare, held: Held) -> Any:
+    now = datetime.now(UTC)
+    return bare.collection.update_one(
+        {"_id": held.id, "token": held.token},
+        {
+            "$set": {
+                "origin": {
+                    "queue": bare.queue,
+                    "id": held.id,
+                    "reason": "bench",
+                    "attempts": 1,
+                    "key": None,
+                    "at": now,
+                },
+                "q": f"{bare.queue}.dead",
+                "when": now,
+                "reserved": False,
+                "attempts": 0,
+            },
+            "$unset": {"token": "", "key": ""},
+        },
+    )
+
+
+def get(bare: Bare, held: Held) -> Any:
+    return bare.collection.find_one({"_id": held.id, "q": bare.queue, "payload": {"$exists": True}})
+
+
+def peek(bare: Bare, _: Any) -> Any:
+    ready = {"q": bare.queue, "when": {"$lte": datetime.now(UTC)}, "reserved": False}
+    return bare.collection.find(ready, sort=ORDER, limit=10).to_list()
+
+
+CALLS = {
+    "push": push,
+    "pop": pop,
+    "pop with history": pop_history,
+    "reserve": reserve,
+    "commit": commit,
+    "commit with history": commit_history,
+    "rollback": rollback,
+    "release": release,
+    "extend": extend,
+    "move": move,
+    "bury": bury,
+    "get": get,
+    "peek(10)": peek,
+}

@@ -1,0 +1,225 @@
+"""Connecting: a broker, or a sentence that says what to do and holds no credentials."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from mongoq.protocol import control
+from mongoq.protocol.context import BrokerContext
+from tests.unit.scripted import context, play
+
+PASSWORD = "hunter2:secret"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedServer]:
+    """A standalone server with a user."""
+    with EmbeddedServer(replica_set=None, auth=("keeper", PASSWORD)) as running:
+        yield running
+
+
+def test_a_broker_from_a_uri_works_and_closes(uri: str, database: str) -> None:
+    with mongoq.connect(uri, database=database, collection="jobs") as broker:
+        assert broker.namespace == f"{database}.jobs"
+        assert broker.ping() > timedelta(0)
+        broker.queue("a").push(1)
+        assert repr(broker) == f"<Broker {database}.jobs>"
+        assert repr(broker.queue("a")) == f"<Queue 'a' in {database}.jobs>"
+    with pytest.raises(mongoq.BrokerClosed):
+        broker.queue("a").push(1)
+
+
+async def test_connect_async_awaits_or_opens_a_block(uri: str, database: str) -> None:
+    broker = await mongoq.connect_async(uri, database=database)
+    await broker.queue("a").push(1)
+    await broker.close()
+    async with mongoq.connect_async(uri, database=database) as broker:
+        assert await broker.queue("a").size() == 1
+
+
+def test_the_database_comes_from_the_uri_unless_it_is_named(server: EmbeddedServer, database: str) -> None:
+    base, _, options = server.uri.partition("?")
+    with mongoq.connect(f"{base.rstrip('/')}/{database}?{options}") as broker:
+        assert broker.namespace == f"{database}.mongoq"
+    with mongoq.connect(server.uri) as broker:
+        assert broker.namespace == "mongoq.mongoq"
+
+
+def test_no_server_is_a_sentence(unused_port: int) -> None:
+    started = time.monotonic()
+    with pytest.raises(mongoq.ServerUnavailable, match=f"answered at 127.0.0.1:{unused_port}: start one") as caught:
+        mongoq.connect(f"mongodb://me:{PASSWORD.replace(':', '%3A')}@127.0.0.1:{unused_port}", timeout=0.3)
+    assert time.monotonic() - started < 5
+    assert_no_secrets(caught.value)
+
+
+async def test_no_server_is_a_sentence_in_asyncio_too(unused_port: int) -> None:
+    with pytest.raises(mongoq.ServerUnavailable, match="start one") as caught:
+        await mongoq.connect_async(f"mongodb://127.0.0.1:{unused_port}", timeout=0.3)
+    assert_no_secrets(caught.value)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def assert_no_secrets(error: BaseException | None) -> None:
+    while error is not None:
+        assert "hunter2" not in f"{error} {error!r} {error.args}"
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "localhost",
+        "http://localhost",
+        "mongodb://",
+        "mongodb://me:hunter2@:secret@host",
+        "mongodb://me:hunter2:x@host:12",
+        "mongodb://me:hunter2/x@host",
+        "mongodb://host:hunter2",
+        "mongodb://host/?hunter2",
+        "mongodb://host:99999",
+        None,
+        5,
+    ],
+)
+def test_a_uri_that_cannot_be_used_is_not_quoted(uri: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^uri: ") as caught:
+        mongoq.connect(uri)
+    assert_no_secrets(caught.value)
+
+
+def test_a_wrong_password_is_a_sentence(guarded: EmbeddedServer) -> None:
+    address = f"127.0.0.1:{guarded.port}"
+    with pytest.raises(mongoq.AuthenticationFailed, match=f"{address} refused the user: check user") as caught:
+        mongoq.connect(f"mongodb://keeper:hunter2@{address}/")
+    assert_no_secrets(caught.value)
+    with pytest.raises(mongoq.AuthenticationFailed):
+        mongoq.connect(f"mongodb://{address}/")
+
+
+def test_a_standalone_server_serves_single_items(guarded: EmbeddedServer) -> None:
+    with mongoq.connect(guarded.uri, database="alone") as broker:
+        assert "hunter2" not in repr(broker) + repr(broker.queue("a"))
+        queue = broker.queue("orders", history=60)
+        queue.push({"n": 1})
+        queue.push({"n": 2})
+        item = queue.reserve()
+        assert item is not None
+        queue.move(item, "next", patch={"$inc": {"n": 10}})
+        queue.pop()
+        assert [kept.payload for kept in queue.history()] == [{"n": 2}]
+        (moved,) = broker.queue("next").peek()
+        assert moved.payload == {"n": 11}
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "", "a/b", "a$b", 5])
+def test_a_database_name_that_cannot_be_used_is_named(uri: str, name: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="database"):
+        mongoq.connect(uri, database=name)
+
+
+@pytest.mark.parametrize("name", ["", "a..b", ".a", "$a", 5])
+def test_a_collection_name_that_cannot_be_used_is_named(uri: str, name: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="collection"):
+        mongoq.connect(uri, collection=name)
+
+
+def test_a_timeout_is_checked(uri: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^timeout: "):
+        mongoq.connect(uri, timeout=-1)
+
+
+def test_a_schema_from_the_future_is_refused_before_anything_is_written(uri: str, database: str, raw: Any) -> None:
+    raw.insert_one({"_id": "schema:mongoq", "version": 9, "oldest_reader": 7})
+    with pytest.raises(mongoq.SchemaTooNew, match="upgrade mongoq-driver") as caught:
+        mongoq.connect(uri, database=database)
+    assert (caught.value.version, caught.value.oldest_reader, caught.value.supported) == (9, 7, 1)
+    queue = mongoq.Broker(raw).queue("a")
+    for attempt in (lambda: queue.push(1), lambda: queue.reserve(), lambda: queue.size(), lambda: queue.peek()):
+        with pytest.raises(mongoq.SchemaTooNew):
+            attempt()
+    assert raw.count_documents({}) == 1
+    assert list(raw.index_information()) == ["_id_"]
+
+
+def test_a_later_schema_that_admits_this_reader_is_used_and_kept(uri: str, database: str, raw: Any) -> None:
+    raw.insert_one({"_id": "schema:mongoq", "version": 9, "oldest_reader": 1})
+    with mongoq.connect(uri, database=database) as broker:
+        broker.queue("a").push(1)
+    assert raw.find_one({"_id": "schema:mongoq"})["version"] == 9
+
+
+def test_the_first_write_makes_indexes_and_schema_and_a_look_makes_nothing(broker: mongoq.Broker, raw: Any) -> None:
+    assert broker.queue("a").size() == 0
+    assert broker.queues() == []
+    assert raw.database.list_collection_names() == []
+    broker.queue("a").push(1)
+    assert raw.find_one({"_id": "schema:mongoq"}) == {"_id": "schema:mongoq", "version": 1, "oldest_reader": 1}
+    names = {"_id_", "mongoq1_claim", "mongoq1_key", "mongoq1_history", "mongoq1_expires"}
+    assert set(raw.index_information()) == names
+    broker.ensure_indexes()
+    assert set(raw.index_information()) == names
+
+
+SHARDED = [{"msg": "isdbgrid", "ok": 1}, {"sharded": True}]
+
+
+@pytest.mark.parametrize("flow", [control.check, control.ensure_indexes])
+def test_a_sharded_collection_is_refused(flow: Any) -> None:
+    """What mongos answers, from a script: there is no mongos among the tests' servers."""
+    broker: BrokerContext = context().broker
+    sent, outcome = play(flow(broker), SHARDED)
+    assert isinstance(outcome, mongoq.CollectionSharded)
+    assert [list(command.arguments["command"])[0] for command in sent] == ["hello", "collStats"]
+    assert "app.mongoq is sharded" in str(outcome)
+
+
+def test_an_unsharded_collection_behind_mongos_is_fine() -> None:
+    _, outcome = play(control.check(context().broker), [SHARDED[0], {"ok": 1}, None])
+    assert outcome is None
+
+
+def test_the_callers_collection_is_rebound_and_left_alone(client: MongoClient[Any], database: str) -> None:
+    careless = client[database].get_collection(
+        "mongoq", read_preference=ReadPreference.SECONDARY, write_concern=WriteConcern(w=0)
+    )
+    queue = mongoq.Broker(careless).queue("a", history=60)
+    queue.push({"at": datetime(2024, 1, 1, tzinfo=UTC)})
+    item = queue.pop()
+    assert item is not None
+    assert item.payload == {"at": datetime(2024, 1, 1, tzinfo=UTC)}
+    assert len(list(queue.history())) == 1
+    assert careless.write_concern == WriteConcern(w=0)
+
+
+@pytest.mark.parametrize("wrong", [None, "mongodb://localhost", 5, {}], ids=repr)
+def test_what_is_no_collection_is_refused(wrong: Any) -> None:
+    for kind in (mongoq.Broker, mongoq.AsyncBroker):
+        with pytest.raises(TypeError, match="collection: a PyMongo"):
+            kind(wrong)
+
+
+async def test_a_collection_of_the_other_kind_is_refused_with_a_hint(uri: str, raw: Any) -> None:
+    with pytest.raises(TypeError, match=r"use mongoq\.Broker"):
+        mongoq.AsyncBroker(raw)
+    client: AsyncMongoClient[Any] = AsyncMongoClient(uri, connect=False)
+    with pytest.raises(TypeError, match=r"use mongoq\.AsyncBroker"):
+        mongoq.Broker(client["a"]["b"])  # type: ignore[arg-type]
+    await client.close()

@@ -1,0 +1,221 @@
+"""Several workers, clocks and processes on one queue."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from mongoq.model.clock import ServerClock, local_seconds
+
+
+def test_no_item_is_handed_out_twice_to_threads(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    for n in range(200):
+        queue.push(n)
+    seen: list[int] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while (item := queue.reserve()) is not None:
+                seen.append(item.payload)
+                queue.commit(item)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert Counter(seen) == Counter(range(200))
+    assert queue.size() == 0
+
+
+def test_a_waiting_thread_gets_what_is_pushed_later(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(queue.reserve(wait=30)))
+    thread.start()
+    queue.push("late")
+    thread.join(timeout=20)
+    assert [item.payload for item in got] == ["late"]
+
+
+def test_a_lease_runs_out_on_the_servers_clock(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    queue.push("a")
+    first = queue.reserve(lease=0.2)
+    assert first is not None
+    assert queue.reserve() is None
+    second = queue.reserve(wait=10)
+    assert second is not None
+    assert second.attempts == 2
+    with pytest.raises(mongoq.ReservationLost):
+        queue.commit(first)
+    queue.commit(second)
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(hours=-1)])
+def test_a_machine_whose_clock_is_an_hour_off_behaves_like_any_other(
+    broker: mongoq.Broker, raw: Any, off: timedelta
+) -> None:
+    seconds = off.total_seconds()
+    clock = ServerClock(local=lambda: local_seconds() + seconds, wall=lambda: local_seconds() * 3 + seconds)
+    odd = mongoq.Broker(raw, clock=clock).queue("orders")
+    even = broker.queue("orders")
+    odd.push("from the odd one")
+    item = even.reserve(wait=1)
+    assert item is not None
+    even.commit(item)
+    even.push("from the even one")
+    item = odd.reserve(wait=1, lease=60)
+    assert item is not None
+    assert even.reserve() is None
+    odd.commit(item)
+    odd.push("in a minute", delay=60)
+    assert even.counts() == mongoq.Counts(scheduled=1)
+    due = even.next_when()
+    stored = raw.database.command("hello")["localTime"]
+    assert due is not None
+    assert abs(due.replace(tzinfo=None) - stored.replace(tzinfo=None) - timedelta(seconds=60)) < timedelta(seconds=2)
+
+
+def test_pushes_of_one_producer_keep_their_order_on_the_servers_clock(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    for n in range(300):
+        queue.push(n)
+    got = []
+    while (item := queue.pop()) is not None:
+        got.append(item.payload)
+    assert got == list(range(300))
+
+
+def test_what_was_just_pushed_is_found_by_another_broker_at_once(broker: mongoq.Broker, raw: Any) -> None:
+    ours, other = broker.queue("orders"), mongoq.Broker(raw).queue("orders")
+    other.size()
+    for n in range(300):
+        ours.push(n)
+        item = other.pop()
+        assert item is not None, n
+
+
+def test_pause_is_seen_by_another_broker_within_a_second_or_so(broker: mongoq.Broker, raw: Any) -> None:
+    ours, other = broker.queue("orders"), mongoq.Broker(raw).queue("orders")
+    for n in range(500):
+        ours.push(n)
+    assert other.pop() is not None
+    ours.pause()
+    deadline = time.monotonic() + 5
+    while other.pop() is not None:
+        assert time.monotonic() < deadline
+    left = ours.size()
+    assert left > 0
+    assert other.reserve(wait=0.3) is None
+    ours.resume()
+    assert other.reserve(wait=5) is not None
+    assert ours.size() == left
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_forked_child_has_an_identity_of_its_own(uri: str, broker: mongoq.Broker) -> None:
+    parent = str(broker._context.identity)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, str(broker._context.identity).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    told = os.read(read, 1000).decode()
+    os.close(read)
+    assert told != parent
+    assert told.split(":")[1] == str(child)
+
+
+@pytest.fixture
+def failing(client: MongoClient[Any]) -> Any:
+    """Sets a fail point, and clears it in the end."""
+
+    def fail(commands: list[str], times: int = 1, **how: Any) -> None:
+        client.admin.command(
+            "configureFailPoint", "failCommand", mode={"times": times}, data={"failCommands": commands, **how}
+        )
+
+    yield fail
+    client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+CONCERN = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
+
+
+def test_a_write_that_was_not_confirmed_is_looked_for(broker: mongoq.Broker, failing: Any) -> None:
+    """A writeConcernError comes although the write happened."""
+    queue = broker.queue("orders", history=60)
+    queue.push("warm")
+    assert queue.pop() is not None
+    failing(["insert"], **CONCERN)
+    id = queue.push("a")
+    assert queue.size() == 1
+    failing(["findAndModify"], **CONCERN)
+    item = queue.reserve()
+    assert item is not None
+    assert (item.id, item.attempts) == (id, 1)
+    failing(["update"], **CONCERN)
+    queue.rollback(item)
+    again = queue.reserve()
+    assert again is not None
+    failing(["update"], **CONCERN)
+    queue.move(again, "next")
+    moved = broker.queue("next", history=60).reserve()
+    assert moved is not None
+    failing(["update"], **CONCERN)
+    broker.queue("next", history=60).commit(moved)
+    deadline = time.monotonic() + 5
+    while [item.id for item in broker.queue("next").history()] != [id]:
+        # history is read with majority concern, and nobody waited for the majority
+        assert time.monotonic() < deadline
+
+
+def test_an_unconfirmed_delete_is_uncertain_and_never_success(broker: mongoq.Broker, failing: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push("a")
+    item = queue.reserve()
+    assert item is not None
+    failing(["delete"], **CONCERN)
+    with pytest.raises(mongoq.ReservationLost) as caught:
+        queue.commit(item)
+    assert not caught.value.certain
+
+
+def test_a_broken_connection_is_survived(broker: mongoq.Broker, failing: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push("a")
+    for command in ("findAndModify", "delete"):
+        failing([command], closeConnection=True)
+        if command == "findAndModify":
+            item = queue.reserve()
+            assert item is not None
+        else:
+            queue.commit(item)
+    assert queue.size() == 0
+
+
+def test_a_refused_command_is_the_drivers_error_and_changes_nothing(broker: mongoq.Broker, failing: Any) -> None:
+    from pymongo.errors import OperationFailure
+
+    queue = broker.queue("orders")
+    queue.push("a")
+    failing(["findAndModify"], errorCode=13)
+    with pytest.raises(OperationFailure):
+        queue.reserve()
+    assert queue.counts() == mongoq.Counts(ready=1)

@@ -1,0 +1,83 @@
+"""Spark finds the format in an installed wheel, with nobody registering it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import sys
+import mongoq, pyspark_mongoq
+from pyspark.sql import SparkSession
+
+uri, events = sys.argv[1:]
+assert mongoq.__file__.startswith(sys.argv[0].rsplit("/", 1)[0]), mongoq.__file__
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.eventLog.enabled", "true")
+    .config("spark.eventLog.dir", events)
+    .config("spark.eventLog.compress", "false")
+    .getOrCreate()
+)
+spark.sparkContext.setLogLevel("DEBUG")
+options = {"uri": uri, "database": "app", "queue": "orders"}
+frame = spark.read.format("mongoq").options(**options).schema("n int, _q string").load()
+frame.explain(mode="extended")
+print("rows:", [tuple(row) for row in frame.collect()])
+try:
+    spark.read.format("mongoq").options(**options, view="past").load()
+except Exception as error:
+    print("said:", error)
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel, unpacked as an installer would."""
+    build, site = tmp_path_factory.mktemp("build"), tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(build), str(ROOT)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = build.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+@pytest.mark.slow
+def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
+    installed: Path, auth_server: Any, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    assert (installed / "pyspark_mongoq.py").exists()
+    with MongoClient[dict[str, Any]](auth_server.uri, tz_aware=True) as client:
+        when = client.admin.command("hello")["localTime"]
+        client.app.mongoq.insert_one({"q": "orders", "payload": {"n": 7}, "when": when})
+    script, events = installed / "script.py", tmp_path / "events"
+    script.write_text(SCRIPT)
+    events.mkdir()
+    environment = os.environ | spark_environment | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, str(script), auth_server.uri, str(events)],
+        check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "rows: [(7, 'orders')]" in done.stdout
+    assert "view: one of live, history, dead, all, not 'past'" in done.stdout
+    logs = [path.read_text() for path in events.rglob("*") if path.is_file()]
+    assert any("SparkListenerJobStart" in log for log in logs)
+    assert " DEBUG " in done.stderr
+    for secret in ("analyst", "s3cret-p4ss"):
+        assert secret not in done.stdout + done.stderr + "".join(logs)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from mongoq.errors import ArgumentInvalid, AuthenticationFailed, QueueNameInvalid, ServerUnavailable
+from mongoq.spark.options import ReadOptions
+
+GOOD = {"uri": "mongodb://localhost", "database": "app", "queue": "orders"}
+NOBODY = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"
+
+
+def test_defaults() -> None:
+    options = ReadOptions.parse({"uri": "mongodb://localhost", "queue": "orders"})
+    assert (options.database, options.collection, options.view, options.partitions) == (None, "mongoq", "live", None)
+
+
+def test_names_of_options_come_in_any_case() -> None:
+    options = ReadOptions.parse({"URI": "mongodb://localhost", "Queue": "q", "PARTITIONS": "3", "vieW": "ALL"})
+    assert (options.queue, options.partitions, options.view) == ("q", 3, "all")
+
+
+BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
+    ({"uri": None}, "uri: this option is missing", ArgumentInvalid),
+    ({"uri": ""}, "uri: this option is empty", ArgumentInvalid),
+    ({"queue": None}, "queue: this option is missing", ArgumentInvalid),
+    ({"queue": ""}, "queue: a queue name cannot be empty", QueueNameInvalid),
+    ({"queue": "$x"}, r"queue: a queue name cannot begin with '\$'", QueueNameInvalid),
+    ({"queue": "x" * 121}, "queue: 121 bytes", QueueNameInvalid),
+    ({"database": ""}, "database: this option is empty", ArgumentInvalid),
+    ({"collection": " "}, "collection: this option is empty", ArgumentInvalid),
+    ({"view": "past"}, "view: one of live, history, dead, all, not 'past'", ArgumentInvalid),
+    ({"quue": "x"}, "quue: not an option of format mongoq, which has uri, database, collection", ArgumentInvalid),
+    ({"path": "/x"}, "path: not an option", ArgumentInvalid),
+    ({"partitions": "0"}, "partitions: a whole number from 1 up, not '0'", ArgumentInvalid),
+    ({"partitions": "-1"}, "partitions: a whole number", ArgumentInvalid),
+    ({"partitions": "two"}, "partitions: a whole number", ArgumentInvalid),
+    ({"partitions": "1.5"}, "partitions: a whole number", ArgumentInvalid),
+    ({"partitions": ""}, "partitions: a whole number", ArgumentInvalid),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence", "kind"), BAD)
+def test_a_bad_option_is_named(change: dict[str, str | None], sentence: str, kind: type[Exception]) -> None:
+    given = {name: value for name, value in (GOOD | change).items() if value is not None}
+    with pytest.raises(kind, match=sentence):
+        ReadOptions.parse(given)
+
+
+@pytest.mark.parametrize("change", [{"quue": "x"}, {"queue": ""}])
+def test_spark_says_so_when_the_table_is_loaded(load: Any, change: dict[str, str]) -> None:
+    with pytest.raises(Exception, match=f"{next(iter(change))}: "):
+        load(**change)
+
+
+def test_spark_says_so_with_a_schema_before_a_task_starts(load: Any) -> None:
+    with pytest.raises(Exception, match="view: one of live, history, dead, all") as caught:
+        load("a int", view="past").collect()
+    assert "Job aborted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        ("_id int", "column '_id' of the envelope is string, not int"),
+        ("_origin string", "column '_origin' of the envelope is struct<queue:string"),
+        ("a interval day to second", "column 'a': type interval day to second cannot be read"),
+        ("a array<variant>", "column 'a': type variant cannot be read"),
+        ("a map<int,string>", "column 'a': type map<int,string> cannot be read: the keys"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_named_before_anything_is_sent(
+    spark: Any, reader: Any, schema: str, sentence: str
+) -> None:
+    from pyspark.sql.types import StructType
+
+    with pytest.raises(ArgumentInvalid, match=f"schema: {sentence}"):
+        reader(StructType.fromDDL(schema), uri=NOBODY)
+
+
+def test_no_server_is_a_sentence_on_the_driver(load: Any) -> None:
+    with pytest.raises(Exception, match=r"no usable MongoDB server answered at 127\.0\.0\.1:1: start it") as caught:
+        load(uri=NOBODY).collect()
+    assert "Job aborted" not in str(caught.value)
+
+
+def test_no_server_is_an_error_of_mongoq(reader: Any) -> None:
+    with pytest.raises(ServerUnavailable, match="or correct the option uri"):
+        reader(uri=NOBODY).partitions()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"uri": "http://localhost"}, "uri: not a usable MongoDB URI"),
+        ({"uri": "mongodb://host:port"}, "uri: the driver refuses it: Port contains non-digit"),
+        ({"database": "a b"}, "database: .*'a b'"),
+        ({"collection": "a..b"}, "collection: .*'a..b'"),
+    ],
+)
+def test_what_the_driver_refuses_is_named(reader: Any, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArgumentInvalid, match=sentence):
+        reader(**change).partitions()
+
+
+def test_the_database_is_the_one_of_the_uri_or_mongoq(store: Any, reader: Any) -> None:
+    from mongoq.drive.scan import Scan
+
+    with Scan(store.uri, None, "c") as scan:
+        assert scan._collection.full_name == "mongoq.c"
+    store.add("x")
+    uri = store.uri.replace("/?", f"/{store.collection.database.name}?")
+    source = reader(uri=uri, database=None)
+    assert sum(batch.num_rows for each in source.partitions() for batch in source.read(each)) == 1
+
+
+def test_reads_ask_for_majority_from_the_preference_of_the_uri(store: Any) -> None:
+    from mongoq.drive.scan import Scan
+
+    for uri, preference in ((store.uri, "primary"), (f"{store.uri}&readPreference=nearest", "nearest")):
+        with Scan(uri, "app", "mongoq") as scan:
+            assert scan._collection.read_concern.level == "majority"
+            assert scan._collection.read_preference.mongos_mode == preference
+
+
+def test_register_tells_the_session() -> None:
+    import mongoq.spark
+    from mongoq.spark.source import MongoqDataSource
+
+    class Session:
+        registered: list[Any] = []  # noqa: RUF012
+
+        @property
+        def dataSource(self) -> Any:
+            return self
+
+        def register(self, source: Any) -> None:
+            self.registered.append(source)
+
+    mongoq.spark.register(Session())  # type: ignore[arg-type]
+    assert Session.registered == [MongoqDataSource]
+    assert MongoqDataSource.name() == "mongoq"
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
+def test_without_its_packages_register_says_what_to_install(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    import mongoq.spark
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(mongoq.spark, "find_spec", lambda name: None if name == package else found(name))
+    with pytest.raises(mongoq.spark.SparkUnavailable, match=f"{package} is not installed") as caught:
+        mongoq.spark.register(None)  # type: ignore[arg-type]
+    assert "pip install 'mongoq-driver[spark]'" in str(caught.value)
+    assert isinstance(caught.value, ImportError)
+
+
+def test_mongoq_spark_is_imported_without_pyspark(spark_environment: dict[str, str]) -> None:
+    import subprocess
+
+    script = (
+        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
+        "import mongoq.spark\n"
+        "try: mongoq.spark.register(None)\n"
+        "except mongoq.spark.SparkUnavailable as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=spark_environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "pyspark is not installed: run pip install 'mongoq-driver[spark]'\n"
+
+
+def test_the_wrong_password_is_a_sentence(auth_server: Any, reader: Any) -> None:
+    with pytest.raises(AuthenticationFailed, match="refused the credentials of the option uri"):
+        reader(uri=auth_server.uri.replace("s3cret-p4ss", "wr0ng-p4ss")).partitions()
+
+
+def test_missing_rights_are_a_sentence(auth_server: Any, reader: Any) -> None:
+    with MongoClient(auth_server.uri) as client:
+        client.admin.command("createUser", "nobody", pwd="x-y-z", roles=[])
+    uri = auth_server.uri.replace("analyst:s3cret-p4ss", "nobody:x-y-z")
+    with pytest.raises(AuthenticationFailed, match=r"may not read spark_tests.*grant it the role 'read'"):
+        reader(uri=uri).partitions()

@@ -1,0 +1,75 @@
+"""Credentials travel to the tasks and are shown nowhere. Logs are looked at in ``test_discovery``."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+SECRETS = ("analyst", "s3cret-p4ss")
+
+
+def hidden(text: str) -> bool:
+    return not any(secret in text for secret in SECRETS)
+
+
+@pytest.fixture
+def queue(auth_server: Any, store: Any) -> Any:
+    """An item of the store on the server with credentials."""
+    with MongoClient[dict[str, Any]](auth_server.uri) as client:
+        collection = client.get_database(store.collection.database.name).get_collection(store.collection.name)
+        collection.insert_one({"q": "orders", "payload": {"n": "text"}, "when": store.now})
+        yield collection
+        collection.drop()
+
+
+def test_plans_show_no_credentials(queue: Any, auth_server: Any, load: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = load("n string", uri=auth_server.uri)
+    assert [row.n for row in frame.collect()] == ["text"]
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        frame.explain(mode=mode)
+    shown = capsys.readouterr().out
+    assert "mongoq" in shown
+    assert hidden(shown)
+    assert hidden(repr(frame))
+    assert hidden(frame._jdf.queryExecution().toString())
+
+
+def test_a_failing_task_shows_no_credentials(queue: Any, auth_server: Any, load: Any) -> None:
+    with pytest.raises(Exception, match="column 'n' of type int cannot hold a string") as caught:
+        load("n int", uri=auth_server.uri).collect()
+    assert hidden("".join(traceback.format_exception(caught.value)))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mongodb://analyst:s3cret-p4ss@127.0.0.1:1/?serverSelectionTimeoutMS=100",
+        "mongodb://analyst:s3cret-p4ss@127.0.0.1:port/",
+        "mongodb://analyst:s3cret-p4ss:more@127.0.0.1/",
+        "mongodb://analyst:s3cret-p4ss/more@127.0.0.1/",
+        "mongodb://analyst:s3cret-p4ss@more@127.0.0.1/",
+        "mongodb://analyst:s3cret-p4ss@127.0.0.1/?directConnection=maybe&replicaSet=&serverSelectionTimeoutMS=100",
+        "mongodb://analyst:s3cret-p4ss@/",
+        "mongodb+srv://analyst:s3cret-p4ss@localhost/",
+        "mongodb+srv://analyst:s3cret-p4ss@nowhere.invalid.example:5/",
+        "mongo://analyst:s3cret-p4ss@127.0.0.1/",
+        "analyst:s3cret-p4ss@127.0.0.1",
+        "mongodb://127.0.0.1/?authMechanism=analyst&authSource=s3cret-p4ss&serverSelectionTimeoutMS=100",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning:pymongo")
+def test_errors_of_planning_show_no_credentials(reader: Any, uri: str) -> None:
+    with pytest.raises(Exception) as caught:
+        reader(uri=uri, database="app").partitions()
+    assert hidden("".join(traceback.format_exception(caught.value)))
+
+
+def test_what_travels_shows_no_credentials(queue: Any, auth_server: Any, reader: Any) -> None:
+    source = reader(uri=auth_server.uri)
+    partition = source.partitions()[0]
+    assert repr(partition) == "ScanPartition('orders', live, 1 of 1)"
+    for each in (source, partition, partition.options):
+        assert hidden(repr(each) + str(each))

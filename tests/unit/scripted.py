@@ -1,0 +1,78 @@
+"""A driver that answers from a script: what flows send, and what they make of each answer, without a server."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.clock import VirtualClock
+from mongoq.model.codec import Codec, codec_options
+from mongoq.model.item import Item
+from mongoq.model.settings import queue_settings
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.request import Command, Flow, ReplyLost
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+ID = ObjectId("65920080aaaaaaaaaaaaaaaa")
+TOKEN = ObjectId("65920080bbbbbbbbbbbbbbbb")
+LOST = ReplyLost(ConnectionError("the connection broke"))
+
+
+def context(name: str = "orders", *, model: Any = None, **options: Any) -> QueueContext[Any]:
+    """A queue whose broker has been made ready, on a clock that stands still."""
+    broker = BrokerContext("app.mongoq", VirtualClock(NOW), codec_options(), checked=True, indexed=True)
+    broker.pause_mark(name).put(False)
+    return QueueContext(broker, queue_settings(name, **options), Codec(broker.options, model))
+
+
+def reserved_item(**changes: Any) -> Item[Any]:
+    """An item as ``reserve`` returns it."""
+    fields: dict[str, Any] = {
+        "id": ID,
+        "queue": "orders",
+        "payload": {"n": 1},
+        "state": "reserved",
+        "due": NOW - timedelta(seconds=5),
+        "lease_until": NOW + timedelta(seconds=30),
+        "priority": 0,
+        "attempts": 1,
+        "key": None,
+        "headers": {},
+        "token": TOKEN,
+        "by": "host:1:aa",
+        "error": None,
+        "origin": None,
+        "processed": None,
+        "once": None,
+        "namespace": "app.mongoq",
+    }
+    return Item(**{**fields, **changes})
+
+
+def matched(count: int) -> Any:
+    """The driver's result of an update or a delete."""
+    return SimpleNamespace(matched_count=count, deleted_count=count)
+
+
+def play(flow: Flow[Any], replies: Iterable[Any]) -> tuple[list[Command[Any]], Any]:
+    """Run a flow on scripted replies; return the commands it sent, and its result or the error it raised."""
+    script, sent, outcome = deque(replies), [], None
+    try:
+        request = next(flow)
+        while True:
+            assert isinstance(request, Command)
+            sent.append(request)
+            assert script, f"no reply was scripted for {request}"
+            reply = script.popleft()
+            request = flow.throw(reply) if isinstance(reply, Exception) else flow.send(request.parse(reply))
+    except StopIteration as stop:
+        outcome = stop.value
+    except Exception as error:
+        outcome = error
+    assert not script, f"replies left over: {script}"
+    return sent, outcome

@@ -1,0 +1,334 @@
+"""The commands that each operation sends: one table, checked to the letter, and against every backend's signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import bson
+import mongomock
+import pymongo.asynchronous.collection
+import pymongo.collection
+import pytest
+from bson import ObjectId
+
+from mongoq.protocol import claim, control, history, move, push, read, settle
+from mongoq.protocol.request import Command, Flow
+from tests.unit.scripted import ID, NOW, TOKEN, context, matched, play, reserved_item
+
+ANY_TOKEN = object()
+LEASE = NOW + timedelta(seconds=30)
+DAY = timedelta(days=1)
+SORT = [("priority", 1), ("when", 1), ("_id", 1)]
+ELIGIBLE = {"q": "orders", "when": {"$lte": NOW}}
+FENCE = {"_id": ID, "token": TOKEN}
+PUSH = {"delay": None, "when": None, "priority": 0, "headers": None, "id": ID, "once": 60}
+MOVE: dict[str, Any] = {
+    "payload": None,
+    "replace_payload": False,
+    "patch": None,
+    "delay": None,
+    "when": None,
+    "priority": None,
+    "headers": None,
+    "replace_headers": False,
+}
+STORED = {
+    "_id": ID,
+    "q": "orders",
+    "payload": 1,
+    "when": NOW,
+    "priority": 0,
+    "attempts": 0,
+    "reserved": False,
+}
+PATCHED = {"$set": {"payload.a": 1}, "$push": {"payload.l": {"$each": [2]}}}
+ORIGIN = {"queue": "orders", "id": ID, "attempts": 1, "key": None, "at": NOW}
+
+
+def case(name: str, flow: Callable[[], Flow[Any]], method: str, arguments: Any, reply: Any) -> Any:
+    return pytest.param(flow, method, arguments, reply, id=name)
+
+
+CASES = [
+    case(
+        "push",
+        lambda: push.push(context(), 1, **{**PUSH, "headers": {"h": 1}, "priority": 5}),
+        "insert_one",
+        {"document": {**STORED, "priority": 5, "headers": {"h": 1}, "once": NOW + timedelta(seconds=60)}},
+        None,
+    ),
+    case(
+        "push with a delay",
+        lambda: push.push(context(), 1, **{**PUSH, "delay": 7}),
+        "insert_one",
+        {"document": {**STORED, "when": NOW + timedelta(seconds=7), "once": NOW + timedelta(seconds=60)}},
+        None,
+    ),
+    case(
+        "pop",
+        lambda: claim.pop(context(), on_invalid="bury"),
+        "find_one_and_delete",
+        {"filter": ELIGIBLE, "sort": SORT},
+        STORED,
+    ),
+    case(
+        "pop with history",
+        lambda: claim.pop(context(history=DAY), on_invalid="bury"),
+        "find_one_and_update",
+        {
+            "filter": ELIGIBLE,
+            "update": {
+                "$set": {"processed": NOW, "expires": NOW + DAY, "settled": ANY_TOKEN, "by": ANY_TOKEN, "reserved": False},
+                "$unset": {"when": "", "token": ""},
+                "$inc": {"attempts": 1},
+            },
+            "sort": SORT,
+        },
+        STORED,
+    ),
+    case(
+        "reserve",
+        lambda: claim.reserve(context(), lease=None, wait=None, on_invalid="bury"),
+        "find_one_and_update",
+        {
+            "filter": ELIGIBLE,
+            "update": {
+                "$set": {"when": LEASE, "reserved": True, "token": ANY_TOKEN, "by": ANY_TOKEN},
+                "$inc": {"attempts": 1},
+            },
+            "sort": SORT,
+        },
+        STORED,
+    ),
+    case(
+        "commit",
+        lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False),
+        "delete_one",
+        {"filter": FENCE},
+        matched(1),
+    ),
+    case(
+        "commit with history",
+        lambda: settle.commit(context(history=DAY), reserved_item(), payload="new", replace_payload=True),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {
+                    "processed": NOW,
+                    "expires": NOW + DAY,
+                    "settled": TOKEN,
+                    "payload": "new",
+                    "reserved": False,
+                },
+                "$unset": {"when": "", "token": ""},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "commit of a remembered id",
+        lambda: settle.commit(context(), reserved_item(once=NOW + DAY), payload=None, replace_payload=False),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {"processed": NOW, "expires": NOW + DAY, "settled": TOKEN, "reserved": False},
+                "$unset": {
+                    "when": "",
+                    "token": "",
+                    "payload": "",
+                    "headers": "",
+                    "error": "",
+                    "origin": "",
+                    "by": "",
+                },
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "rollback",
+        lambda: settle.rollback(context(), reserved_item(), delay=3, error=ValueError("x")),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {
+                    "when": NOW + timedelta(seconds=3),
+                    "reserved": False,
+                    "error": {"type": "ValueError", "message": "x", "at": NOW},
+                },
+                "$unset": {"token": ""},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "rollback beyond the retries",
+        lambda: settle.rollback(context(max_retries=0), reserved_item(), delay=3, error=None),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {
+                    "origin": {**ORIGIN, "reason": "retries exhausted"},
+                    "q": "orders.dead",
+                    "when": NOW,
+                    "reserved": False,
+                    "attempts": 0,
+                },
+                "$unset": {"token": "", "key": ""},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "release",
+        lambda: settle.release(context(), reserved_item()),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {"when": NOW - timedelta(seconds=5), "reserved": False},
+                "$unset": {"token": ""},
+                "$inc": {"attempts": -1},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "extend",
+        lambda: settle.extend(context(), reserved_item(), lease=90),
+        "update_one",
+        {"filter": FENCE, "update": {"$set": {"when": NOW + timedelta(seconds=90)}}},
+        matched(1),
+    ),
+    case(
+        "move",
+        lambda: move.move(context(), reserved_item(), context("next"), **MOVE),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW},
+                "$unset": {"token": "", "error": "", "key": ""},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "move with a patch",
+        lambda: move.move(
+            context(), reserved_item(), context("next"), **{**MOVE, "patch": {"$set": {"a": 1}, "$push": {"l": 2}}}
+        ),
+        "update_one",
+        {
+            "filter": {**FENCE, "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, move.PATCHED_LIMIT - len(bson.encode(PATCHED))]}},
+            "update": {
+                "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},
+                "$unset": {"token": "", "error": "", "key": ""},
+                "$push": {"payload.l": {"$each": [2]}},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "bury",
+        lambda: move.bury(context(), reserved_item(key="k"), reason="bad", error=None),
+        "update_one",
+        {
+            "filter": FENCE,
+            "update": {
+                "$set": {
+                    "origin": {**ORIGIN, "reason": "bad", "key": "k"},
+                    "q": "orders.dead",
+                    "when": NOW,
+                    "reserved": False,
+                    "attempts": 0,
+                },
+                "$unset": {"token": "", "key": ""},
+            },
+        },
+        matched(1),
+    ),
+    case(
+        "get",
+        lambda: read.get(context(), ID),
+        "find_one",
+        {"filter": {"_id": ID, "q": "orders", "payload": {"$exists": True}}},
+        None,
+    ),
+    case(
+        "peek",
+        lambda: read.peek(context(), 3, "ready"),
+        "find",
+        {"filter": {**ELIGIBLE, "reserved": False}, "sort": SORT, "limit": 3},
+        [],
+    ),
+    case("size", lambda: read.size(context(), "scheduled"), "count_documents", ANY_TOKEN, 0),
+    case("counts", lambda: read.counts(context(), 5), "aggregate", ANY_TOKEN, []),
+    case("next_when", lambda: read.next_when(context()), "aggregate", ANY_TOKEN, []),
+    case("purge", lambda: read.purge(context(), "ready"), "delete_many", ANY_TOKEN, matched(1)),
+    case("remove", lambda: read.remove(context(), ID), "delete_one", ANY_TOKEN, matched(1)),
+    case(
+        "history",
+        lambda: history.history_page(context(), history.history_range(None, None, 5)),
+        "find",
+        ANY_TOKEN,
+        [],
+    ),
+    case("pause", lambda: control.set_paused(context(), True), "update_one", ANY_TOKEN, matched(1)),
+    case("is_paused", lambda: control.is_paused(context()), "find_one", ANY_TOKEN, None),
+]
+
+
+@pytest.mark.parametrize(("flow", "method", "arguments", "reply"), CASES)
+def test_an_operation_is_one_command(flow: Any, method: str, arguments: Any, reply: Any) -> None:
+    (command,), outcome = play(flow(), [reply])
+    assert not isinstance(outcome, Exception)
+    assert command.method == method
+    if arguments is not ANY_TOKEN:
+        assert _like(command.arguments, arguments), command.arguments
+
+
+def _like(actual: Any, expected: Any) -> bool:
+    if expected is ANY_TOKEN:
+        return isinstance(actual, ObjectId | str)
+    if isinstance(expected, dict):
+        return actual.keys() == expected.keys() and all(_like(actual[key], expected[key]) for key in expected)
+    return bool(actual == expected)
+
+
+@pytest.mark.parametrize(("flow", "method", "arguments", "reply"), CASES)
+@pytest.mark.parametrize(
+    "backend",
+    [pymongo.collection.Collection, pymongo.asynchronous.collection.AsyncCollection, mongomock.Collection],
+    ids=["pymongo", "pymongo async, and motor by delegation", "mongomock"],
+)
+def test_every_backend_takes_the_arguments(flow: Any, method: str, arguments: Any, reply: Any, backend: Any) -> None:
+    (command,), _ = play(flow(), [reply])
+    inspect.signature(getattr(backend, method)).bind(None, **command.arguments)
+
+
+def test_a_claim_knows_how_to_give_back_what_it_took() -> None:
+    (command,), item = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [STORED])
+    assert command.undo is not None
+    undo = command.undo(STORED)
+    assert isinstance(undo, Command)
+    assert undo.arguments["filter"] == {"_id": ID, "token": item.token}
+    assert undo.arguments["update"]["$inc"] == {"attempts": -1}
+    assert undo.arguments["update"]["$set"]["when"] == NOW
+    assert command.undo(None) is None
+
+
+def test_a_pop_knows_how_to_put_back_what_it_took() -> None:
+    (command,), _ = play(claim.pop(context(), on_invalid="bury"), [STORED])
+    assert command.undo is not None
+    undo = command.undo(STORED)
+    assert undo is not None
+    assert (undo.method, undo.arguments) == ("insert_one", {"document": STORED})
+    assert command.undo(None) is None

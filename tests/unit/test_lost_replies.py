@@ -1,0 +1,129 @@
+"""What flows make of a reply that was lost: sent again where that is safe, read back, or said to be uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol import claim, move, push, settle
+from mongoq.protocol.request import Flow, ReplyLost
+from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, matched, play, reserved_item
+from tests.unit.test_commands import MOVE, PUSH, STORED
+
+OTHER = ObjectId()
+LEASE = NOW + timedelta(seconds=30)
+HELD = {"_id": ID, "q": "orders", "when": LEASE, "reserved": True, "token": TOKEN, "by": "me"}
+TAKEN = {**HELD, "token": OTHER, "by": "somebody"}
+GONE = None
+BACK = {"_id": ID, "q": "orders", "when": NOW, "reserved": False}
+LATER = {**BACK, "when": NOW + timedelta(hours=1)}
+
+COMMIT = lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
+KEEP = lambda: settle.commit(context(history=60), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
+ROLLBACK = lambda: settle.rollback(context(), reserved_item(), delay=0, error=None)  # noqa: E731
+RELEASE = lambda: settle.release(context(), reserved_item(due=NOW))  # noqa: E731
+EXTEND = lambda: settle.extend(context(), reserved_item(), lease=60)  # noqa: E731
+MOVED = lambda: move.move(context(), reserved_item(), context("next"), **MOVE)  # noqa: E731
+BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
+
+DONE: Any = "done"
+SENT_AGAIN: Any = "sent again"
+CERTAINLY_LOST: Any = "lost"
+UNCERTAIN: Any = "uncertain"
+
+CASES = [
+    ("commit: still ours", COMMIT, HELD, SENT_AGAIN),
+    ("commit: somebody else has it", COMMIT, TAKEN, CERTAINLY_LOST),
+    ("commit: gone", COMMIT, GONE, UNCERTAIN),
+    ("kept commit: ours, settled", KEEP, {"_id": ID, "processed": NOW, "settled": TOKEN}, DONE),
+    ("kept commit: settled by another", KEEP, {"_id": ID, "processed": NOW, "settled": OTHER}, CERTAINLY_LOST),
+    ("kept commit: still ours", KEEP, HELD, SENT_AGAIN),
+    ("kept commit: somebody else has it", KEEP, TAKEN, CERTAINLY_LOST),
+    ("kept commit: gone", KEEP, GONE, UNCERTAIN),
+    ("rollback: back", ROLLBACK, BACK, DONE),
+    ("rollback: still ours", ROLLBACK, HELD, SENT_AGAIN),
+    ("rollback: taken, perhaps after it", ROLLBACK, TAKEN, UNCERTAIN),
+    ("rollback: back, but not by us", ROLLBACK, LATER, UNCERTAIN),
+    ("release: back", RELEASE, BACK, DONE),
+    ("release: still ours", RELEASE, HELD, SENT_AGAIN),
+    ("extend: extended", EXTEND, {**HELD, "when": NOW + timedelta(seconds=60)}, DONE),
+    ("extend: not yet", EXTEND, HELD, SENT_AGAIN),
+    ("extend: somebody else has it", EXTEND, TAKEN, CERTAINLY_LOST),
+    ("move: moved", MOVED, {**BACK, "q": "next"}, DONE),
+    ("move: still ours", MOVED, HELD, SENT_AGAIN),
+    ("move: moved on, perhaps", MOVED, {**TAKEN, "q": "next"}, UNCERTAIN),
+    ("move: gone", MOVED, GONE, UNCERTAIN),
+    ("bury: buried", BURY, {**BACK, "q": "orders.dead"}, DONE),
+    ("bury: still ours", BURY, HELD, SENT_AGAIN),
+]
+
+
+@pytest.mark.parametrize(("flow", "found", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_lost_reply_is_resolved_or_said_to_be_uncertain(
+    flow: Callable[[], Flow[Any]], found: Any, expected: Any
+) -> None:
+    replies = [LOST, found]
+    if expected is SENT_AGAIN:
+        replies.append(matched(1))
+    if expected is CERTAINLY_LOST:
+        replies.append(found)
+    sent, outcome = play(flow(), replies)
+    if expected in (DONE, SENT_AGAIN):
+        assert not isinstance(outcome, Exception), outcome
+        assert sent[0] == sent[-1] or expected is DONE
+    else:
+        assert isinstance(outcome, mongoq.ReservationLost)
+        assert outcome.certain is (expected is CERTAINLY_LOST)
+
+
+@pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, MOVED, BURY])
+def test_the_first_command_may_still_have_come_through(flow: Callable[[], Flow[Any]]) -> None:
+    _, outcome = play(flow(), [LOST, HELD, matched(0)])
+    assert isinstance(outcome, mongoq.ReservationLost)
+    assert not outcome.certain
+
+
+@pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, MOVED, BURY])
+def test_a_reply_lost_twice_is_the_drivers_error(flow: Callable[[], Flow[Any]]) -> None:
+    _, outcome = play(flow(), [LOST, HELD, LOST])
+    assert isinstance(outcome, ReplyLost)
+
+
+def test_a_reservation_whose_reply_was_lost_is_found_by_its_token() -> None:
+    flow = claim.reserve(context(), lease=None, wait=None, on_invalid="bury")
+    claiming = next(flow)
+    looking = flow.throw(LOST)
+    mine = claiming.arguments["update"]["$set"]  # type: ignore[union-attr]
+    assert looking.arguments["filter"] == {"q": "orders", "when": mine["when"], "token": mine["token"]}  # type: ignore[union-attr]
+    with pytest.raises(StopIteration) as stop:
+        flow.send({**STORED, **mine, "attempts": 1})
+    item = stop.value.value
+    assert (item.id, item.token, item.attempts, item.due) == (ID, mine["token"], 1, NOW)
+
+
+@pytest.mark.parametrize("history", [None, 60])
+def test_a_claim_that_took_nothing_is_the_drivers_error(history: float | None) -> None:
+    replies = [LOST] if history is None else [LOST, None]
+    _, outcome = play(claim.pop(context(history=history), on_invalid="bury"), replies)
+    assert isinstance(outcome, ReplyLost)
+    _, outcome = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None])
+    assert isinstance(outcome, ReplyLost)
+
+
+def test_a_pop_into_history_whose_reply_was_lost_is_found() -> None:
+    _, item = play(
+        claim.pop(context(history=60), on_invalid="bury"), [LOST, {**STORED, "processed": NOW, "attempts": 1}]
+    )
+    assert (item.id, item.attempts, item.state) == (ID, 1, "processed")
+
+
+def test_a_push_whose_reply_was_lost_is_looked_for() -> None:
+    _, outcome = play(push.push(context(), 1, **PUSH), [LOST, {"_id": ID}])
+    assert outcome == ID
+    _, outcome = play(push.push(context(), 1, **PUSH), [LOST, None])
+    assert isinstance(outcome, ReplyLost)
