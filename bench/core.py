@@ -21,6 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--depth", type=int, default=1_000_000, help="items of each state; 0 leaves it out; default %(default)s"
     )
+    parser.add_argument("--depth-rounds", type=positive, default=30, help="pairs of blocks there; default %(default)s")
     parser.add_argument("--operation", action="append", choices=names, help="only this one; may be repeated")
     parser.add_argument("--shell", action="append", choices=list(SHELLS), help="only this one")
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "shells": _shells(here, options),
         }
         if options.depth > 0:
-            result["depth"] = depth.measure_depth(here, depth=options.depth, rounds=options.rounds)
+            result["depth"] = depth.measure_depth(here, depth=options.depth, rounds=options.depth_rounds)
     return {**result, "missed": _missed(result)}
 
 

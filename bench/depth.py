@@ -14,9 +14,10 @@ from pymongo import MongoClient, WriteConcern
 from pymongo.collection import Collection
 
 from bench import report, spy
-from bench.measure import ThreadCaller, Way, interleave
+from bench.measure import WARM_UP, ThreadCaller, Way, interleave
 from bench.place import Place
-from mongoq import Broker, Item
+from mongoq import Broker, Item, Queue
+from mongoq.model.indexes import CLAIM
 
 __all__ = ["TARGET", "measure_depth"]
 
@@ -28,13 +29,14 @@ FEW = 2 * PRIORITIES
 BATCH = 5000
 FILLERS = 2
 """Threads that fill: one encodes while the other waits."""
+SKIPPED = "Total number of entries skipped by cursor next calls"
 
 Envelope = dict[str, Any]
 Kind = Callable[[int, datetime], Envelope]
 
 
 def _ready(number: int, now: datetime) -> Envelope:
-    return {"when": now - timedelta(hours=1) + timedelta(milliseconds=number % 1_000_000)}
+    return {"when": now - timedelta(days=1) + timedelta(milliseconds=number)}
 
 
 def _scheduled(number: int, now: datetime) -> Envelope:
@@ -61,18 +63,15 @@ def measure_depth(place: Place, *, depth: int, rounds: int) -> dict[str, Any]:
     """Measure reserve and pop in each scenario beside a collection of a few items."""
     few, many = f"{place.collection}_few", f"{place.collection}_many"
     scenarios = []
-    with _made(place, few) as small:
-        _fill(small, _ready, FEW)
-        for name, kinds in SCENARIOS.items():
-            with _made(place, many) as big:
-                seconds = _fill_scenario(big, kinds, depth)
-                report.progress(f"{name}: {len(kinds) * depth:,} items in {seconds:.0f} s")
-                results = [_measure(place, operation, many, few, rounds) for operation in WAYS]
-            items = {kind.__name__.strip("_"): depth for kind in kinds}
-            scenarios.append(
-                {"scenario": name, "items": items, "fill_seconds": round(seconds, 1), "operations": results}
-            )
-    return {"few": FEW, "priorities": PRIORITIES, "scenarios": scenarios}
+    for name, kinds in SCENARIOS.items():
+        with _made(place, few) as small, _made(place, many) as big:
+            _fill(small, _ready, FEW)
+            seconds = _fill_scenario(big, kinds, depth)
+            report.progress(f"{name}: {len(kinds) * depth:,} items in {seconds:.0f} s")
+            results = [_measure(place, operation, many, few, rounds) for operation in WAYS]
+        items = {kind.__name__.strip("_"): depth for kind in kinds}
+        scenarios.append({"scenario": name, "items": items, "fill_seconds": round(seconds, 1), "operations": results})
+    return {"few": FEW, "priorities": PRIORITIES, "rounds": rounds, "scenarios": scenarios}
 
 
 @contextmanager
@@ -130,9 +129,8 @@ def _envelope(kind: Kind, number: int, now: datetime) -> Envelope:
     return {**shared, "priority": number % PRIORITIES, **kind(number, now)}
 
 
-def _reserve(collection: Collection[Any], broker: Broker) -> Way:
+def _reserve(queue: Queue[Any]) -> Way:
     """Reserve, and release outside the timing."""
-    queue = broker.queue(QUEUE)
 
     def restore(items: list[Item[Any] | None]) -> None:
         for item in _all(items):
@@ -141,17 +139,22 @@ def _reserve(collection: Collection[Any], broker: Broker) -> Way:
     return Way(lambda _: queue.reserve(), _nothing, restore)
 
 
-def _pop(collection: Collection[Any], broker: Broker) -> Way:
-    """Pop, and put back as it was outside the timing."""
-    queue = broker.queue(QUEUE)
+def _pop(queue: Queue[Any]) -> Way:
+    """Pop, and push again outside the timing.
+
+    Every pop leaves a dead entry at the head of the index, and claims walk over those that the server has not
+    cleaned up yet, in a small index sooner than in a large one. They are counted beside the times, since they
+    are the cost of churn and not of depth; more rounds leave more of them.
+    """
 
     def restore(items: list[Item[Any] | None]) -> None:
-        collection.insert_many([_as_it_was(item) for item in _all(items)])
+        for item in _all(items):
+            queue.push(item.payload, priority=item.priority)
 
     return Way(lambda _: queue.pop(), _nothing, restore)
 
 
-MakeWay = Callable[[Collection[Any], Broker], Way]
+MakeWay = Callable[[Queue[Any]], Way]
 WAYS: dict[str, MakeWay] = {"reserve": _reserve, "pop": _pop}
 
 
@@ -166,42 +169,61 @@ def _all(items: list[Item[Any] | None]) -> list[Item[Any]]:
     return found
 
 
-def _as_it_was(item: Item[Any]) -> Envelope:
-    return {
-        "_id": item.id,
-        "q": item.queue,
-        "payload": item.payload,
-        "when": item.due,
-        "priority": item.priority,
-        "attempts": item.attempts - 1,
-        "reserved": False,
-    }
-
-
 def _measure(place: Place, operation: str, many: str, few: str, rounds: int) -> dict[str, Any]:
     make = WAYS[operation]
-    with _opened(place.client, place.database, many) as big, _opened(place.client, place.database, few) as small:
-        comparison = interleave(ThreadCaller(), make(*big), make(*small), rounds=rounds, calls=FEW)
+    skipped = _Skipped(place, rounds, many, few)
+    with (
+        _opened(place.client, place.database, many) as (_, big),
+        _opened(place.client, place.database, few) as (_, small),
+    ):
+        comparison = interleave(
+            ThreadCaller(), make(big.queue(QUEUE)), make(small.queue(QUEUE)), rounds=rounds, calls=FEW
+        )
     ratio = comparison.time_ratio()
     report.progress(f"{operation} takes {ratio.median:.3f} ± {ratio.error:.3f} of the time among few items")
     return {
         "operation": operation,
-        "many": report.latency(comparison.subject) | _plans(make, place, many),
-        "few": report.latency(comparison.reference) | _plans(make, place, few),
+        "many": report.latency(comparison.subject) | skipped.since(many) | _plans(make, place, many),
+        "few": report.latency(comparison.reference) | skipped.since(few) | _plans(make, place, few),
         "ratio": report.spread(ratio),
         "target": TARGET,
         "reached": ratio.median <= TARGET,
     }
 
 
+class _Skipped:
+    """Counts the dead entries that claims walked over, by the server's own statistics of the index."""
+
+    def __init__(self, place: Place, rounds: int, *names: str) -> None:
+        self._place = place
+        self._calls = (rounds + WARM_UP) * FEW
+        self._before = {name: self._total(name) for name in names}
+
+    def _total(self, name: str) -> int:
+        statistics = self._place.client[self._place.database].command("collStats", name, indexDetails=True)
+        total: int = statistics["indexDetails"][CLAIM.name]["cursor"][SKIPPED]
+        return total
+
+    def since(self, name: str) -> dict[str, float]:
+        per_call = (self._total(name) - self._before[name]) / self._calls
+        return {"dead_entries_skipped_per_call": round(per_call, 1)}
+
+
 def _plans(make: MakeWay, place: Place, name: str) -> dict[str, Any]:
-    """Explain the claim as it is really sent: at the first of the few items, and at the last one left."""
+    """Explain the claim as it is really sent: among all of the few items, and when one of them is left."""
     watch = spy.Spy()
+    caller = ThreadCaller()
     client: MongoClient[Any] = MongoClient(place.uri, event_listeners=[watch])
-    with client, _opened(client, place.database, name) as opened:
-        way = make(*opened)
-        block = ThreadCaller().block(way.call, way.prepare(FEW - 1))
+
+    def plan() -> dict[str, Any]:
         claim = [command for command in watch.commands if "findAndModify" in command][-1]
-        last = spy.plan(place.client, place.database, claim)
-        way.restore(block.replies)
-        return {"plan_of_first": spy.plan(place.client, place.database, claim), "plan_of_last": last}
+        return spy.plan(place.client, place.database, claim)
+
+    with client, _opened(client, place.database, name) as (_, broker):
+        way = make(broker.queue(QUEUE))
+        taken = caller.block(way.call, way.prepare(1)).replies
+        first = plan()
+        taken += caller.block(way.call, way.prepare(FEW - 2)).replies
+        last = plan()
+        way.restore(taken)
+        return {"plan_of_first": first, "plan_of_last": last}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns, process_time_ns
 from typing import Any, Protocol
 
-__all__ = ["Block", "Caller", "Comparison", "LoopCaller", "Spread", "ThreadCaller", "Way", "interleave"]
+__all__ = ["WARM_UP", "Block", "Caller", "Comparison", "LoopCaller", "Spread", "ThreadCaller", "Way", "interleave"]
 
 Call = Callable[[Any], Any]
 WARM_UP = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -44,13 +44,11 @@ class Operation:
         name: its name in ``CALLS`` of both ways.
         state: what the queue holds before a block: nothing, ready items, or reservations to be settled.
         history: the queue keeps what is processed.
-        changes: each call changes one document, which the bare driver's replies are checked for.
     """
 
     name: str
     state: Literal["empty", "ready", "reserved"]
     history: bool = False
-    changes: bool = True
 
 
 OPERATIONS = (
@@ -65,8 +63,8 @@ OPERATIONS = (
     Operation("extend", "reserved"),
     Operation("move", "reserved"),
     Operation("bury", "reserved"),
-    Operation("get", "ready", changes=False),
-    Operation("peek(10)", "ready", changes=False),
+    Operation("get", "ready"),
+    Operation("peek(10)", "ready"),
 )
 
 CALLS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -110,7 +108,8 @@ class Seed:
         """Return the items that ``reserve`` would have returned for the envelopes."""
         now = datetime.now(UTC)
         namespace = self._collection.full_name
-        return [read_item(document, document["payload"], now=now, namespace=namespace) for document in documents]
+        items = [read_item(each, each["payload"], now=now, namespace=namespace) for each in documents]
+        return [replace(item, due=now - MINUTE_AGO) for item in items]
 
 
 def _envelope(queue: str, when: datetime) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pymongo
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
+import mongoq
 from bench.measure import Block, Spread
 
 __all__ = ["latency", "machine", "progress", "spread", "write"]
@@ -46,18 +46,11 @@ def machine(client: MongoClient[Any], **facts: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "pymongo": pymongo.version,
         "pymongo_c_extensions": pymongo.has_c(),
-        "mongoq": _mongoq_version(),
+        "mongoq": mongoq.__version__,
         "mongod": client.server_info()["version"],
         "history_window_seconds": _parameter(client, WINDOW),
         **facts,
     }
-
-
-def _mongoq_version() -> str | None:
-    try:
-        return version("mongoq-driver")
-    except PackageNotFoundError:
-        return None
 
 
 def _parameter(client: MongoClient[Any], name: str) -> Any:

@@ -70,7 +70,7 @@ class _Pairs:
         return self.mongoq(operation), self.driver(operation)
 
     def mongoq(self, operation: Operation, *, spied: bool = False) -> Way:
-        name = QUEUES[0]
+        name = _queue(QUEUES[0], operation)
         queue = self._brokers[spied].queue(name, history=bare.HISTORY if operation.history else None)
         return Way(
             partial(operations.CALLS[operation.name], queue),
@@ -78,7 +78,7 @@ class _Pairs:
         )
 
     def driver(self, operation: Operation, *, spied: bool = False) -> Way:
-        name = QUEUES[1]
+        name = _queue(QUEUES[1], operation)
         collection = self._spied if spied else self._plain
         loop = bare.Bare(collection, name, "bench.elsewhere", operations.WORKER)
         return Way(
@@ -108,6 +108,11 @@ class _Pairs:
 
     def _commands(self, way: Way) -> list[dict[str, Any]]:
         return spy.sent(self._spy, self._shell.caller, way.call, list(way.prepare(3)))
+
+
+def _queue(way: str, operation: Operation) -> str:
+    """Name a queue; those that keep history are queues of their own, since it is a setting of the queue."""
+    return f"{way}.kept" if operation.history else way
 
 
 def _held(documents: list[dict[str, Any]]) -> list[bare.Held]:

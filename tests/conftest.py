@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import disk_usage
@@ -15,6 +17,8 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.embedded import EmbeddedServer
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
@@ -25,9 +29,11 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
     """A replica set of one node, with fail points; in memory where the machine has room for it."""
-    with TemporaryDirectory(prefix="mongoq-tests-", dir=_memory()) as path:
-        with EmbeddedServer(path, parameters={"enableTestCommands": 1}) as running:
-            yield running
+    with (
+        TemporaryDirectory(prefix="mongoq-tests-", dir=_memory()) as path,
+        EmbeddedServer(path, parameters={"enableTestCommands": 1}) as running,
+    ):
+        yield running
 
 
 def _memory() -> str | None:

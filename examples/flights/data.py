@@ -52,14 +52,15 @@ def raw_rows(folder: Path, limit: int) -> Iterator[RawRow]:
             total = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) - 1
         with archive.open(FLIGHTS) as file:
             text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-            yield from spread(csv.DictReader(text, restkey="surplus"), total, limit)
+            header = next(csv.reader([text.readline()]))
+            yield from csv.DictReader(spread(text, total, limit), header, restkey="surplus")
 
 
-def spread(rows: Iterable[RawRow], total: int, limit: int) -> Iterator[RawRow]:
-    """Yield ``limit`` of ``total`` rows at even distances, or all when there are fewer."""
-    for place, row in enumerate(rows):
+def spread(lines: Iterable[str], total: int, limit: int) -> Iterator[str]:
+    """Yield ``limit`` of ``total`` lines at even distances, or all when there are fewer."""
+    for place, line in enumerate(lines):
         if limit >= total or (place + 1) * limit // total > place * limit // total:
-            yield row
+            yield line
 
 
 def row_id(row: RawRow) -> ObjectId:

@@ -24,7 +24,8 @@ class ThreadDriver:
     """Performs the requests of a flow in the caller's thread.
 
     Commands that take something run shielded on the main thread, the only one that a signal interrupts: the
-    command ends on a thread of its own, and what it took is given back before ``KeyboardInterrupt`` goes on.
+    command ends on a thread of its own, and what it took is given back before ``KeyboardInterrupt`` goes on. The
+    same holds for an interrupt between the reply and the end of the flow.
     """
 
     asynchronous = False
@@ -39,11 +40,24 @@ class ThreadDriver:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
         if self._closed:
             raise BrokerClosed
+        taken: list[tuple[Command[Any], Any]] = []
+        try:
+            return self._run(flow, taken)
+        except Exception:
+            raise
+        except BaseException:
+            if taken:
+                self._undo(*taken[-1])
+            raise
+        finally:
+            flow.close()
+
+    def _run(self, flow: Flow[T], taken: list[tuple[Command[Any], Any]]) -> T:
         try:
             request = next(flow)
             while True:
                 try:
-                    reply = self._perform(request)
+                    reply = self._perform(request, taken)
                 except Exception as error:
                     request = flow.throw(self._translated(error))
                 else:
@@ -52,8 +66,6 @@ class ThreadDriver:
             return stop.value  # type: ignore[no-any-return]
         except Interruption as unhandled:
             raise unhandled.cause from None
-        finally:
-            flow.close()
 
     def run_shielded(self, flow: Flow[T]) -> T:
         """Run a flow; in a thread nobody cancels it."""
@@ -70,15 +82,18 @@ class ThreadDriver:
             self._disturbance.tell()
         return known or error
 
-    def _perform(self, request: Request) -> Any:
+    def _perform(self, request: Request, taken: list[tuple[Command[Any], Any]]) -> Any:
         if isinstance(request, Wait):
             time.sleep(request.seconds)
             return None
         self._disturbance.look()
-        if request.undo is not None and threading.current_thread() is threading.main_thread():
+        if request.undo is None:
+            return request.parse(self._send(request))
+        if threading.current_thread() is threading.main_thread():
             reply = self._shield.run(lambda: self._send(request), lambda reply: self._undo(request, reply))
         else:
             reply = self._send(request)
+        taken.append((request, reply))
         return request.parse(reply)
 
     def _send(self, command: Command[Any]) -> Any:

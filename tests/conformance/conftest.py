@@ -36,7 +36,9 @@ SHELLS = ("aio", "sync", "motor", "mongomock")
 
 
 @pytest.fixture(params=SHELLS)
-async def shell(request: pytest.FixtureRequest, uri: str, client: MongoClient[Any], database: str) -> AsyncIterator[Shell]:
+async def shell(
+    request: pytest.FixtureRequest, uri: str, client: MongoClient[Any], database: str
+) -> AsyncIterator[Shell]:
     """A broker of each kind on a clock that the test moves."""
     kind = request.param
     for who, test, why in GAPS:

@@ -97,7 +97,10 @@ PATCHES = [
     ({"$mul": {"a": 3}}, {"a": 3, "l": [1], "s": {"t": 1}}),
     ({"$min": {"a": 0}, "$max": {"s.t": 5}}, {"a": 0, "l": [1], "s": {"t": 5}}),
     ({"$push": {"l": 2}}, {"a": 1, "l": [1, 2], "s": {"t": 1}}),
-    ({"$push": {"l": {"$each": [7, 8], "$slice": 0}}}, {"a": 1, "l": [1, {"$each": [7, 8], "$slice": 0}], "s": {"t": 1}}),
+    (
+        {"$push": {"l": {"$each": [7, 8], "$slice": 0}}},
+        {"a": 1, "l": [1, {"$each": [7, 8], "$slice": 0}], "s": {"t": 1}},
+    ),
     ({"$addToSet": {"l": 1}}, {"a": 1, "l": [1], "s": {"t": 1}}),
     ({"$pullAll": {"l": [1]}}, {"a": 1, "l": [], "s": {"t": 1}}),
     ({"$pop": {"l": 1}}, {"a": 1, "l": [], "s": {"t": 1}}),
@@ -216,6 +219,16 @@ async def test_an_item_gets_exactly_its_retries_by_rollback(shell: Shell, retrie
     (dead,) = await queue.dead.peek()
     assert (dead.origin.attempts, dead.origin.reason) == (retries + 1, "retries exhausted")
     assert dead.error.message == f"run {retries + 1}"
+
+
+async def test_the_last_rollback_buries_at_once(shell: Shell) -> None:
+    queue = shell.queue(max_retries=1)
+    await queue.push("poison")
+    await queue.rollback(await queue.reserve(), delay=3600)
+    shell.clock.advance(3600)
+    await queue.rollback(await queue.reserve(), delay=3600)
+    assert await queue.size() == 0
+    assert await queue.dead.size("ready") == 1
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])

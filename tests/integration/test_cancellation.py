@@ -6,8 +6,7 @@ import asyncio
 import random
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,10 +52,12 @@ async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
 
     kept = []
     for _ in range(CANCELLATIONS // 8):
-        kept += [item for item in await asyncio.gather(*(cancelled() for _ in range(8))) if item is not None]
-        for item in kept[-8:] if operation.startswith("reserve") else []:
+        got = [item for item in await asyncio.gather(*(cancelled() for _ in range(8))) if item is not None]
+        if operation.startswith("pop"):
+            kept += got
+            continue
+        for item in got:
             await queue.release(item)
-        kept.clear() if operation.startswith("reserve") else None
     await broker.close()
     taken = {item.payload for item in kept}
     assert raw.count_documents({"q": "orders", "reserved": True}) == 0, f"seed {seed}"
@@ -137,10 +138,10 @@ class Alarm:
         raise KeyboardInterrupt
 
 
+# an interrupt that comes within a __del__ of somebody's is swallowed by Python, which warns
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("operation", ["reserve", "pop"])
-def test_an_interrupted_claim_gives_back_what_it_took(
-    broker: mongoq.Broker, raw: Any, operation: str
-) -> None:
+def test_an_interrupted_claim_gives_back_what_it_took(broker: mongoq.Broker, raw: Any, operation: str) -> None:
     assert threading.current_thread() is threading.main_thread()
     queue = broker.queue("orders", max_retries=None)
     for n in range(ITEMS):
@@ -162,9 +163,3 @@ def test_an_interrupted_claim_gives_back_what_it_took(
     # an interrupt between the return of the call and the assignment cannot be seen by anybody: allow for it
     missing = ITEMS - raw.count_documents({"q": "orders", "reserved": False})
     assert missing <= 2, (missing, interrupted)
-
-
-@pytest.fixture
-def beat() -> Iterator[Callable[[], float]]:
-    started = time.monotonic()
-    yield lambda: time.monotonic() - started

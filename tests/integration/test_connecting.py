@@ -187,7 +187,7 @@ def test_a_sharded_collection_is_refused(flow: Any) -> None:
     broker: BrokerContext = context().broker
     sent, outcome = play(flow(broker), SHARDED)
     assert isinstance(outcome, mongoq.CollectionSharded)
-    assert [list(command.arguments["command"])[0] for command in sent] == ["hello", "collStats"]
+    assert [next(iter(command.arguments["command"])) for command in sent] == ["hello", "collStats"]
     assert "app.mongoq is sharded" in str(outcome)
 
 

@@ -23,12 +23,7 @@ ROOT = Path(__file__).parents[2]
 QUEUE = "orders"
 USER, PASSWORD = "analyst", "s3cret-p4ss"
 
-FILTERS = (
-    "ignore:PySpark does not yet fully support pandas:FutureWarning",
-    "ignore::ResourceWarning",  # py4j leaves its sockets to the garbage collector
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-    "ignore::DeprecationWarning:pyspark.*",
-)
+PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,8 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            for each in FILTERS:
-                item.add_marker(pytest.mark.filterwarnings(each))
+            item.add_marker(pytest.mark.filterwarnings(PANDAS))
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ def test_it_never_runs_backwards_and_catches_up_at_half_speed() -> None:
     for _ in range(200):
         machine.pass_time(0.1)
         seen.append(machine.clock.now())
-    assert seen == sorted(seen)
+    assert seen == sorted(set(seen)), "it stood still or ran backwards"
     assert machine.error() == pytest.approx(0, abs=0.01)
     machine.pass_time(5)
     assert machine.error() == pytest.approx(0, abs=0.01)

@@ -81,7 +81,13 @@ CASES = [
         {
             "filter": ELIGIBLE,
             "update": {
-                "$set": {"processed": NOW, "expires": NOW + DAY, "settled": ANY_TOKEN, "by": ANY_TOKEN, "reserved": False},
+                "$set": {
+                    "processed": NOW,
+                    "expires": NOW + DAY,
+                    "settled": ANY_TOKEN,
+                    "by": ANY_TOKEN,
+                    "reserved": False,
+                },
                 "$unset": {"when": "", "token": ""},
                 "$inc": {"attempts": 1},
             },
@@ -227,7 +233,10 @@ CASES = [
         ),
         "update_one",
         {
-            "filter": {**FENCE, "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, move.PATCHED_LIMIT - len(bson.encode(PATCHED))]}},
+            "filter": {
+                **FENCE,
+                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, move.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
+            },
             "update": {
                 "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},
                 "$unset": {"token": "", "error": "", "key": ""},

@@ -1,0 +1,73 @@
+"""The benchmark of the core, in small: that it still runs, and what its result looks like."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.operations import OPERATIONS
+
+ROOT = Path(__file__).parents[2]
+DEPTH = 1000
+
+pytestmark = [pytest.mark.bench, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the benchmark as a user does, on a private server."""
+    out = tmp_path_factory.mktemp("bench") / "core.json"
+    sizes = ["--rounds", "2", "--calls", "3", "--depth", str(DEPTH), "--depth-rounds", "2"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench", "core", *sizes, "--out", str(out)],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ""
+    loaded: dict[str, Any] = json.loads(out.read_text())
+    return loaded
+
+
+def test_it_says_what_the_numbers_depend_on(result: dict[str, Any]) -> None:
+    assert result["benchmark"] == "core"
+    machine = result["machine"]
+    assert {"cores", "python", "pymongo", "mongod", "history_window_seconds"} <= machine.keys()
+    assert (machine["write_concern"], machine["payload_bytes"]) == ("majority", 200)
+
+
+@pytest.mark.parametrize("shell", ["sync", "asyncio"])
+def test_every_operation_stands_beside_the_bare_driver(result: dict[str, Any], shell: str) -> None:
+    measured = result["shells"][shell]["operations"]
+    assert [each["operation"] for each in measured] == [each.name for each in OPERATIONS]
+    for each in measured:
+        assert min(each["mongoq"]["rate"], each["bare"]["rate"]) > 0
+        assert each["ratio"]["quartile_low"] <= each["ratio"]["median"] <= each["ratio"]["quartile_high"]
+        assert each["reached"] is (f"{shell}: {each['operation']}" not in result["missed"])
+
+
+@pytest.mark.parametrize("shell", ["sync", "asyncio"])
+def test_the_bare_driver_sends_the_same_commands(result: dict[str, Any], shell: str) -> None:
+    different = [each for each in result["shells"][shell]["operations"] if not each["same_commands"]]
+    assert different == []
+
+
+def test_claims_in_deep_queues_are_explained(result: dict[str, Any]) -> None:
+    scenarios = {each["scenario"]: each for each in result["depth"]["scenarios"]}
+    assert list(scenarios) == ["scheduled", "processed", "ready", "all together"]
+    assert scenarios["all together"]["items"] == {"scheduled": DEPTH, "processed": DEPTH, "ready": DEPTH}
+    for scenario in scenarios.values():
+        assert [each["operation"] for each in scenario["operations"]] == ["reserve", "pop"]
+        for each in scenario["operations"]:
+            first = each["many"]["plan_of_first"]
+            assert first["keys_examined"] == 1
+            stages = first["stages"].split("/")
+            assert "IXSCAN" in stages
+            assert "SORT" not in stages
+            assert each["ratio"]["median"] > 0

@@ -1,0 +1,182 @@
+"""``python -m examples.flights`` from outside: what it prints, how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pymongo import MongoClient
+
+from examples.flights.report import what_is_missing
+
+ROOT = Path(__file__).parents[2]
+MARK = "FLIGHTS_TEST_RUN"
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start the demo; at the end of the test no process that comes from it may be left."""
+    mark = uuid.uuid4().hex
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: Any, **environment: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in os.environ.items() if name != "MONGOQ_URI"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "examples.flights", *map(str, arguments)],
+            cwd=ROOT,
+            env=kept | {MARK: mark, "COLUMNS": "100"} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 20
+    while left := descendants(mark):
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.1)
+
+
+def descendants(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == code, output
+    return output
+
+
+def proven(output: str) -> tuple[int, int, int]:
+    found = re.search(r"^proven: ([\d,]+) pushed = ([\d,]+) done \+ ([\d,]+) dead$", output, re.MULTILINE)
+    assert found, output
+    pushed, done, dead = (int(number.replace(",", "")) for number in found.groups())
+    return pushed, done, dead
+
+
+@pytest.fixture
+def collection(client: MongoClient[Any], database: str) -> Any:
+    return client[database]["flights"]
+
+
+@pytest.fixture
+def own_uri(uri: str, database: str) -> str:
+    return uri.replace("/?", f"/{database}?")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
+def test_the_whole_demo_on_a_server_of_its_own(start: Start) -> None:
+    output = output_of(start("--rows", 200))
+    pushed, done, dead = proven(output)
+    assert (pushed, done + dead) == (200, 200)
+    assert dead > 0
+    assert f"Spark read {done} of {done} flights in history" in output
+    assert "JetBlue Airways" in output
+    assert "under 10 mph" in output
+    assert re.search(rf"flights\.raw\W+never departed\W+{dead}\b", output)
+    assert len(output.splitlines()) < 80, "a log is for reading"
+    assert "WARN" not in output
+
+
+def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: str) -> None:
+    arguments = "--rows", 300, "--no-spark", "--uri", own_uri
+    first = output_of(start(*arguments))
+    before = list(collection.find({"q": {"$exists": True}}).sort("_id"))
+    second = output_of(start(*arguments))
+    assert proven(first) == proven(second)
+    assert list(collection.find({"q": {"$exists": True}}).sort("_id")) == before
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str) -> None:
+    arguments = "--rows", 1500, "--no-spark", "--uri", own_uri
+    process = start(*arguments)
+    wait_for_work(process, collection)
+    process.kill()
+    process.wait()
+    at_work = {"q": {"$in": ["flights.raw", "flights.checked"]}, "processed": {"$exists": False}}
+    assert collection.count_documents(at_work)
+    assert proven(output_of(start(*arguments)))[0] == 1500
+    assert collection.count_documents({"q": {"$exists": True}}) == 1500
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_puts_everything_down(
+    start: Start, collection: Any, own_uri: str, signum: signal.Signals
+) -> None:
+    process = start("--rows", 100_000, "--no-spark", "--uri", own_uri)
+    wait_for_work(process, collection)
+    process.send_signal(signum)
+    assert "interrupted" in output_of(process, 130)
+    assert collection.count_documents({"reserved": True}) == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signals) -> None:
+    process = start("--rows", 100_000)
+    assert process.stdout is not None
+    assert "loading 100,000 departures" in process.stdout.readline()
+    process.send_signal(signum)
+    process.wait(30)
+
+
+def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
+    arguments = "--rows", 50, "--no-spark", "--keep", tmp_path / "data"
+    assert proven(output_of(start(*arguments))) == proven(output_of(start(*arguments)))
+
+
+@pytest.mark.parametrize("java", ["", "/nowhere"])
+def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp_path: Path, java: str) -> None:
+    output = output_of(start("--rows", 50, "--uri", own_uri, PATH=str(tmp_path), JAVA_HOME=java))
+    assert proven(output)[0] == 50
+    assert "no Spark report, since there is no Java 17 or later" in output
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (("--uri", "nonsense"), "connection string"),
+        (("--rows", "0"), "a whole number from 1 up"),
+        (("--rows", "many"), "a whole number from 1 up"),
+        (("--uri", "mongodb://x", "--keep", "y"), "not allowed with"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tuple[str, ...], told: str) -> None:
+    output = output_of(start(*arguments), 2)
+    assert told in output
+    assert "Traceback" not in output
+
+
+def wait_for_work(process: subprocess.Popen[str], collection: Any) -> None:
+    deadline = time.monotonic() + 60
+    while collection.count_documents({"processed": {"$exists": True}}) < 50:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)

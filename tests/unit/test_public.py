@@ -1,0 +1,190 @@
+"""The public face: exported names, errors that travel, a sync shell that is not stale, and the types callers see."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from scripts import unasync
+
+ROOT = Path(__file__).parents[2]
+ID = ObjectId()
+
+ERRORS = [
+    mongoq.ArgumentInvalid("delay", "cannot be negative"),
+    mongoq.QueueNameInvalid("queue", "empty"),
+    mongoq.PayloadInvalid("payload.a", "bad", item=None),
+    mongoq.PayloadTooLarge("payload", 5, 4),
+    mongoq.PatchInvalid("patch", "bad"),
+    mongoq.ItemForeign(ID, "a/b", "c/d"),
+    mongoq.ReservationLost(ID, "orders", held_by="h:1:a", held_until=datetime.now(UTC)),
+    mongoq.ReservationLost(ID, "orders", certain=False),
+    mongoq.CollectionSharded("app.mongoq"),
+    mongoq.SchemaTooNew("app.mongoq", 3, 2, 1),
+    mongoq.ServerUnavailable("start one"),
+    mongoq.AuthenticationFailed("check user"),
+    mongoq.TransactionsUnavailable("start a replica set"),
+    mongoq.BrokerClosed(),
+    mongoq.EmbeddedServerUnavailable("install one"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_keeps_its_values_through_pickle(error: mongoq.MongoqError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    for error in ERRORS:
+        assert type(error).__name__ in (mongoq.errors.__doc__ or "")
+
+
+def test_everything_public_is_documented() -> None:
+    for name in mongoq.__all__:
+        value = getattr(mongoq, name)
+        assert name == "__version__" or (inspect.getdoc(value) or "").strip(), name
+    for shell in (mongoq.AsyncBroker, mongoq.AsyncQueue, mongoq.Broker, mongoq.Queue):
+        for name, member in inspect.getmembers(shell):
+            if not name.startswith("_"):
+                assert inspect.getdoc(member), f"{shell.__name__}.{name}"
+
+
+def test_both_shells_have_the_same_methods_and_parameters() -> None:
+    for one, other in [(mongoq.AsyncBroker, mongoq.Broker), (mongoq.AsyncQueue, mongoq.Queue)]:
+        names = {name for name in dir(one) if not name.startswith("_")}
+        assert names == {name for name in dir(other) if not name.startswith("_")}
+        for name in names:
+            ours, theirs = inspect.getattr_static(one, name), inspect.getattr_static(other, name)
+            if inspect.isfunction(ours):
+                assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+
+
+def test_options_are_keyword_only() -> None:
+    for name, member in inspect.getmembers(mongoq.Queue, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        for parameter in inspect.signature(member).parameters.values():
+            if parameter.default is not parameter.empty and (name, parameter.name) not in POSITIONAL:
+                assert parameter.kind is parameter.KEYWORD_ONLY, f"{name}({parameter.name})"
+
+
+POSITIONAL = {("peek", "n"), ("size", "state")}
+
+
+def test_the_sync_shell_is_what_the_asyncio_shell_makes() -> None:
+    assert unasync.stale(ROOT) == []
+
+
+SOURCE = '''"""Awaits: ``await queue.pop()``, ``async with connect_async(uri)``."""
+from mongoq.drive.aio import AioDriver
+
+class AsyncThing:
+    async def run(self) -> AsyncIterator[int]:
+        async with self as thing:
+            async for n in thing:
+                await n
+                yield n
+'''
+
+SYNC = '''"""Awaits: ``queue.pop()``, ``with connect(uri)``."""
+from mongoq.drive.threads import ThreadDriver
+
+class Thing:
+    def run(self) -> Iterator[int]:
+        with self as thing:
+            for n in thing:
+                n
+                yield n
+'''
+
+
+def test_the_translation_drops_async_and_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(unasync.NAMES, "AsyncThing", "Thing")
+    assert unasync.translate(SOURCE) == SYNC
+
+
+@pytest.mark.parametrize("source", ["x: AsyncUnknown\n", "asyncio.gather()\n"])
+def test_what_the_translation_does_not_know_is_an_error(source: str) -> None:
+    with pytest.raises(unasync.Untranslatable):
+        unasync.translate(source)
+
+
+CALLER = """
+from datetime import timedelta
+from pydantic import BaseModel
+import mongoq
+
+class Order(BaseModel):
+    n: int
+
+def use(broker: mongoq.Broker) -> None:
+    typed = broker.queue("orders", model=Order, lease=timedelta(seconds=5), history=60)
+    reveal_type(typed)
+    item = typed.reserve(wait=5)
+    reveal_type(item)
+    if item is not None:
+        reveal_type(item.payload)
+        typed.move(item, "next", patch={"$set": {"a": 1}})
+    reveal_type(broker.queue("orders").pop())
+    with typed.reserved() as held:
+        reveal_type(held)
+    for kept in typed.history():
+        reveal_type(kept.payload)
+
+async def use_async(uri: str) -> None:
+    async with mongoq.connect_async(uri) as broker:
+        reveal_type(broker)
+        async for kept in broker.queue("orders", model=Order).history():
+            reveal_type(kept.payload)
+    reveal_type(await mongoq.connect_async(uri))
+"""
+
+REVEALED = [
+    "mongoq.sync.queue.Queue[caller.Order]",
+    "mongoq.model.item.Item[caller.Order] | None",
+    "caller.Order",
+    "mongoq.model.item.Item[Any] | None",
+    "mongoq.model.item.Item[caller.Order] | None",
+    "caller.Order",
+    "mongoq.aio.broker.AsyncBroker",
+    "caller.Order",
+    "mongoq.aio.broker.AsyncBroker",
+]
+
+
+def test_callers_see_the_types_they_expect(tmp_path: Path) -> None:
+    (tmp_path / "caller.py").write_text(CALLER)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path), "caller.py"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={"MYPYPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False
+    )
+    shown = [line.split('"')[1] for line in run.stdout.splitlines() if "Revealed type" in line]
+    assert shown == REVEALED, run.stdout + run.stderr
+    assert "error" not in run.stdout
+
+
+def test_the_core_imports_no_extra() -> None:
+    code = (
+        "import sys, mongoq; "
+        "print([name for name in ('pyspark', 'motor', 'mongomock', 'pyarrow', 'rich', 'mongoq.embedded', "
+        "'mongoq.spark') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_values_given_by_callers_do_not_reach_reprs() -> None:
+    secret: Any = mongoq.connect_async("mongodb://me:hunter2@localhost")
+    assert "hunter2" not in repr(secret)
