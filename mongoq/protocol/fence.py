@@ -83,13 +83,8 @@ def _again(item: Item[Any], command: Command[bool]) -> Flow[bool]:
 def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
     fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
     found: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": fields})
-    held = found is not None and found.get("reserved") and found["when"] > context.broker.clock.now()
-    raise ReservationLost(
-        item.id,
-        item.queue,
-        held_by=found.get("by") if held else None,
-        held_until=found["when"] if held else None,
-    )
+    holder = found if found and found.get("reserved") and found["when"] > context.broker.clock.now() else {}
+    raise ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))
 
 
 def check_owner(context: QueueContext[Any], item: Any) -> None:

@@ -125,7 +125,7 @@ def bury(
 
 def _grave(item: Item[Any], reason: str | None, error: Any, attempts: int, now: datetime) -> dict[str, Any]:
     failure = error_document(error, now)
-    told = reason or (failure and failure["message"]) or BURIED_REASON
+    told = reason or (failure["message"] if failure else "") or BURIED_REASON
     grave = {"origin": origin_document(item, reason=told, attempts=attempts, at=now)}
     return grave | ({"error": failure} if failure else {})
 

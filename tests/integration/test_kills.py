@@ -1,0 +1,119 @@
+"""Producers and workers killed with SIGKILL at random moments; what holds is proven from the database alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+
+ROOT = Path(__file__).parents[2]
+STATION = Path(__file__).with_name("station.py")
+CREW = ("produce", "hop", "hop", "finish", "finish")
+SEED = int(os.environ.get("MONGOQ_SEED", random.randrange(2**32)))
+
+
+class Crew:
+    """The processes, each with a log of what was acknowledged to it."""
+
+    def __init__(self, server: EmbeddedServer, database: str, logs: Path) -> None:
+        self._server, self._database, self._logs = server, database, logs
+        self._chance = random.Random(SEED)
+        self._members = [self._start(role) for role in CREW]
+
+    def _start(self, role: str) -> tuple[str, subprocess.Popen[bytes]]:
+        log = str(self._logs / role)
+        arguments = [role, self._server.uri, self._database, log, str(self._chance.random())]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return role, subprocess.Popen([sys.executable, str(STATION), *arguments], env=environment)
+
+    def kill_one(self) -> None:
+        """Let them work for a moment, kill one, and start another in its place."""
+        time.sleep(self._chance.uniform(0.3, 0.9))
+        place = self._chance.randrange(len(self._members))
+        role, process = self._members[place]
+        _end(process)
+        self._members[place] = self._start(role)
+
+    def end(self) -> None:
+        for _, process in self._members:
+            _end(process)
+
+    def acknowledged(self, role: str) -> list[str]:
+        log = self._logs / role
+        # a process may die in the middle of its last line
+        return [line for line in log.read_text().splitlines() if len(line) == 24] if log.exists() else []
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    ("kills", "crashes"),
+    [
+        pytest.param(15, 1, id="some"),
+        pytest.param(400, 20, id="many", marks=[pytest.mark.prove, pytest.mark.timeout(1200)]),
+    ],
+)
+def test_killed_processes_and_servers_lose_nothing_and_double_nothing(kills: int, crashes: int, tmp_path: Path) -> None:
+    print(f"MONGOQ_SEED={SEED}")
+    with EmbeddedServer(tmp_path / "data") as server:
+        crew = Crew(server, "killed", tmp_path)
+        try:
+            for kill in range(kills):
+                crew.kill_one()
+                if kill % (kills // crashes) == kills // crashes // 2:
+                    crew = _crash(server, crew, tmp_path)
+        finally:
+            crew.end()
+        with MongoClient[Any](server.uri, tz_aware=True) as client:
+            _prove(client["killed"]["mongoq"], crew)
+
+
+def _crash(server: EmbeddedServer, crew: Crew, logs: Path) -> Crew:
+    """Kill mongod, and start it again on the same data with a new crew, since its port is another one."""
+    assert server.pid is not None
+    os.kill(server.pid, 9)
+    crew.end()
+    server.start()
+    return Crew(server, "killed", logs)
+
+
+def _prove(raw: Any, crew: Crew) -> None:
+    pushed, moved, finished = (crew.acknowledged(role) for role in ("produce", "hop", "finish"))
+    assert len(pushed) > 20
+    assert len(finished) > 5
+    stored = {str(document["_id"]): document for document in raw.find({"q": {"$exists": True}})}
+    assert set(pushed) <= set(stored), "an acknowledged push is gone"
+    assert max(Counter(moved).values()) == 1, "an item moved on twice"
+    assert max(Counter(finished).values()) == 1, "an item was finished twice"
+    for id in moved:
+        assert stored[id]["q"] == "b", "an acknowledged move did not last"
+    for id in finished:
+        assert "processed" in stored[id], "an acknowledged commit did not last"
+    for document in stored.values():
+        assert document["payload"]["hops"] == (document["q"] == "b"), "an item was moved other than once"
+    _drain(raw, len(stored))
+
+
+def _drain(raw: Any, everything: int) -> None:
+    """What is left is not stuck: each lease ends, and each item can be brought to its end."""
+    with mongoq.Broker(raw) as broker:
+        first, second = (broker.queue(name, history=3600, max_retries=None) for name in ("a", "b"))
+        while (item := first.reserve(wait=1)) is not None:
+            first.move(item, "b")
+        while (item := second.reserve(wait=1)) is not None:
+            second.commit(item)
+        assert raw.count_documents({"q": "b", "processed": {"$exists": True}}) == everything
