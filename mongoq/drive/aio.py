@@ -12,11 +12,12 @@ from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.disturbance import Disturbance
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
-from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait
+from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait, hands_over
 
 __all__ = ["AioDriver"]
 
 T = TypeVar("T")
+Taken = list[tuple[Command[Any], Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -24,8 +25,8 @@ class AioDriver:
     """Performs the requests of a flow on the running event loop.
 
     Every command runs in a task of the driver's: cancelling one inside PyMongo drops its connection, and a command
-    that was sent may have happened. A cancelled caller leaves at once; its command ends, and what it took is
-    given back.
+    that was sent may have happened. A cancelled caller leaves at once; its command ends, and what it took is given
+    back.
     """
 
     asynchronous = True
@@ -40,19 +41,15 @@ class AioDriver:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
         if self._closed:
             raise BrokerClosed
+        taken: Taken = []
         try:
-            request = next(flow)
-            while True:
-                try:
-                    reply = await self._perform(request)
-                except Exception as error:
-                    request = flow.throw(self._translated(error))
-                else:
-                    request = flow.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        except Interruption as unhandled:
-            raise unhandled.cause from None
+            return await self._run(flow, taken)
+        except BaseException as error:
+            if taken and not hands_over(error):
+                undoing = self._own(self._undo(*taken[-1]))
+                if isinstance(error, Exception):
+                    await asyncio.shield(undoing)
+            raise
         finally:
             flow.close()
 
@@ -72,24 +69,66 @@ class AioDriver:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _run(self, flow: Flow[T], taken: Taken) -> T:
+        try:
+            request = next(flow)
+            while True:
+                try:
+                    reply = await self._perform(request, taken)
+                except Exception as error:
+                    request = flow.throw(self._translated(error))
+                else:
+                    request = flow.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        except Interruption as unhandled:
+            raise unhandled.cause from None
+
     def _translated(self, error: Exception) -> Exception:
         known = interruption(error)
         if isinstance(known, ReplyLost):
             self._disturbance.tell()
         return known or error
 
-    async def _perform(self, request: Request) -> Any:
+    async def _perform(self, request: Request, taken: Taken) -> Any:
         if isinstance(request, Wait):
             await asyncio.sleep(request.seconds)
             return None
         self._disturbance.look()
-        task = self._own(self._send(request))
-        try:
-            reply = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._own(self._give_back(request, task))
-            raise
+        reply = await self._sent(request, taken)
+        if request.undo is not None:
+            taken.append((request, reply))
         return request.parse(reply)
+
+    async def _sent(self, command: Command[Any], taken: Taken) -> Any:
+        """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
+        waiter = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._answer(command, waiter))
+        self._tasks.add(task)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if command.undo is not None:
+                taken.clear()  # this command's own undo gives back all that the flow had taken
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._own(self._undo(command, waiter.result()))  # it came in the moment of the cancellation
+            raise
+
+    async def _answer(self, command: Command[Any], waiter: asyncio.Future[Any]) -> None:
+        try:
+            reply = await self._send(command)
+            if waiter.cancelled():
+                await self._undo(command, reply)
+            else:
+                waiter.set_result(reply)
+        except Exception as error:
+            if waiter.cancelled():
+                logger.debug("a command whose caller was cancelled failed: %r", error)
+            else:
+                waiter.set_exception(error)
+        finally:
+            waiter.cancel()  # nothing, unless this task was cancelled itself, at the end of the loop
+            self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]  # this is a task
 
     async def _send(self, command: Command[Any]) -> Any:
         target = self._backend.targets[command.target]
@@ -98,13 +137,11 @@ class AioDriver:
             reply = await reply
         return await reply.to_list(None) if command.method in ("find", "aggregate") else reply
 
-    async def _give_back(self, command: Command[Any], task: asyncio.Task[Any]) -> None:
-        """Undo what a command took for a caller that has gone."""
+    async def _undo(self, command: Command[Any], reply: Any) -> None:
+        """Give back what a command took for a caller that has gone."""
         try:
-            reply = await task
             back = command.undo(reply) if command.undo is not None else None
             if back is not None:
                 await self._send(back)
         except Exception as error:
-            log = logger.debug if command.undo is None else logger.warning
-            log("a command whose caller was cancelled failed, or its item could not be given back: %r", error)
+            logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import Any, TypeVar
 
 from mongoq.drive.backends import Backend, interruption
+from mongoq.drive.deferral import deferred_signals, on_main_thread
 from mongoq.drive.disturbance import Disturbance
-from mongoq.drive.shield import Shield
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
-from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait
+from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait, hands_over
 
 __all__ = ["ThreadDriver"]
 
 T = TypeVar("T")
+Taken = list[tuple[Command[Any], Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
 class ThreadDriver:
     """Performs the requests of a flow in the caller's thread.
 
-    Commands that take something run shielded on the main thread, the only one that a signal interrupts: the
-    command ends on a thread of its own, and what it took is given back before ``KeyboardInterrupt`` goes on. The
-    same holds for an interrupt between the reply and the end of the flow.
+    What a command took is given back when the flow does not end well. On the main thread, the only one that a
+    signal interrupts, handlers of signals wait for the reply of such a command.
     """
 
     asynchronous = False
@@ -33,26 +32,31 @@ class ThreadDriver:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._disturbance = Disturbance(backend, clock)
-        self._shield = Shield()
         self._closed = False
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
         if self._closed:
             raise BrokerClosed
-        taken: list[tuple[Command[Any], Any]] = []
+        taken: Taken = []
         try:
             return self._run(flow, taken)
-        except Exception:
-            raise
-        except BaseException:
-            if taken:
+        except BaseException as error:
+            if taken and not hands_over(error):
                 self._undo(*taken[-1])
             raise
         finally:
             flow.close()
 
-    def _run(self, flow: Flow[T], taken: list[tuple[Command[Any], Any]]) -> T:
+    def run_shielded(self, flow: Flow[T]) -> T:
+        """Run a flow; in a thread nobody cancels it."""
+        return self.run(flow)
+
+    def close(self) -> None:
+        """Refuse further flows."""
+        self._closed = True
+
+    def _run(self, flow: Flow[T], taken: Taken) -> T:
         try:
             request = next(flow)
             while True:
@@ -67,34 +71,25 @@ class ThreadDriver:
         except Interruption as unhandled:
             raise unhandled.cause from None
 
-    def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a flow; in a thread nobody cancels it."""
-        return self.run(flow)
-
-    def close(self) -> None:
-        """Refuse further flows, and end the shield's thread."""
-        self._closed = True
-        self._shield.close()
-
     def _translated(self, error: Exception) -> Exception:
         known = interruption(error)
         if isinstance(known, ReplyLost):
             self._disturbance.tell()
         return known or error
 
-    def _perform(self, request: Request, taken: list[tuple[Command[Any], Any]]) -> Any:
+    def _perform(self, request: Request, taken: Taken) -> Any:
         if isinstance(request, Wait):
             time.sleep(request.seconds)
             return None
         self._disturbance.look()
         if request.undo is None:
             return request.parse(self._send(request))
-        if threading.current_thread() is threading.main_thread():
-            reply = self._shield.run(lambda: self._send(request), lambda reply: self._undo(request, reply))
+        if on_main_thread():
+            with deferred_signals():
+                taken.append((request, self._send(request)))
         else:
-            reply = self._send(request)
-        taken.append((request, reply))
-        return request.parse(reply)
+            taken.append((request, self._send(request)))
+        return request.parse(taken[-1][1])
 
     def _send(self, command: Command[Any]) -> Any:
         target = self._backend.targets[command.target]
@@ -107,5 +102,5 @@ class ThreadDriver:
             return
         try:
             self._send(back)
-        except Exception:
-            logger.exception("an item that an interrupted call had taken could not be given back")
+        except Exception as error:
+            logger.warning("an item that a failed call had taken could not be given back: %r", error)

@@ -21,6 +21,7 @@ __all__ = [
     "Request",
     "Target",
     "Wait",
+    "hands_over",
 ]
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Command(Generic[T]):
         arguments: its keyword arguments.
         parse: makes the result of the reply. ``find`` and ``aggregate`` reply with a list.
         undo: given the reply, the command that gives back what this one took, or ``None`` when it took nothing;
-            run by the driver when the caller has gone before the reply came.
+            run by the driver when the caller has gone before the reply came, or when the flow fails later.
         target: what the method is called on.
     """
 
@@ -89,6 +90,11 @@ class ReplyLost(Interruption):
 
 class Duplicate(Interruption):
     """A unique index, or ``_id``, refused the write."""
+
+
+def hands_over(error: BaseException) -> bool:
+    """Say whether an error gives the caller the item that was claimed, so that it must not be given back."""
+    return getattr(error, "item", None) is not None
 
 
 class Refused(Interruption):
