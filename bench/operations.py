@@ -108,7 +108,7 @@ class Seed:
         """Return the items that ``reserve`` would have returned for the envelopes."""
         now = datetime.now(UTC)
         namespace = self._collection.full_name
-        items = [read_item(each, each["payload"], now=now, namespace=namespace) for each in documents]
+        items = [read_item(each, now=now, namespace=namespace) for each in documents]
         return [replace(item, due=now - MINUTE_AGO) for item in items]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
@@ -188,26 +189,25 @@ def _session(folder: Path, log: Path) -> Iterator[SparkSession]:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(_search_path()),  # Spark reads in Python processes of its own
     }
-    with _stderr_into(log):
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName("flights")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.local.dir", str(folder))
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.shuffle.partitions", "2")
-            .getOrCreate()
-        )
-    try:
+    with ExitStack() as stack:
+        with _stderr_into(log), _uninterrupted():
+            spark = (
+                SparkSession.builder.master("local[2]")
+                .appName("flights")
+                .config("spark.ui.enabled", "false")
+                .config("spark.ui.showConsoleProgress", "false")
+                .config("spark.driver.bindAddress", "127.0.0.1")
+                .config("spark.driver.host", "127.0.0.1")
+                .config("spark.local.dir", str(folder))
+                .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+                .config("spark.sql.session.timeZone", "UTC")
+                .config("spark.sql.shuffle.partitions", "2")
+                .getOrCreate()
+            )
+            stack.callback(_stop, spark)
         spark.sparkContext.setLogLevel("ERROR")
         mongoq.spark.register(spark)
         yield spark
-    finally:
-        _stop(spark)
 
 
 def _search_path() -> list[str]:
@@ -237,3 +237,18 @@ def _stderr_into(log: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the end of the block: PySpark, interrupted as it starts, leaves a JVM behind."""
+    held: list[int] = []
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(each, lambda number, _frame: held.append(number)) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+    if held:
+        raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from mongoq.drive.aio import AioDriver
 from mongoq.drive.backends import open_backend
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
-from mongoq.model.codec import Codec
+from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_settings
 from mongoq.protocol import control, read
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -52,7 +52,7 @@ class AsyncBroker:
         backend = open_backend(collection, asynchronous=AioDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = AioDriver(backend, own_clock)
-        self._context = BrokerContext(backend.namespace, own_clock, backend.options, backend.serverless)
+        self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         self._on_close = on_close
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class AsyncBroker:
             ArgumentInvalid: another option cannot be used; it is named.
         """
         settings = queue_settings(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
-        codec: Codec[Any] = Codec(self._context.options, model)
+        codec: Codec[Any] = Codec(self._context.encoding, model)
         return AsyncQueue(self._driver, QueueContext(self._context, settings, codec))
 
     async def queues(self) -> list[str]:

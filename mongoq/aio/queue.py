@@ -65,7 +65,7 @@ class AsyncQueue(Generic[M]):
             ArgumentInvalid: this queue has none, being a dead queue itself.
         """
         settings = queue_settings(move.dead_queue(self._context), dead=None)
-        codec: Codec[Any] = Codec(self._context.broker.options)
+        codec: Codec[Any] = Codec(self._context.broker.encoding)
         return AsyncQueue(self._driver, QueueContext(self._context.broker, settings, codec))
 
     async def push(
@@ -283,7 +283,7 @@ class AsyncQueue(Generic[M]):
             move.check_destination(self._context, to._context)
             return to._context
         settings = queue_settings(queue_name(to, "to"), dead=None)
-        return QueueContext(broker, settings, Codec(broker.options))
+        return QueueContext(broker, settings, Codec(broker.encoding))
 
     async def bury(
         self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None

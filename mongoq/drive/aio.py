@@ -128,7 +128,7 @@ class AioDriver:
                 waiter.set_exception(error)
         finally:
             waiter.cancel()  # nothing, unless this task was cancelled itself, at the end of the loop
-            self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]  # this is a task
+            self._tasks.discard(asyncio.current_task())
 
     async def _send(self, command: Command[Any]) -> Any:
         target = self._backend.targets[command.target]

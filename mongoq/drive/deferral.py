@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # the C functions behind ``signal``: the wrappers make enums of all numbers, and cost more than the rest of this file
-import _signal
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable, Iterator

@@ -45,14 +45,16 @@ class Clock(Protocol):
 
 
 def _from_milliseconds(value: float) -> datetime:
-    return EPOCH + timedelta(milliseconds=math.floor(value))
+    seconds, milliseconds = divmod(int(value), 1000)
+    return EPOCH + timedelta(0, seconds, milliseconds * 1000)
+
+
+_LOCAL = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def local_seconds() -> float:
     """Return seconds of a clock that goes on while the machine sleeps, where there is one."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    return time.monotonic() if _LOCAL is None else time.clock_gettime(_LOCAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 import bson
+from bson import Decimal128, Int64, ObjectId
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
@@ -21,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.typed import TypedValues
 
-__all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "check", "codec_options", "encode"]
+__all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
 
 SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 """Bytes of an item as it is pushed. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
@@ -57,21 +59,32 @@ class _Refusal(Exception):
         return root + "".join(reversed(self.steps))
 
 
-def encode(name: str, value: Any, options: Options, *, limit: int) -> Any:
-    """Check, encode and measure a value, and return it in the form that travels as those very bytes.
+class Encoding:
+    """How values become BSON under a collection's codec options."""
 
-    Raises:
-        PayloadInvalid: BSON cannot hold it, or would give it back as something else; names where.
-        PayloadTooLarge: more than ``limit`` bytes.
-    """
-    document = {name: check(value, name)}
-    try:
-        raw = bson.encode(document, codec_options=options)
-    except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
-        raise _culprit(name, value, options, error) from error
-    if len(raw) > limit:
-        raise PayloadTooLarge(name, len(raw), limit)
-    return RawBSONDocument(raw, options.with_options(document_class=RawBSONDocument))[name]
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._raw = options.with_options(document_class=RawBSONDocument)
+
+    def encode(self, name: str, value: Any, *, limit: int) -> Any:
+        """Check, encode and measure a value, and return it in the form that travels as those very bytes.
+
+        Raises:
+            PayloadInvalid: BSON cannot hold it, or would give it back as something else; names where.
+            PayloadTooLarge: more than ``limit`` bytes.
+        """
+        check(value, name)
+        try:
+            raw = bson.encode({name: value}, codec_options=self.options)
+        except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
+            raise _culprit(name, value, self.options, error) from error
+        if len(raw) > limit:
+            raise PayloadTooLarge(name, len(raw), limit)
+        return RawBSONDocument(raw, self._raw)[name]
+
+    def size(self, document: Mapping[str, Any]) -> int:
+        """Return the bytes of a document that was made of encoded values."""
+        return len(bson.encode(document, codec_options=self.options))
 
 
 def _culprit(path: str, value: Any, options: Options, error: Exception) -> PayloadInvalid:
@@ -104,16 +117,19 @@ def _problem(value: Any, error: Exception) -> str:
     )
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None), bytes, ObjectId, UUID, Int64, Decimal128})
+"""Types, by identity, that need no look; what is not among them may still be fine."""
+
+
 def _check(value: Any, depth: int) -> None:
     """Refuse what BSON takes and gives back as something else."""
-    if isinstance(value, str | bool | int | float | None):
-        return
     if isinstance(value, Mapping):
         _check_document(value, depth)
     elif isinstance(value, list | tuple):
         _check_depth(depth)
         for place, part in enumerate(value):
-            _step(f"[{place}]", part, depth)
+            if type(part) not in _PLAIN:
+                _step(f"[{place}]", part, depth)
     elif isinstance(value, datetime) and value.utcoffset() is None:
         raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
     elif isinstance(value, re.Pattern):
@@ -127,7 +143,8 @@ def _check_document(value: Mapping[Any, Any], depth: int) -> None:
     for key, part in value.items():
         if not isinstance(key, str):
             raise _Refusal(f"keys are strings, not {type(key).__name__}: {key!r}")
-        _step(f".{key}", part, depth)
+        if type(part) not in _PLAIN:
+            _step(f".{key}", part, depth)
 
 
 def _check_depth(depth: int) -> None:
@@ -158,8 +175,8 @@ class Codec(Generic[M]):
     A typed payload is validated, dumped and checked on the way in, and validated on the way out.
     """
 
-    def __init__(self, options: Options, model: Any = None) -> None:
-        self._options = options
+    def __init__(self, encoding: Encoding, model: Any = None) -> None:
+        self._encoding = encoding
         self._typed: TypedValues[M] | None = None if model is None else TypedValues(_adapter(model))
 
     def encode(self, payload: Any) -> Any:
@@ -169,7 +186,7 @@ class Codec(Generic[M]):
             PayloadInvalid: the model refuses it, or BSON cannot give it back equal.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        return encode("payload", self._dumped(payload), self._options, limit=SIZE_LIMIT)
+        return self._encoding.encode("payload", self._dumped(payload), limit=SIZE_LIMIT)
 
     def _dumped(self, payload: Any) -> Any:
         if self._typed is not None:

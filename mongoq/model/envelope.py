@@ -66,16 +66,19 @@ def state_of(document: Document, now: datetime) -> State:
     return "ready" if due else "scheduled"
 
 
-def read_item(document: Document, payload: Any, *, now: datetime, namespace: str) -> Item[Any]:
-    """Return the item that an envelope holds, with its payload already decoded."""
+def read_item(document: Document, *, now: datetime, namespace: str, due: datetime | None = None) -> Item[Any]:
+    """Return the item that an envelope holds, with its payload as it is stored.
+
+    ``due`` is when it became eligible, where the caller knows it from before the claim.
+    """
     reserved = bool(document.get("reserved"))
     when = document.get("when")
     return Item(
         id=document["_id"],
         queue=document["q"],
-        payload=payload,
+        payload=document.get("payload"),
         state=state_of(document, now),
-        due=None if reserved else when,
+        due=due if due is not None or reserved else when,
         lease_until=when if reserved else None,
         priority=document.get("priority", 0),
         attempts=document.get("attempts", 0),

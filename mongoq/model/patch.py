@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mongoq.errors import PatchInvalid
-from mongoq.model.codec import SIZE_LIMIT, Options, encode
+from mongoq.model.codec import SIZE_LIMIT, Encoding
 
 __all__ = ["OPERATORS", "patch_update"]
 
@@ -31,12 +31,12 @@ _LITERAL_APPEND = ("$push", "$addToSet")
 _NUMERIC = ("$inc", "$mul")
 
 
-def patch_update(patch: Any, options: Options, argument: str = "patch") -> dict[str, dict[str, Any]]:
+def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dict[str, dict[str, Any]]:
     """Return the update operators of a patch, with every path prefixed by ``payload.``.
 
     Args:
         patch: a document of operators such as ``{"$set": {"carrier.name": "Delta"}, "$inc": {"hops": 1}}``.
-        options: how BSON is encoded.
+        encoding: how values become BSON.
         argument: the name to use in errors.
 
     Raises:
@@ -52,7 +52,7 @@ def patch_update(patch: Any, options: Options, argument: str = "patch") -> dict[
         if not isinstance(fields, Mapping) or not fields:
             raise PatchInvalid(f"{argument}.{operator}", "a non-empty document of paths and values")
         update[operator] = {
-            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", options)
+            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", encoding)
             for path, value in fields.items()
         }
     return update
@@ -69,7 +69,7 @@ def _path(path: Any, argument: str) -> str:
     return f"payload.{path}"
 
 
-def _operand(operator: str, value: Any, where: str, options: Options) -> Any:
+def _operand(operator: str, value: Any, where: str, encoding: Encoding) -> Any:
     if operator == "$unset":
         return ""
     if operator == "$rename":
@@ -80,7 +80,7 @@ def _operand(operator: str, value: Any, where: str, options: Options) -> Any:
         raise PatchInvalid(where, "a list of the values to remove")
     if operator in _NUMERIC and not _is_number(value):
         raise PatchInvalid(where, f"a number, not {type(value).__name__}")
-    literal = encode(where, value, options, limit=SIZE_LIMIT)
+    literal = encoding.encode(where, value, limit=SIZE_LIMIT)
     return {"$each": [literal]} if operator in _LITERAL_APPEND else literal
 
 

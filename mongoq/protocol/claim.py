@@ -7,7 +7,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -78,7 +77,7 @@ def _reserve_now(context: QueueContext[M], lease: timedelta, on_invalid: OnInval
         if (yield from _buried_if_exhausted(context, claimed)):
             continue
         try:
-            return replace(claimed, payload=context.codec.load(claimed.payload))
+            return context.decoded(claimed)
         except PayloadInvalid as invalid:
             burial = partial(_bury_claimed, context, claimed, INVALID_REASON, invalid, claimed.attempts)
             yield from _refuse_or_bury(context, claimed, invalid, on_invalid, burial)
@@ -109,7 +108,7 @@ def _claim(context: QueueContext[M], lease: timedelta) -> Flow[Item[Any] | None]
     if before is None:
         return None
     after = {**before, **mine, "attempts": before.get("attempts", 0) + 1}
-    return replace(context.raw_item(after, now), due=before["when"])
+    return context.raw_item(after, now, due=before["when"])
 
 
 def _unclaim(before: Document, token: ObjectId) -> Command[Any]:
@@ -169,7 +168,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
         if popped is None:
             return None
         try:
-            return replace(popped, payload=context.codec.load(popped.payload))
+            return context.decoded(popped)
         except PayloadInvalid as error:
             burial = partial(_bury_popped, context, popped, error)
             yield from _refuse_or_bury(context, popped, error, on_invalid, burial)
@@ -259,16 +258,15 @@ def _keep_as_long_as_its_id(before: Document, token: ObjectId, now: datetime, hi
 
 
 def _popped_item(context: QueueContext[Any], before: Document, now: datetime) -> Item[Any]:
-    return replace(
-        context.raw_item(before, now),
-        state="processed",
-        due=before["when"],
-        lease_until=None,
-        token=None,
-        attempts=before.get("attempts", 0) + 1,
-        by=str(context.broker.identity),
-        processed=now,
-    )
+    popped = {
+        **before,
+        "reserved": False,
+        "token": None,
+        "attempts": before.get("attempts", 0) + 1,
+        "by": str(context.broker.identity),
+        "processed": now,
+    }
+    return context.raw_item(popped, now, due=before["when"])
 
 
 def _bury_popped(context: QueueContext[Any], item: Item[Any], error: PayloadInvalid) -> Flow[None]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
 from mongoq.model.clock import Clock
-from mongoq.model.codec import Codec, Options
+from mongoq.model.codec import Codec, Encoding
 from mongoq.model.envelope import Document, read_item
 from mongoq.model.identity import Identity
 from mongoq.model.item import Item
@@ -44,7 +44,7 @@ class BrokerContext:
     Attributes:
         namespace: ``database.collection``.
         clock: the server's clock.
-        options: how BSON is encoded and decoded.
+        encoding: how values become BSON.
         serverless: a collection without a server behind it (mongomock): no ``hello``, no partial indexes.
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
@@ -54,7 +54,7 @@ class BrokerContext:
 
     namespace: str
     clock: Clock
-    options: Options
+    encoding: Encoding
     serverless: bool = False
     identity: Identity = field(default_factory=Identity)
     checked: bool = False
@@ -80,10 +80,11 @@ class QueueContext(Generic[M]):
         """The queue's name."""
         return self.settings.name
 
-    def item(self, document: Document, now: datetime) -> Item[M]:
-        """Return the item in an envelope; raises ``PayloadInvalid`` when its payload does not fit the model."""
-        return read_item(document, self.codec.load(document.get("payload")), now=now, namespace=self.broker.namespace)
+    def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
+        """Return the item in an envelope, with its payload as it is stored."""
+        return read_item(document, now=now, namespace=self.broker.namespace, due=due)
 
-    def raw_item(self, document: Document, now: datetime) -> Item[Any]:
-        """Return the item with its payload as it is stored."""
-        return read_item(document, document.get("payload"), now=now, namespace=self.broker.namespace)
+    def decoded(self, item: Item[Any]) -> Item[M]:
+        """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
+        payload = self.codec.load(item.payload)
+        return item if payload is item.payload else replace(item, payload=payload)

@@ -73,4 +73,5 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     if len(found) == wanted.page:
         last = found[-1]
         rest = Range(last["processed"], wanted.until, last["_id"], wanted.page)
-    return Page([read(context, document) for document in found], rest)
+    now = context.broker.clock.now()
+    return Page([read(context, document, now) for document in found], rest)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import bson
-
 from mongoq.errors import ArgumentInvalid, PatchInvalid, PayloadTooLarge, ReservationLost
 from mongoq.model.arguments import Duration, text
 from mongoq.model.arguments import priority as checked_priority
@@ -52,8 +50,8 @@ def move(
     if priority is not None:
         changes["priority"] = checked_priority(priority)
     if replace_headers and headers:
-        changes["headers"] = checked_headers(headers, context.broker.options)
-    patched = {} if patch is None else patch_update(patch, context.broker.options)
+        changes["headers"] = checked_headers(headers, context.broker.encoding)
+    patched = {} if patch is None else patch_update(patch, context.broker.encoding)
     check_due(delay, when)
     yield from begin(context, item)
     changes["when"] = due(context.broker.clock, delay, when)
@@ -84,7 +82,7 @@ def _patching(
     when: datetime,
 ) -> Flow[None]:
     """Send a patch that leaves the item small enough to be claimed again."""
-    size = len(bson.encode(patched, codec_options=context.broker.options))
+    size = context.broker.encoding.size(patched)
     if not context.broker.serverless:
         room = {"$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, PATCHED_LIMIT - size]}}
         command = replace(command, arguments={**command.arguments, "filter": command.arguments["filter"] | room})

@@ -12,7 +12,7 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, duration, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.clock import Clock
-from mongoq.model.codec import HEADERS_LIMIT, Options, encode
+from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.envelope import new_envelope
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
@@ -37,7 +37,7 @@ def push(
 ) -> Flow[ObjectId]:
     """Insert one item and return its id; the same ``id`` again, while it is remembered, inserts nothing."""
     value = context.codec.encode(payload)
-    headers = checked_headers(headers, context.broker.options)
+    headers = checked_headers(headers, context.broker.encoding)
     priority = checked_priority(priority)
     given = None if id is None else object_id(id)
     remember = duration(once, "once", zero=False)
@@ -89,10 +89,10 @@ def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime
     return clock.now() + length if length else clock.stamp()
 
 
-def checked_headers(headers: Mapping[str, Any] | None, options: Options) -> Any:
+def checked_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
     """Return the headers in the form to send; raises ``PayloadInvalid`` or ``PayloadTooLarge``."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
         raise PayloadInvalid("headers", f"a document, not {type(headers).__name__}")
-    return encode("headers", headers, options, limit=HEADERS_LIMIT)
+    return encoding.encode("headers", headers, limit=HEADERS_LIMIT)

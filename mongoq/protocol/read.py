@@ -56,15 +56,14 @@ def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> 
     return {"q": queue, "when": due, "reserved": state in ("reserved", "expired")}
 
 
-def read(context: QueueContext[M], document: Document) -> Item[M]:
+def read(context: QueueContext[M], document: Document, now: datetime) -> Item[M]:
     """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
-    now = context.broker.clock.now()
+    item = context.raw_item(document, now)
     try:
-        return context.item(document, now)
+        return context.decoded(item)
     except PayloadInvalid as invalid:
-        raw = context.raw_item(document, now)
-        hint = f"{invalid.problem} (item {raw.id}); a queue handle without a model shows it as it is"
-        raise PayloadInvalid(invalid.path, hint, item=raw) from invalid
+        hint = f"{invalid.problem} (item {item.id}); a queue handle without a model shows it as it is"
+        raise PayloadInvalid(invalid.path, hint, item=item) from invalid
 
 
 def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
@@ -72,17 +71,17 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
     yield from ready(context.broker, write=False)
     document: Any = yield from Command("find_one", {"filter": filter})
-    return None if document is None else read(context, document)
+    return None if document is None else read(context, document, context.broker.clock.now())
 
 
 def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:
     """Read the first ``n`` items of a state in the order of claims (``find`` over the index)."""
     count(n, "n")
     yield from ready(context.broker, write=False)
-    filter = in_state(context.name, state, context.broker.clock.now())
+    now = context.broker.clock.now()
     sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
-    found: Any = yield from Command("find", {"filter": filter, "sort": sort, "limit": n})
-    return [read(context, document) for document in found]
+    command: Command[Any] = Command("find", {"filter": in_state(context.name, state, now), "sort": sort, "limit": n})
+    return [read(context, document, now) for document in (yield from command)]
 
 
 def size(context: QueueContext[Any], state: Selection) -> Flow[int]:

@@ -66,7 +66,7 @@ class Queue(Generic[M]):
             ArgumentInvalid: this queue has none, being a dead queue itself.
         """
         settings = queue_settings(move.dead_queue(self._context), dead=None)
-        codec: Codec[Any] = Codec(self._context.broker.options)
+        codec: Codec[Any] = Codec(self._context.broker.encoding)
         return Queue(self._driver, QueueContext(self._context.broker, settings, codec))
 
     def push(
@@ -284,7 +284,7 @@ class Queue(Generic[M]):
             move.check_destination(self._context, to._context)
             return to._context
         settings = queue_settings(queue_name(to, "to"), dead=None)
-        return QueueContext(broker, settings, Codec(broker.options))
+        return QueueContext(broker, settings, Codec(broker.encoding))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).

@@ -37,7 +37,8 @@ class Block:
         with redirect_stdout(printed):
             exec(compile(code, self.page, "exec", dont_inherit=True), namespace)
         if self.output is not None:
-            assert printed.getvalue().strip() == self.output.strip(), f"{self.page}:{self.line}"
+            given = printed.getvalue().strip()
+            assert given == self.output.strip(), f"{self.page}:{self.line} prints\n{given}"
 
 
 def blocks(page: str) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.clock import VirtualClock
-from mongoq.model.codec import Codec, codec_options
+from mongoq.model.codec import Codec, Encoding, codec_options
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_settings
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -25,9 +25,9 @@ LOST = ReplyLost(ConnectionError("the connection broke"))
 
 def context(name: str = "orders", *, model: Any = None, **options: Any) -> QueueContext[Any]:
     """A queue whose broker has been made ready, on a clock that stands still."""
-    broker = BrokerContext("app.mongoq", VirtualClock(NOW), codec_options(), checked=True, indexed=True)
+    broker = BrokerContext("app.mongoq", VirtualClock(NOW), Encoding(codec_options()), checked=True, indexed=True)
     broker.pause_mark(name).put(False)
-    return QueueContext(broker, queue_settings(name, **options), Codec(broker.options, model))
+    return QueueContext(broker, queue_settings(name, **options), Codec(broker.encoding, model))
 
 
 def reserved_item(**changes: Any) -> Item[Any]:

@@ -1,0 +1,141 @@
+"""What the pages show is run, what they name exists, and the built site keeps to itself."""
+
+from __future__ import annotations
+
+import html.parser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import mongoq
+from tests.docs import blocks
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+README_URI = "mongodb://localhost:27017/app"
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+
+
+def test_the_readme_runs(uri: str, database: str) -> None:
+    own = urlsplit(uri)._replace(path=f"/{database}").geturl()
+    blocks.run("README.md", spark=False, replacements={README_URI: own})
+
+
+def test_the_tutorial_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    blocks.run("docs/tutorial.md", spark=False)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_tutorial_runs_with_spark() -> None:
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.docs.blocks", "docs/tutorial.md"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_what_is_run_is_not_little(page: str) -> None:
+    """A fence that the expression does not find would be a block that nobody runs."""
+    found = list(blocks.blocks(page))
+    text = (ROOT / page).read_text()
+    assert len(found) == len(re.findall(r"^```python$", text, re.MULTILINE)) >= 2
+    assert sum(block.output is not None for block in found) >= len(found) // 2
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_links_outside_the_site_lead_somewhere(page: str) -> None:
+    for found in LINK.finditer((ROOT / page).read_text()):
+        target = urlsplit(found["target"])
+        if not target.scheme:
+            path = ROOT / target.path
+            assert path.exists(), target.path
+            assert not target.fragment or f"## {target.fragment.replace('-', ' ')}" in path.read_text().lower()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    for name in mongoq.__all__:
+        assert re.search(rf"(^::: mongoq\.|heading: mongoq\.|`mongoq\.){name}\b", text, re.MULTILINE), name
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"\bmake ([a-z-]+)\b(?=[`\n)])", page.read_text()))
+        assert named <= targets, page.name
+
+
+class Loads(html.parser.HTMLParser):
+    """Collects the anchors of a page, and what its reader's browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors.add(given.get("id", ""))
+        if LOADS.get(tag) in given and given.get("rel") not in ("canonical", "alternate"):
+            self.fetched.append(given[LOADS[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loads]:
+    """The documentation as it is built, strictly, page by page."""
+    folder = tmp_path_factory.mktemp("site")
+    build = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert build.returncode == 0, build.stdout + build.stderr
+    pages = {}
+    for path in folder.rglob("*.html"):
+        pages[str(path.relative_to(folder).parent)] = page = Loads()
+        page.feed(path.read_text())
+    return pages
+
+
+def test_the_reference_holds_every_public_name(site: dict[str, Loads]) -> None:
+    anchors = site["reference"].anchors
+    for name in mongoq.__all__:
+        if name not in ("__version__", "connect"):
+            assert f"mongoq.{name}" in anchors
+    assert "mongoq.connect.connect" in anchors
+    assert {"mongoq.Queue.reserve", "mongoq.AsyncQueue.reserve", "mongoq.embedded.EmbeddedServer"} <= anchors
+
+
+def test_a_page_asks_no_other_host_for_anything(site: dict[str, Loads]) -> None:
+    assert {"tutorial", "envelope", "payloads", "spark", "reference"} <= set(site)
+    for name, page in site.items():
+        assert page.fetched, name
+        for target in page.fetched:
+            assert not urlsplit(target).netloc, f"{name}: {target}"
+
+
+def test_the_picture_of_the_states_is_on_its_page(site: dict[str, Loads]) -> None:
+    assert any(target.endswith("img/states.svg") for target in site["envelope"].fetched)
