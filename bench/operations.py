@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ from bson import ObjectId
 from pymongo.collection import Collection
 
 from bench.bare import LEASE
-from mongoq import Item
-from mongoq.model.envelope import new_envelope, read_item
+from mongoq.model.envelope import new_envelope
+from mongoq.model.item import Item
 
 __all__ = ["CALLS", "OPERATIONS", "PAYLOAD_BYTES", "WORKER", "Operation", "Seed", "payload"]
 
@@ -108,8 +108,7 @@ class Seed:
         """Return the items that ``reserve`` would have returned for the envelopes."""
         now = datetime.now(UTC)
         namespace = self._collection.full_name
-        items = [read_item(each, now=now, namespace=namespace) for each in documents]
-        return [replace(item, due=now - MINUTE_AGO) for item in items]
+        return [Item(each, each["payload"], now, namespace, now - MINUTE_AGO) for each in documents]
 
 
 def _envelope(queue: str, when: datetime) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from mongoq.aio import AsyncBroker, AsyncQueue
-from mongoq.connect import connect, connect_async
+from mongoq.connection import connect, connect_async
 from mongoq.errors import (
     ArgumentInvalid,
     AuthenticationFailed,
@@ -20,7 +20,6 @@ from mongoq.errors import (
     ReservationLost,
     SchemaTooNew,
     ServerUnavailable,
-    TransactionsUnavailable,
 )
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Failure, Item, Origin
@@ -56,7 +55,6 @@ __all__ = [
     "ReservationLost",
     "SchemaTooNew",
     "ServerUnavailable",
-    "TransactionsUnavailable",
     "VirtualClock",
     "__version__",
     "connect",

@@ -1,23 +1,22 @@
 """Everything mongoq raises on its own account.
 
-::
-
-    MongoqError
-    ├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
-    │   ├── QueueNameInvalid                a queue name that cannot be stored
-    │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
-    │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
-    │   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
-    ├── ItemForeign                         an item settled through a handle that does not own it
-    ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
-    ├── CollectionUnsuitable                a collection that mongoq cannot work on
-    │   ├── CollectionSharded
-    │   └── SchemaTooNew                    written by a later mongoq
-    ├── ServerUnavailable                   ``connect`` found no usable server
-    │   └── AuthenticationFailed
-    ├── TransactionsUnavailable             a replica set is needed, and this is none
-    ├── BrokerClosed                        used after ``close``
-    └── EmbeddedServerUnavailable           the private mongod cannot be started
+```text
+MongoqError
+├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
+│   ├── QueueNameInvalid                a queue name that cannot be stored
+│   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
+│   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
+│   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
+├── ItemForeign                         an item settled through a handle that does not own it
+├── ReservationLost                     the fence: somebody else holds, or has settled, the item
+├── CollectionUnsuitable                a collection that mongoq cannot work on
+│   ├── CollectionSharded
+│   └── SchemaTooNew                    written by a later mongoq
+├── ServerUnavailable                   ``connect`` found no usable server
+│   └── AuthenticationFailed
+├── BrokerClosed                        used after ``close``
+└── EmbeddedServerUnavailable           the private mongod cannot be started
+```
 
 Errors of the driver (network, authorisation) pass through unwrapped from every operation; only ``connect``
 turns them into a sentence, with the driver's error as ``__cause__``.
@@ -46,7 +45,6 @@ __all__ = [
     "ReservationLost",
     "SchemaTooNew",
     "ServerUnavailable",
-    "TransactionsUnavailable",
 ]
 
 
@@ -234,10 +232,6 @@ class ServerUnavailable(MongoqError):
 
 class AuthenticationFailed(ServerUnavailable):
     """The server refused the credentials, or the user may not use the database."""
-
-
-class TransactionsUnavailable(MongoqError):
-    """Several documents at once need a replica set; one node will do."""
 
 
 class BrokerClosed(MongoqError):

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     console = Console()
-    logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=console, show_path=False)])
+    _log_to(console)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job cleans up as well
     try:
         with _server(options.uri, options.keep) as uri:
@@ -50,6 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DataMissing, mongoq.MongoqError) as error:
         console.print(str(error), style="red", highlight=False)
         return UNUSABLE
+
+
+def _log_to(console: Console) -> None:
+    """Show our warnings among the progress; not those of others, for whom an interrupt is an error."""
+    handler = RichHandler(console=console, show_path=False)
+    handler.addFilter(lambda record: record.name.startswith(("mongoq", "examples")))
+    logging.basicConfig(format="%(message)s", handlers=[handler])
 
 
 def _parser() -> argparse.ArgumentParser:

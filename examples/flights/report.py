@@ -121,8 +121,14 @@ def read_report(uri: str, database: str, collection: str) -> Report:
                 options = {"uri": uri, "database": database, "collection": collection}
                 return _report(_history(spark, options), _dead(spark, options))
         except Exception as error:
-            lines = [*str(error).splitlines()[:3], *log.read_text(errors="replace").splitlines()[-10:]]
-            raise ReportFailed("\n".join(lines)) from error
+            raise ReportFailed(_in_short(str(error), log.read_text(errors="replace"))) from error
+
+
+def _in_short(error: str, log: str) -> str:
+    """Leave out the stack frames, which are indented, and of the log all but its errors."""
+    told = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    logged = [line for line in log.splitlines() if "ERROR" in line or "Error" in line]
+    return "\n".join([*told[:4], *logged[-4:]])
 
 
 def _report(history: DataFrame, dead: DataFrame) -> Report:

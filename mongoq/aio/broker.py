@@ -28,9 +28,11 @@ M = TypeVar("M")
 class AsyncBroker:
     """Many named queues in one MongoDB collection.
 
-    ``mongoq.connect_async`` makes one from a URI. On a collection of your own::
+    ``mongoq.connect_async`` makes one from a URI. On a collection of your own:
 
-        broker = mongoq.AsyncBroker(client["app"]["mongoq"])
+    ```python
+    broker = mongoq.AsyncBroker(client["app"]["mongoq"])
+    ```
 
     The broker derives its own handle from the collection (primary reads, majority writes, aware dates, standard
     UUIDs; other codec options are kept), so yours is not changed. Nothing is sent before the first operation,
@@ -70,7 +72,7 @@ class AsyncBroker:
         name: str,
         *,
         model: type[M] | TypeAdapter[M],
-        lease: Duration | Default = DEFAULT,
+        lease: Duration | None = None,
         history: Duration | None = None,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
@@ -82,7 +84,7 @@ class AsyncBroker:
         name: str,
         *,
         model: None = None,
-        lease: Duration | Default = DEFAULT,
+        lease: Duration | None = None,
         history: Duration | None = None,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
@@ -93,7 +95,7 @@ class AsyncBroker:
         name: str,
         *,
         model: Any = None,
-        lease: Duration | Default = DEFAULT,
+        lease: Duration | None = None,
         history: Duration | None = None,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
@@ -109,7 +111,8 @@ class AsyncBroker:
             max_retries: how many further runs an item gets after the first; then it goes to the dead queue.
                 Default 10; ``None`` for no limit.
             dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures
-                in it stay there. ``None`` for no dead queue and no limit of retries.
+                in it stay there. ``None`` for no dead queue and no limit of retries; what does not
+                fit the model is then raised, since it cannot be buried.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
@@ -120,7 +123,7 @@ class AsyncBroker:
         return AsyncQueue(self._driver, QueueContext(self._context, settings, codec))
 
     async def queues(self) -> list[str]:
-        """Return the names of the queues that hold an item, live or in history, sorted.
+        """Return the names of the queues that hold an item, live or in history, or remember an id; sorted.
 
         Two ``distinct`` commands, each answered from an index in time proportional to the number of queues.
         """

@@ -14,9 +14,10 @@ from mongoq.model.arguments import Duration, queue_name
 from mongoq.model.codec import Codec
 from mongoq.model.item import Item
 from mongoq.model.settings import Default, QueueSettings, queue_settings
-from mongoq.protocol import claim, control, history, move, push, read, settle
+from mongoq.protocol import claim, control, move, push, read, settle
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.history import Range, history_page, history_range
 from mongoq.protocol.read import Counts, Selection
 
 __all__ = ["KEEP", "AsyncQueue"]
@@ -372,7 +373,7 @@ class AsyncQueue(Generic[M]):
         """Ask the server whether the queue is paused (``find`` of a control document)."""
         return await self._driver.run(control.is_paused(self._context))
 
-    async def history(
+    def history(
         self, *, since: datetime | None = None, until: datetime | None = None, page: int = 500
     ) -> AsyncIterator[Item[M]]:
         """Iterate over processed items, oldest first, in pages by key (``find``, majority read concern).
@@ -385,11 +386,15 @@ class AsyncQueue(Generic[M]):
             page: items per command.
 
         Raises:
-            PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
+            ArgumentInvalid: an argument cannot be used; it is named.
+            PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
         """
-        rest: history.Range | None = history.history_range(since, until, page)
+        return self._pages(history_range(since, until, page))
+
+    async def _pages(self, wanted: Range) -> AsyncIterator[Item[M]]:
+        rest: Range | None = wanted
         while rest is not None:
-            found = await self._driver.run(history.history_page(self._context, rest))
+            found = await self._driver.run(history_page(self._context, rest))
             for item in found.items:
                 yield item
             rest = found.rest

@@ -6,12 +6,11 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["deferred_signals", "on_main_thread"]
+__all__ = ["Deferral", "on_main_thread"]
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
@@ -23,29 +22,34 @@ def on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-@contextmanager
-def deferred_signals() -> Iterator[None]:
-    """Let handlers of signals only take note within the block; at its end those that were meant run, and may raise.
+class Deferral:
+    """A block in which handlers of signals only take note; at its end those that were meant run, and may raise.
 
     For the main thread. A signal that comes a second time goes through at once, since the command may hang.
     """
-    handlers: dict[int, Handler] = {}
-    noted: dict[int, FrameType | None] = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if number in noted:
-            handlers[number](number, frame)
-        noted[number] = frame
+    __slots__ = ("_handlers", "_noted")
 
-    try:
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self._noted: dict[int, FrameType | None] = {}
+
+    def __enter__(self) -> None:
+        """Put off the signals that have a handler in Python."""
         for number in _NUMBERS:
             handler = _signal.getsignal(number)
             if callable(handler):
-                handlers[number] = handler
-                _signal.signal(number, note)
-        yield
-    finally:
-        for number, handler in handlers.items():
+                self._handlers[number] = handler
+                _signal.signal(number, self._note)
+
+    def __exit__(self, *error: object) -> None:
+        """Give the signals back to their handlers, and run those that were put off."""
+        for number, handler in self._handlers.items():
             _signal.signal(number, handler)
-        for number, frame in noted.items():
-            handlers[number](number, frame)
+        for number, frame in self._noted.items():
+            self._handlers[number](number, frame)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number in self._noted:
+            self._handlers[number](number, frame)
+        self._noted[number] = frame

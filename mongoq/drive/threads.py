@@ -7,7 +7,7 @@ import time
 from typing import Any, TypeVar
 
 from mongoq.drive.backends import Backend, interruption
-from mongoq.drive.deferral import deferred_signals, on_main_thread
+from mongoq.drive.deferral import Deferral, on_main_thread
 from mongoq.drive.disturbance import Disturbance
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
@@ -85,7 +85,7 @@ class ThreadDriver:
         if request.undo is None:
             return request.parse(self._send(request))
         if on_main_thread():
-            with deferred_signals():
+            with Deferral():
                 taken.append((request, self._send(request)))
         else:
             taken.append((request, self._send(request)))

@@ -17,7 +17,7 @@ _OPLOG_MB = 512  # by default it is 5 % of the free disk, which a demo should no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of :class:`~mongoq.embedded.EmbeddedServer` that shape the server itself.
+    """The options of ``mongoq.embedded.EmbeddedServer`` that shape the server itself.
 
     Raises:
         ArgumentInvalid: one that mongod would refuse.

@@ -26,7 +26,7 @@ class Process:
     """A mongod that ends with this process, however this process ends.
 
     A watchdog in a session of its own is the parent of mongod. If the watchdog is killed, mongod runs on and
-    :meth:`stop` ends it directly; only when the owner is killed as well is it left behind.
+    ``stop`` ends it directly; only when the owner is killed as well is it left behind.
 
     Attributes:
         pid: of mongod; ``None`` until it runs.

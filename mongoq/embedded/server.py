@@ -26,10 +26,10 @@ __all__ = ["EmbeddedServer"]
 class EmbeddedServer:
     """A private MongoDB on a free loopback port, for demos and tests.
 
-    ::
-
-        with EmbeddedServer() as server:
-            broker = mongoq.connect(server.uri)
+    ```python
+    with EmbeddedServer() as server:
+        broker = mongoq.connect(server.uri)
+    ```
 
     It is a replica set of one node, so transactions, retryable writes and change streams work. Several may
     run at once, in one process and in many. Linux and macOS.
@@ -53,9 +53,9 @@ class EmbeddedServer:
             churn.
         parameters: further server parameters (``--setParameter``), such as ``{"enableTestCommands": 1}``.
         auth: user and password. The server then demands authentication; the user is made with the role
-            ``root`` at the first start and kept in the path. The password is in :attr:`uri` and
+            ``root`` at the first start and kept in the path. The password is in ``uri`` and
             nowhere else: not in process arguments, logs or ``repr``.
-        timeout: how long :meth:`start` may take; a number means seconds.
+        timeout: how long ``start`` may take; a number means seconds.
 
     Raises:
         ArgumentInvalid: an option that no server could be started with.

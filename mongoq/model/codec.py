@@ -203,9 +203,10 @@ class Codec(Generic[M]):
 
 
 def _adapter(model: Any) -> TypeAdapter[Any]:
-    if isinstance(model, TypeAdapter):
-        return model
     try:
-        return TypeAdapter(model)
-    except Exception as error:
-        raise ArgumentInvalid("model", f"pydantic cannot make a TypeAdapter of {model!r}: {error}") from error
+        adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
+        if not adapter.pydantic_complete:
+            adapter.rebuild(raise_errors=True)
+    except Exception as error:  # pydantic raises many kinds, and a model may raise its own
+        raise ArgumentInvalid("model", f"pydantic cannot work with {model!r}: {error}") from error
+    return adapter

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.item import Failure, Item, Origin, State
+from mongoq.model.item import Document, Item
 
 __all__ = [
     "ERROR_BYTES",
     "REASON_BYTES",
+    "Document",
     "error_document",
     "expiry",
     "new_envelope",
     "origin_document",
-    "read_item",
-    "state_of",
 ]
-
-Document = Mapping[str, Any]
 
 ERROR_BYTES = 4096
 REASON_BYTES = 512
@@ -54,63 +50,6 @@ def new_envelope(
     if once is not None:
         document["once"] = once
     return document
-
-
-def state_of(document: Document, now: datetime) -> State:
-    """Tell the state from the fields."""
-    if "processed" in document:
-        return "processed"
-    due = document["when"] <= now
-    if document.get("reserved"):
-        return "expired" if due else "reserved"
-    return "ready" if due else "scheduled"
-
-
-def read_item(document: Document, *, now: datetime, namespace: str, due: datetime | None = None) -> Item[Any]:
-    """Return the item that an envelope holds, with its payload as it is stored.
-
-    ``due`` is when it became eligible, where the caller knows it from before the claim.
-    """
-    reserved = bool(document.get("reserved"))
-    when = document.get("when")
-    return Item(
-        id=document["_id"],
-        queue=document["q"],
-        payload=document.get("payload"),
-        state=state_of(document, now),
-        due=due if due is not None or reserved else when,
-        lease_until=when if reserved else None,
-        priority=document.get("priority", 0),
-        attempts=document.get("attempts", 0),
-        key=document.get("key"),
-        headers=document.get("headers") or {},
-        token=document.get("token"),
-        by=document.get("by"),
-        error=_failure(document.get("error")),
-        origin=_origin(document.get("origin")),
-        processed=document.get("processed"),
-        once=document.get("once"),
-        namespace=namespace,
-    )
-
-
-def _failure(document: Document | None) -> Failure | None:
-    if document is None:
-        return None
-    return Failure(document["type"], document["message"], document["at"])
-
-
-def _origin(document: Document | None) -> Origin | None:
-    if document is None:
-        return None
-    return Origin(
-        queue=document["queue"],
-        id=document["id"],
-        reason=document["reason"],
-        attempts=document["attempts"],
-        key=document.get("key"),
-        at=document["at"],
-    )
 
 
 def error_document(error: Any, at: datetime, argument: str = "error") -> dict[str, Any] | None:

@@ -1,17 +1,19 @@
-"""An item as the user sees it: frozen, picklable data. Operations live on the queue."""
+"""An item as the user sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
-__all__ = ["Failure", "Item", "Origin", "State"]
+__all__ = ["Document", "Failure", "Item", "Origin", "State", "state_of"]
 
 M = TypeVar("M")
+N = TypeVar("N")
+Document = Mapping[str, Any]
 State = Literal["ready", "scheduled", "reserved", "expired", "processed"]
 
 
@@ -51,53 +53,165 @@ class Origin:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item(Generic[M]):
-    """One item of a queue, as it was when it was read.
+def state_of(document: Document, now: datetime) -> State:
+    """Tell the state from the fields."""
+    if document.get("processed") is not None:
+        return "processed"
+    due = document["when"] <= now
+    if document.get("reserved"):
+        return "expired" if due else "reserved"
+    return "ready" if due else "scheduled"
 
-    Attributes:
-        id: identity, for life; moves and burials keep it.
-        queue: the queue that held it.
-        payload: what was pushed, or the model built from it.
-        state: ready, scheduled, reserved, expired (the lease is over, nobody took it yet) or processed.
-        due: when it became, or becomes, eligible; ``None`` where the envelope no longer says.
-        lease_until: end of the reservation; ``None`` when not reserved.
-        priority: -100 (first) to 100 (last).
-        attempts: reservations in this queue so far, this one included.
-        key: the key given by the producer.
-        headers: metadata given by the producer.
-        token: the fence of this reservation; ``None`` when not reserved.
-        by: the worker (``host:pid:random``) that holds, or last held, the item.
-        error: the last failure.
-        origin: where a dead item comes from.
-        processed: when it was popped or committed.
-        once: until when its id is remembered after it is settled.
-        namespace: ``database.collection`` that holds it.
+
+class Item(Generic[M]):
+    """One item of a queue, as it was when it was read: frozen, picklable data. Operations live on the queue.
+
+    Made by the queue. The envelope is kept as it came, and each attribute looks into it when it is asked for, since
+    most are never asked for.
     """
 
-    id: ObjectId
-    queue: str
-    payload: M
-    state: State
-    due: datetime | None
-    lease_until: datetime | None
-    priority: int
-    attempts: int
-    key: str | None
-    headers: Mapping[str, Any]
-    token: ObjectId | None
-    by: str | None
-    error: Failure | None
-    origin: Origin | None
-    processed: datetime | None
-    once: datetime | None
-    namespace: str
+    __slots__ = ("_document", "_due", "_namespace", "_now", "_payload")
+
+    def __init__(
+        self, document: Document, payload: M, now: datetime, namespace: str, due: datetime | None = None
+    ) -> None:
+        self._document = document
+        self._payload = payload
+        self._now = now
+        self._namespace = namespace
+        self._due = due
+
+    @property
+    def id(self) -> ObjectId:
+        """Identity, for life; moves and burials keep it."""
+        return self._document["_id"]  # type: ignore[no-any-return]
+
+    @property
+    def queue(self) -> str:
+        """The queue that held it."""
+        return self._document["q"]  # type: ignore[no-any-return]
+
+    @property
+    def payload(self) -> M:
+        """What was pushed, or the model built from it."""
+        return self._payload
+
+    @property
+    def state(self) -> State:
+        """Ready, scheduled, reserved, expired (the lease was over, nobody had taken it yet) or processed."""
+        return state_of(self._document, self._now)
+
+    @property
+    def due(self) -> datetime | None:
+        """When it became, or becomes, eligible; ``None`` where the envelope no longer says."""
+        return self._document.get("when") if self._due is None and not self._reserved else self._due
+
+    @property
+    def lease_until(self) -> datetime | None:
+        """End of the reservation; ``None`` when not reserved."""
+        return self._document.get("when") if self._reserved else None
+
+    @property
+    def priority(self) -> int:
+        """-100 (first) to 100 (last)."""
+        return self._document.get("priority", 0)  # type: ignore[no-any-return]
+
+    @property
+    def attempts(self) -> int:
+        """Reservations in this queue so far, this one included."""
+        return self._document.get("attempts", 0)  # type: ignore[no-any-return]
 
     @property
     def retries(self) -> int:
-        """How often the item was reserved again after its first time."""
+        """How often it was reserved again after its first time."""
         return max(self.attempts - 1, 0)
+
+    @property
+    def key(self) -> str | None:
+        """The key given by the producer."""
+        return self._document.get("key")
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Metadata given by the producer."""
+        return self._document.get("headers") or {}
+
+    @property
+    def token(self) -> ObjectId | None:
+        """The fence of this reservation; ``None`` when not reserved."""
+        return self._document.get("token")
+
+    @property
+    def by(self) -> str | None:
+        """The worker (``host:pid:random``) that holds, or last held, the item."""
+        return self._document.get("by")
+
+    @property
+    def error(self) -> Failure | None:
+        """The last failure."""
+        stored = self._document.get("error")
+        return None if stored is None else Failure(stored["type"], stored["message"], stored["at"])
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where a dead item comes from."""
+        stored = self._document.get("origin")
+        if stored is None:
+            return None
+        return Origin(
+            queue=stored["queue"],
+            id=stored["id"],
+            reason=stored["reason"],
+            attempts=stored["attempts"],
+            key=stored.get("key"),
+            at=stored["at"],
+        )
+
+    @property
+    def processed(self) -> datetime | None:
+        """When it was popped or committed."""
+        return self._document.get("processed")
+
+    @property
+    def once(self) -> datetime | None:
+        """Until when its id is remembered after it is settled."""
+        return self._document.get("once")
+
+    @property
+    def namespace(self) -> str:
+        """``database.collection`` that holds it."""
+        return self._namespace
+
+    @property
+    def _reserved(self) -> bool:
+        return bool(self._document.get("reserved"))
+
+    def with_payload(self, payload: N) -> Item[N]:
+        """Return this item with its payload in another form."""
+        return Item(self._document, payload, self._now, self._namespace, self._due)
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        return replace(self, lease_until=lease_until)
+        return Item({**self._document, "when": lease_until}, self._payload, self._now, self._namespace, self._due)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when everything that can be asked for is."""
+        return isinstance(other, Item) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        """Hash by identity and reservation."""
+        return hash((self._namespace, self.id, self.token))
+
+    def __repr__(self) -> str:
+        """Show what tells items apart, and the payload."""
+        return (
+            f"Item(id={self.id!r}, queue={self.queue!r}, state={self.state!r}, attempts={self.attempts}, "
+            f"payload={self.payload!r})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it was made of."""
+        return Item, self._values()
+
+    def _values(self) -> tuple[Any, ...]:
+        return self._document, self._payload, self._now, self._namespace, self._due

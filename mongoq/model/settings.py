@@ -53,7 +53,7 @@ class QueueSettings:
 def queue_settings(
     name: Any,
     *,
-    lease: Duration | Default = DEFAULT,
+    lease: Duration | None = None,
     history: Duration | None = None,
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
@@ -65,7 +65,7 @@ def queue_settings(
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
     return QueueSettings(
         name=name,
-        lease=DEFAULT_LEASE if isinstance(lease, Default) else duration(lease, "lease", zero=False),
+        lease=DEFAULT_LEASE if lease is None else duration(lease, "lease", zero=False),
         history=None if history is None else duration(history, "history", zero=False),
         max_retries=_max_retries(max_retries, grave),
         dead=grave,

@@ -7,7 +7,7 @@
 | Decimal                                  | Decimal128, 34 digits        |
 | Enum                                     | its value                    |
 | date, time, timedelta                    | ISO 8601 text                |
-| set, frozenset, tuple, deque             | array                        |
+| set, frozenset, tuple, deque             | array (of models: as JSON)   |
 | mappings                                 | document, keys as text       |
 | everything else                          | what pydantic writes as JSON |
 
@@ -16,6 +16,7 @@ Models are dumped by field name, without computed fields, so that what is stored
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -33,7 +34,7 @@ __all__ = ["TypedValues"]
 
 M = TypeVar("M")
 _PLAIN = (str, bool, int, float, bytes, datetime, UUID)
-_ARRAYS = (list, tuple, set, frozenset)
+_ARRAYS = (list, tuple, set, frozenset, deque)
 
 
 class TypedValues(Generic[M]):
@@ -46,9 +47,15 @@ class TypedValues(Generic[M]):
         """Validate and return what BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
-            return _stored(self._adapter.dump_python(value, round_trip=True, by_alias=False))
+            return _stored(self._dumped(value))
         except Exception as error:  # validators and serializers are the user's, and may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
+
+    def _dumped(self, value: M) -> Any:
+        try:
+            return self._adapter.dump_python(value, round_trip=True, by_alias=False)
+        except TypeError:  # a set of models: their documents cannot be in a set
+            return self._adapter.dump_python(value, mode="json", round_trip=True, by_alias=False)
 
     def load(self, value: Any, argument: str) -> M:
         """Validate what was stored; raises ``PayloadInvalid``."""

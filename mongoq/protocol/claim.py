@@ -196,7 +196,7 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] |
 
 def _remember(document: dict[str, Any], now: datetime, expires: datetime) -> Flow[None]:
     stub = {name: document[name] for name in ("_id", "q", "once")}
-    stub |= {"processed": now, "expires": expires, "settled": ObjectId()}
+    stub |= {"processed": now, "expires": expires, "settled": ObjectId(), "reserved": False}
     undo: Command[Any] = Command(
         "replace_one", {"filter": {"_id": stub["_id"]}, "replacement": document, "upsert": True}
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +11,8 @@ from bson import ObjectId
 
 from mongoq.model.clock import Clock
 from mongoq.model.codec import Codec, Encoding
-from mongoq.model.envelope import Document, read_item
 from mongoq.model.identity import Identity
-from mongoq.model.item import Item
+from mongoq.model.item import Document, Item
 from mongoq.model.settings import QueueSettings
 
 __all__ = ["BrokerContext", "PauseMark", "QueueContext"]
@@ -82,9 +81,9 @@ class QueueContext(Generic[M]):
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""
-        return read_item(document, now=now, namespace=self.broker.namespace, due=due)
+        return Item(document, document.get("payload"), now, self.broker.namespace, due)
 
     def decoded(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
         payload = self.codec.load(item.payload)
-        return item if payload is item.payload else replace(item, payload=payload)
+        return item if payload is item.payload else item.with_payload(payload)

@@ -133,7 +133,7 @@ def dead_queue(context: QueueContext[Any]) -> str:
     if context.settings.dead is None:
         raise ArgumentInvalid(
             "queue",
-            f"{context.name!r} has no dead queue, since failures of a dead queue stay there; move or remove",
+            f"{context.name!r} has no dead queue (a dead queue never has one); move the item, or remove it",
         )
     return context.settings.dead
 

@@ -1,19 +1,19 @@
 """Queues and history as Spark tables: ``spark.read.format("mongoq")``.
 
-::
+```python
+history = (
+    spark.read.format("mongoq")
+    .option("uri", "mongodb://localhost")
+    .option("database", "app")
+    .option("queue", "orders")
+    .option("view", "history")
+    .schema("_processed timestamp, customer string, total decimal(10,2)")
+    .load()
+)
+```
 
-    history = (
-        spark.read.format("mongoq")
-        .option("uri", "mongodb://localhost")
-        .option("database", "app")
-        .option("queue", "orders")
-        .option("view", "history")
-        .schema("_processed timestamp, customer string, total decimal(10,2)")
-        .load()
-    )
-
-The options and columns are described at :class:`mongoq.spark.source.MongoqDataSource`. Spark finds the
-format by itself where mongoq is installed from a wheel; elsewhere :func:`register` tells it.
+The options and columns are described at ``mongoq.spark.source.MongoqDataSource``. Spark finds the
+format by itself where mongoq is installed from a wheel; elsewhere ``register`` tells it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.envelope import state_of
+from mongoq.model.item import state_of
 from mongoq.spark.arrow import arrow_field, arrow_type, as_it_is
 from mongoq.spark.convert import Convert, Misfit, converter, name_of
 from mongoq.spark.errors import ColumnMismatch

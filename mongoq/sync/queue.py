@@ -14,9 +14,10 @@ from mongoq.model.arguments import Duration, queue_name
 from mongoq.model.codec import Codec
 from mongoq.model.item import Item
 from mongoq.model.settings import Default, QueueSettings, queue_settings
-from mongoq.protocol import claim, control, history, move, push, read, settle
+from mongoq.protocol import claim, control, move, push, read, settle
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.history import Range, history_page, history_range
 from mongoq.protocol.read import Counts, Selection
 from mongoq.sync.reserved import Reserved
 
@@ -384,11 +385,15 @@ class Queue(Generic[M]):
             page: items per command.
 
         Raises:
-            PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
+            ArgumentInvalid: an argument cannot be used; it is named.
+            PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
         """
-        rest: history.Range | None = history.history_range(since, until, page)
+        return self._pages(history_range(since, until, page))
+
+    def _pages(self, wanted: Range) -> Iterator[Item[M]]:
+        rest: Range | None = wanted
         while rest is not None:
-            found = self._driver.run(history.history_page(self._context, rest))
+            found = self._driver.run(history_page(self._context, rest))
             for item in found.items:
                 yield item
             rest = found.rest

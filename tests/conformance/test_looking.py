@@ -107,6 +107,16 @@ async def test_remove_takes_what_nobody_holds(shell: Shell) -> None:
     assert caught.value.held_by is None
 
 
+@pytest.mark.parametrize("how", ["pop", "commit"])
+async def test_remove_forgets_a_remembered_id(shell: Shell, how: str) -> None:
+    queue, id = shell.queue(), ObjectId()
+    await queue.push("first", id=id)
+    await queue.pop() if how == "pop" else await queue.commit(await queue.reserve())
+    assert await queue.remove(id)
+    await queue.push("again", id=id)
+    assert await queue.size() == 1
+
+
 async def test_purge_leaves_history_and_what_is_held(shell: Shell) -> None:
     queue = await _one_of_each(shell)
     await shell.queue("other").push(1)

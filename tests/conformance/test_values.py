@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -284,6 +285,33 @@ async def test_a_model_goes_into_an_untyped_queue_as_a_document(shell: Shell) ->
     queue = shell.queue()
     await queue.push(Part(name="bolt", price=Decimal("1.5")))
     assert (await queue.pop()).payload == {"name": "bolt", "price": Decimal128("1.5")}
+
+
+class Tag(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+
+
+class Tagged(BaseModel):
+    tags: set[Tag]
+    prices: deque[Decimal]
+
+
+async def test_sets_of_models_and_deques_come_back_equal(shell: Shell) -> None:
+    queue = shell.queue(model=Tagged)
+    tagged = Tagged(tags={Tag(name="a"), Tag(name="b")}, prices=deque([Decimal("1.10")]))
+    await queue.push(tagged)
+    assert (await queue.pop()).payload == tagged
+
+
+class Unfinished(BaseModel):
+    lines: "list[Line]"  # noqa: F821, UP037  # type: ignore[name-defined]
+
+
+async def test_a_model_that_is_not_fully_defined_is_refused_before_it_buries_anything(shell: Shell) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^model: .*Line"):
+        shell.queue(model=Unfinished)
 
 
 class Secret(BaseModel):

@@ -241,7 +241,10 @@ def test_a_first_write_that_was_killed_is_completed_by_the_next_process(raw: Any
     process = Process(broker, raw, mongoq.VirtualClock(), mortal)
     process.dies_after(commands, lambda: broker.queue("orders").push(1, id=ID))
     mongoq.Broker(raw).queue("orders").push(2)
-    assert set(raw.index_information()) == {"_id_", *(f"mongoq1_{name}" for name in ("claim", "key", "history", "expires"))}
+    assert set(raw.index_information()) == {
+        "_id_",
+        *(f"mongoq1_{name}" for name in ("claim", "key", "history", "expires")),
+    }
     assert raw.count_documents({"_id": "schema:mongoq"}) == 1
 
 

@@ -27,7 +27,7 @@ def test_the_readme_runs(uri: str, database: str) -> None:
     blocks.run("README.md", spark=False, replacements={README_URI: own})
 
 
-def test_the_tutorial_runs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_tutorial_runs() -> None:
     blocks.run("docs/tutorial.md", spark=False)
 
 
@@ -125,7 +125,7 @@ def test_the_reference_holds_every_public_name(site: dict[str, Loads]) -> None:
     for name in mongoq.__all__:
         if name not in ("__version__", "connect"):
             assert f"mongoq.{name}" in anchors
-    assert "mongoq.connect.connect" in anchors
+    assert "mongoq.connection.connect" in anchors
     assert {"mongoq.Queue.reserve", "mongoq.AsyncQueue.reserve", "mongoq.embedded.EmbeddedServer"} <= anchors
 
 

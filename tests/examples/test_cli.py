@@ -25,6 +25,12 @@ MARK = "FLIGHTS_TEST_RUN"
 Start = Callable[..., subprocess.Popen[str]]
 
 
+def needs_spark(test: Callable[..., None]) -> Callable[..., None]:
+    missing = what_is_missing()
+    without = pytest.mark.skipif(missing is not None, reason=missing or "")
+    return pytest.mark.slow(pytest.mark.spark(without(test)))
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start the demo; at the end of the test no process that comes from it may be left."""
@@ -89,9 +95,7 @@ def own_uri(uri: str, database: str) -> str:
     return uri.replace("/?", f"/{database}?")
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
+@needs_spark
 def test_the_whole_demo_on_a_server_of_its_own(start: Start) -> None:
     output = output_of(start("--rows", 200))
     pushed, done, dead = proven(output)
@@ -145,6 +149,22 @@ def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signal
     assert "loading 100,000 departures" in process.stdout.readline()
     process.send_signal(signum)
     process.wait(30)
+
+
+@needs_spark
+@pytest.mark.parametrize("seconds", [1, 10])
+def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float) -> None:
+    process = start("--rows", 50)
+    deadline = time.monotonic() + 60
+    while not any(child.name() == "java" for child in psutil.Process(process.pid).children(recursive=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(seconds)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), output
+    assert "Traceback" not in output
 
 
 def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:

@@ -31,27 +31,20 @@ def context(name: str = "orders", *, model: Any = None, **options: Any) -> Queue
 
 
 def reserved_item(**changes: Any) -> Item[Any]:
-    """An item as ``reserve`` returns it."""
-    fields: dict[str, Any] = {
-        "id": ID,
-        "queue": "orders",
+    """An item as ``reserve`` returns it, from an envelope with these changes."""
+    due = changes.pop("due", NOW - timedelta(seconds=5))
+    document = {
+        "_id": ID,
+        "q": "orders",
         "payload": {"n": 1},
-        "state": "reserved",
-        "due": NOW - timedelta(seconds=5),
-        "lease_until": NOW + timedelta(seconds=30),
+        "when": NOW + timedelta(seconds=30),
         "priority": 0,
         "attempts": 1,
-        "key": None,
-        "headers": {},
+        "reserved": True,
         "token": TOKEN,
         "by": "host:1:aa",
-        "error": None,
-        "origin": None,
-        "processed": None,
-        "once": None,
-        "namespace": "app.mongoq",
     }
-    return Item(**{**fields, **changes})
+    return Item({**document, **changes}, document["payload"], NOW, "app.mongoq", due)
 
 
 def matched(count: int) -> Any:

@@ -32,7 +32,6 @@ ERRORS = [
     mongoq.SchemaTooNew("app.mongoq", 3, 2, 1),
     mongoq.ServerUnavailable("start one"),
     mongoq.AuthenticationFailed("check user"),
-    mongoq.TransactionsUnavailable("start a replica set"),
     mongoq.BrokerClosed(),
     mongoq.EmbeddedServerUnavailable("install one"),
 ]
