@@ -19,7 +19,7 @@ from pymongo.errors import (
 )
 
 from mongoq.aio import AsyncBroker
-from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
+from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.sync import Broker
 
@@ -60,7 +60,8 @@ def connect(
             broker.ping()
     except BaseException as error:
         client.close()
-        raise _explained(error, client) from error
+        _explain(error, client)
+        raise
     return broker
 
 
@@ -113,7 +114,8 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
                 await broker.ping()
         except BaseException as error:
             await client.close()
-            raise _explained(error, client) from error
+            _explain(error, client)
+            raise
         return broker
 
 
@@ -125,7 +127,7 @@ def _client(kind: Callable[..., Any], uri: Any) -> Any:
         raise ArgumentInvalid("uri", "a connection string begins with mongodb:// or mongodb+srv://")
     try:
         return kind(uri, driver=DriverInfo("mongoq"), appname="mongoq")
-    except (InvalidURI, ConfigurationError, ValueError, TypeError) as error:
+    except (InvalidURI, ConfigurationError, ValueError, TypeError, OSError) as error:
         raise ArgumentInvalid(
             "uri",
             f"the driver cannot use this connection string ({type(error).__name__}); it reads "
@@ -147,19 +149,18 @@ def _name(value: Any, argument: str) -> str:
     return value
 
 
-def _explained(error: BaseException, client: Any) -> BaseException:
-    """Return the error that tells what to do; driver's errors other than these pass through."""
-    if isinstance(error, MongoqError) or not isinstance(error, PyMongoError):
-        return error
+def _explain(error: BaseException, client: Any) -> None:
+    """Raise the error that tells what to do; other errors than these pass through."""
+    if not isinstance(error, PyMongoError):
+        return
     hosts = ", ".join(f"{host}:{port}" for host, port in sorted(client.topology_description.server_descriptions()))
     if isinstance(error, OperationFailure) and error.code in UNAUTHORISED:
-        return AuthenticationFailed(
+        raise AuthenticationFailed(
             f"MongoDB at {hosts} refused the user: check user, password and authSource in the URI, and that the user "
             f"may read and write the database"
-        )
+        ) from error
     if isinstance(error, ConnectionFailure) or error.timeout:
-        return ServerUnavailable(
+        raise ServerUnavailable(
             f"no usable MongoDB answered at {hosts}: start one, or check host, port, replicaSet and TLS in the URI "
             f"({type(error).__name__})"
-        )
-    return error
+        ) from error

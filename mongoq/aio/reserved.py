@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mongoq.drive.aio import AioDriver
 from mongoq.errors import ReservationLost
@@ -21,7 +21,7 @@ logger = logging.getLogger("mongoq.reserved")
 
 
 class AsyncReserved(Generic[M]):
-    """The block of ``queue.reserved()``; made by that method, good for one block."""
+    """The block of ``queue.reserved()``; made by that method."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class AsyncReserved(Generic[M]):
     ) -> None:
         self._driver = driver
         self._context = context
-        self._claim = claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid)
+        self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
         self._item: Item[M] | None = None
 
     async def __aenter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = await self._driver.run(self._claim)
+        self._item = await self._driver.run(claim.reserve(self._context, **self._options))
         if self._item is not None:
             self._context.broker.unsettled.add(self._item.token)
         return self._item

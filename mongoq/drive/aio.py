@@ -58,7 +58,7 @@ class AioDriver:
         return await asyncio.shield(self._own(self.run(flow)))
 
     async def close(self) -> None:
-        """Refuse further flows, and wait for what cancelled callers left behind."""
+        """Refuse further commands, those of waiting calls as well, and wait for what is under way."""
         self._closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -94,6 +94,8 @@ class AioDriver:
         if isinstance(request, Wait):
             await asyncio.sleep(request.seconds)
             return None
+        if self._closed:
+            raise BrokerClosed
         self._disturbance.look()
         reply = await self._sent(request, taken)
         if request.undo is not None:

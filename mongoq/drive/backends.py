@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import bson
+from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
@@ -21,12 +22,12 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.model.codec import Options, codec_options
-from mongoq.protocol.request import Duplicate, Interruption, Refused, ReplyLost, Target
+from mongoq.protocol.request import Duplicate, Interruption, Refused, ReplyLost, Target, Unreadable
 
 __all__ = ["Backend", "interruption", "open_backend", "primary"]
 
-MISFIT_CODES = frozenset({2, 14, 28, 40, 52, 57, 16837, 16840})
-"""What the server answers to an update that does not fit the document: wrong types, paths that cannot be made."""
+MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419, 17420})
+"""What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,8 @@ def interruption(error: Exception) -> Interruption | None:
         return ReplyLost(error)
     if isinstance(error, OperationFailure) and error.code in MISFIT_CODES:
         return Refused(error)
+    if isinstance(error, InvalidBSON):
+        return Unreadable(error)
     return None
 
 

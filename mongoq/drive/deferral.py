@@ -46,8 +46,17 @@ class Deferral:
         """Give the signals back to their handlers, and run those that were put off."""
         for number, handler in self._handlers.items():
             _signal.signal(number, handler)
-        for number, frame in self._noted.items():
-            self._handlers[number](number, frame)
+        self._run()
+
+    def _run(self) -> None:
+        """Run what was put off, all of it, though one may raise."""
+        while self._noted:
+            number = next(iter(self._noted))
+            frame = self._noted.pop(number)
+            try:
+                self._handlers[number](number, frame)
+            finally:
+                self._run()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number in self._noted:

@@ -23,8 +23,8 @@ logger = logging.getLogger("mongoq.drive")
 class ThreadDriver:
     """Performs the requests of a flow in the caller's thread.
 
-    What a command took is given back when the flow does not end well. On the main thread, the only one that a
-    signal interrupts, handlers of signals wait for the reply of such a command.
+    What a command took is given back when the flow does not end well. On the main thread, the only one that a signal
+    interrupts, handlers of signals wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
     """
 
     asynchronous = False
@@ -53,7 +53,7 @@ class ThreadDriver:
         return self.run(flow)
 
     def close(self) -> None:
-        """Refuse further flows."""
+        """Refuse further commands, those of waiting calls as well."""
         self._closed = True
 
     def _run(self, flow: Flow[T], taken: Taken) -> T:
@@ -81,15 +81,20 @@ class ThreadDriver:
         if isinstance(request, Wait):
             time.sleep(request.seconds)
             return None
+        if self._closed:
+            raise BrokerClosed
         self._disturbance.look()
-        if request.undo is None:
-            return request.parse(self._send(request))
-        if on_main_thread():
-            with Deferral():
-                taken.append((request, self._send(request)))
-        else:
-            taken.append((request, self._send(request)))
-        return request.parse(taken[-1][1])
+        if not on_main_thread():
+            return request.parse(self._kept(request, taken))
+        with Deferral():
+            reply = self._kept(request, taken)
+        return request.parse(reply)
+
+    def _kept(self, command: Command[Any], taken: Taken) -> Any:
+        reply = self._send(command)
+        if command.undo is not None:
+            taken.append((command, reply))
+        return reply
 
     def _send(self, command: Command[Any]) -> Any:
         target = self._backend.targets[command.target]

@@ -29,6 +29,7 @@ Duration = timedelta | float
 QUEUE_NAME_BYTES = 120
 DEAD_SUFFIX = ".dead"
 LONGEST = timedelta(days=36_525)
+MILLISECOND = timedelta(milliseconds=1)
 PRIORITIES = range(-100, 101)
 
 
@@ -60,18 +61,18 @@ def _utf8(name: str, argument: str) -> bytes:
 
 
 def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
-    """Return a length of time, from a ``timedelta`` or a number of seconds; never negative."""
+    """Return a length of time in whole milliseconds, from a ``timedelta`` or a number of seconds; never negative."""
     if isinstance(value, timedelta):
         length = value
     else:
         length = _seconds(value, argument)
     if length < timedelta(0):
         raise ArgumentInvalid(argument, f"cannot be negative: {value!r}")
-    if not zero and length < timedelta(milliseconds=1):
+    if not zero and length < MILLISECOND:
         raise ArgumentInvalid(argument, f"must be a millisecond or longer: {value!r}")
     if length > LONGEST:
         raise ArgumentInvalid(argument, f"cannot be longer than {LONGEST.days} days: {value!r}")
-    return length
+    return length - length % MILLISECOND
 
 
 def _seconds(value: Any, argument: str) -> timedelta:

@@ -8,7 +8,6 @@ does no I/O: the protocol measures (``protocol.control``) and hands the samples 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,7 +82,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Reckoning:
-    """All that a reading needs, replaced as a whole so that threads never see half of a correction."""
+    """All that a reading needs, replaced as a whole so that threads never see half of a correction.
+
+    There is no lock, which a fork could leave locked in the child: the line from one reckoning to the next has no step
+    backwards.
+    """
 
     offset: float
     uncertainty: float
@@ -108,7 +111,6 @@ class ServerClock:
         self._wall = wall
         self._reckoning: _Reckoning | None = None
         self._disturbed = True
-        self._lock = threading.Lock()
         self._last = self._last_stamp = -math.inf
 
     def due(self) -> bool:
@@ -126,27 +128,23 @@ class ServerClock:
     def measured(self, samples: Sequence[Sample]) -> None:
         """Take the sample of the shortest round trip as the offset from now on."""
         best = min(samples, key=lambda sample: sample.round_trip)
-        with self._lock:
-            local = self.local()
-            before = self._reckoning.milliseconds(local) if self._reckoning else -math.inf
-            ahead = max(0.0, before / 1000 - (local + best.offset))
-            gap = self._wall() - local
-            self._reckoning = _Reckoning(best.offset, best.uncertainty, ahead, local, gap)
-            self._disturbed = False
+        local = self.local()
+        before = self._reckoning.milliseconds(local) if self._reckoning else -math.inf
+        ahead = max(0.0, before / 1000 - (local + best.offset))
+        self._reckoning = _Reckoning(best.offset, best.uncertainty, ahead, local, self._wall() - local)
+        self._disturbed = False
 
     def now(self) -> datetime:
         """Return the server's time; raises ``RuntimeError`` when it was never measured."""
-        with self._lock:
-            self._last = max(self._last, self._reckoned().milliseconds(self.local()))
-            return _from_milliseconds(self._last)
+        self._last = max(self._last, self._reckoned().milliseconds(self.local()))
+        return _from_milliseconds(self._last)
 
     def stamp(self) -> datetime:
         """Return ``now`` less the uncertainty of both ends, so that a consumer it wakes finds the item."""
-        with self._lock:
-            reckoning = self._reckoned()
-            early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
-            self._last_stamp = max(self._last_stamp, early)
-            return _from_milliseconds(self._last_stamp)
+        reckoning = self._reckoned()
+        early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
+        self._last_stamp = max(self._last_stamp, early)
+        return _from_milliseconds(self._last_stamp)
 
     def _reckoned(self) -> _Reckoning:
         if self._reckoning is None:

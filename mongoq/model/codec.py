@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import bson
-from bson import Decimal128, Int64, ObjectId
-from bson.binary import UuidRepresentation
+from bson import Binary, Code, DBRef, Decimal128, Int64, ObjectId
+from bson.binary import UUID_SUBTYPE, UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -76,11 +76,12 @@ class Encoding:
         check(value, name)
         try:
             raw = bson.encode({name: value}, codec_options=self.options)
+            encoded = RawBSONDocument(raw, self._raw)[name]
         except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
             raise _culprit(name, value, self.options, error) from error
         if len(raw) > limit:
             raise PayloadTooLarge(name, len(raw), limit)
-        return RawBSONDocument(raw, self._raw)[name]
+        return encoded
 
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
@@ -134,6 +135,12 @@ def _check(value: Any, depth: int) -> None:
         raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
     elif isinstance(value, re.Pattern):
         raise _Refusal("a compiled pattern would come back as bson.Regex; store that, or the text")
+    elif isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
+        raise _Refusal("a Binary of the UUID subtype would come back as a uuid.UUID, or not at all; store the UUID")
+    elif isinstance(value, Code) and value.scope is not None:
+        _step(".scope", value.scope, depth)
+    elif isinstance(value, DBRef):
+        _step("", {name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
 
 
 def _check_document(value: Mapping[Any, Any], depth: int) -> None:
@@ -166,6 +173,8 @@ def check(value: Any, argument: str) -> Any:
         _check(value, 1)
     except _Refusal as refusal:
         raise PayloadInvalid(refusal.path(argument), refusal.problem) from None
+    except BSONError as error:
+        raise PayloadInvalid(argument, f"raw BSON that cannot be read: {error}") from error
     return value
 
 

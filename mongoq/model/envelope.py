@@ -14,6 +14,7 @@ __all__ = [
     "ERROR_BYTES",
     "REASON_BYTES",
     "Document",
+    "attempts_of",
     "error_document",
     "expiry",
     "new_envelope",
@@ -98,9 +99,15 @@ def origin_document(item: Item[Any], *, reason: str, attempts: int, at: datetime
     }
 
 
-def expiry(now: datetime, history: timedelta | None, once: datetime | None) -> datetime | None:
+def attempts_of(document: Document) -> int:
+    """Return the reservations counted so far; 0 where some other program wrote what cannot be counted."""
+    attempts = document.get("attempts")
+    return attempts if isinstance(attempts, int) else 0
+
+
+def expiry(now: datetime, history: timedelta | None, once: Any) -> datetime | None:
     """Return until when a settled item is kept: for its history, for its id, or ``None`` to delete it."""
-    remembered = once if once is not None and once > now else None
+    remembered = once if isinstance(once, datetime) and once > now else None
     kept = None if history is None else now + history
     if kept is None or remembered is None:
         return kept or remembered

@@ -160,7 +160,7 @@ class Item(Generic[M]):
             return None
         return Origin(
             queue=stored["queue"],
-            id=stored["id"],
+            id=stored.get("id", self.id),
             reason=stored["reason"],
             attempts=stored["attempts"],
             key=stored.get("key"),

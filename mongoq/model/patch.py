@@ -12,7 +12,7 @@ from typing import Any
 from mongoq.errors import PatchInvalid
 from mongoq.model.codec import SIZE_LIMIT, Encoding
 
-__all__ = ["OPERATORS", "patch_update"]
+__all__ = ["OPERATORS", "padding", "patch_update"]
 
 OPERATORS = (
     "$set",
@@ -29,6 +29,7 @@ OPERATORS = (
 )
 _LITERAL_APPEND = ("$push", "$addToSet")
 _NUMERIC = ("$inc", "$mul")
+NULL_BYTES = 12
 
 
 def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dict[str, dict[str, Any]]:
@@ -56,6 +57,12 @@ def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dic
             for path, value in fields.items()
         }
     return update
+
+
+def padding(update: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the most bytes that the server adds by itself: it fills an array up to an index that is set."""
+    steps = [step for fields in update.values() for path in fields for step in path.split(".")]
+    return sum(NULL_BYTES * int(step) for step in steps if step.isdecimal() and len(step) < 10)
 
 
 def _path(path: Any, argument: str) -> str:

@@ -11,7 +11,8 @@
 | mappings                                 | document, keys as text       |
 | everything else                          | what pydantic writes as JSON |
 
-Models are dumped by field name, without computed fields, so that what is stored validates again.
+Models are dumped by field name, without computed fields, so that what is stored validates again. Whether it does, and
+to an equal value, is tried before it is sent.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = ["TypedValues"]
 
 M = TypeVar("M")
 _PLAIN = (str, bool, int, float, bytes, datetime, UUID)
+_BY_IDENTITY: Any = object.__eq__
 _ARRAYS = (list, tuple, set, frozenset, deque)
 
 
@@ -47,9 +49,17 @@ class TypedValues(Generic[M]):
         """Validate and return what BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
-            return _stored(self._dumped(value))
+            stored = _stored(self._dumped(value))
+            again = self._loaded(stored)
         except Exception as error:  # validators and serializers are the user's, and may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
+        if not _same(value, again):
+            raise PayloadInvalid(
+                argument,
+                "would come back as something else, since the model drops or changes a part of it "
+                "(an excluded field, a serializer, a subclass, a union, clashing aliases)",
+            )
+        return stored
 
     def _dumped(self, value: M) -> Any:
         try:
@@ -60,9 +70,29 @@ class TypedValues(Generic[M]):
     def load(self, value: Any, argument: str) -> M:
         """Validate what was stored; raises ``PayloadInvalid``."""
         try:
-            return self._adapter.validate_python(_restored(value), strict=False, by_name=True, by_alias=True)
+            return self._loaded(value)
         except Exception as error:  # a validator of the user's may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
+
+    def _loaded(self, value: Any) -> M:
+        return self._adapter.validate_python(_restored(value), strict=False, by_name=True, by_alias=True)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Say whether two values are equal, private attributes of models and values that cannot be compared aside."""
+    if isinstance(one, BaseModel):
+        return type(one) is type(other) and _same(_fields(one), _fields(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
+    if type(one) is type(other) and type(one).__eq__ is _BY_IDENTITY:
+        return True
+    return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  # NaN
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in type(model).model_fields} | (model.model_extra or {})
 
 
 def explain(error: Exception) -> str:

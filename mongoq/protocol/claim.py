@@ -15,12 +15,12 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
 from mongoq.model.arguments import Duration, duration, wait_seconds
-from mongoq.model.envelope import Document, expiry
+from mongoq.model.envelope import REASON_BYTES, Document, attempts_of, expiry, shorten
 from mongoq.model.item import Item
-from mongoq.protocol import move, settle
+from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import paused, ready
-from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, Wait
+from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable, Wait
 
 __all__ = ["ORDER", "OnInvalid", "eligible", "pop", "reserve"]
 
@@ -32,7 +32,6 @@ OnInvalid = Literal["bury", "raise"]
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 POLL_FIRST = 0.01
 POLL_MOST = 0.2
-INVALID_REASON = "the payload does not fit the queue's model"
 
 
 def eligible(queue: str, now: datetime) -> dict[str, Any]:
@@ -47,7 +46,6 @@ def reserve(
     length = context.settings.lease if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     _check_on_invalid(on_invalid)
-    yield from ready(context.broker, write=True)
     return (yield from _waiting(lambda: _reserve_now(context, length, on_invalid), patience))
 
 
@@ -70,8 +68,14 @@ def _waiting(attempt: Callable[[], Flow[Item[M] | None]], patience: float) -> Fl
 
 
 def _reserve_now(context: QueueContext[M], lease: timedelta, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
+    yield from ready(context.broker, write=True)
     while not (yield from paused(context)):
-        claimed = yield from _claim(context, lease)
+        try:
+            claimed = yield from _claim(context, lease)
+        except Refused:
+            if not (yield from foreign.bury_uncountable(context)):
+                raise
+            continue
         if claimed is None:
             return None
         if (yield from _buried_if_exhausted(context, claimed)):
@@ -79,7 +83,7 @@ def _reserve_now(context: QueueContext[M], lease: timedelta, on_invalid: OnInval
         try:
             return context.decoded(claimed)
         except PayloadInvalid as invalid:
-            burial = partial(_bury_claimed, context, claimed, INVALID_REASON, invalid, claimed.attempts)
+            burial = partial(_bury_claimed, context, claimed, _reason(invalid), invalid, claimed.attempts)
             yield from _refuse_or_bury(context, claimed, invalid, on_invalid, burial)
     return None
 
@@ -104,10 +108,13 @@ def _claim(context: QueueContext[M], lease: timedelta) -> Flow[Item[Any] | None]
         after = yield from _held_under(context, mine)
         if after is None:
             raise
-        before = after | {"when": now, "attempts": after["attempts"] - 1}
+        return context.raw_item(after, now, due=now)
+    except Unreadable:
+        yield from foreign.bury_unreadable(context, mine)
+        return (yield from _claim(context, lease))
     if before is None:
         return None
-    after = {**before, **mine, "attempts": before.get("attempts", 0) + 1}
+    after = {**before, **mine, "attempts": attempts_of(before) + 1}
     return context.raw_item(after, now, due=before["when"])
 
 
@@ -116,9 +123,13 @@ def _unclaim(before: Document, token: ObjectId) -> Command[Any]:
 
 
 def _held_under(context: QueueContext[Any], mine: Mapping[str, Any]) -> Flow[dict[str, Any] | None]:
-    """Find what a claim took whose reply was lost; the lease's end leads to it through the index."""
+    """Find what a claim took whose reply was lost; the lease's end leads to it through the index.
+
+    It is an update that changes nothing, since an update waits for the majority and a read does not.
+    """
     filter = {"q": context.name, "when": mine["when"], "token": mine["token"]}
-    return (yield from Command("find_one", {"filter": filter}))
+    update = {"$set": {"reserved": True}}
+    return (yield from Command("find_one_and_update", {"filter": filter, "update": update}))
 
 
 def _buried_if_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[bool]:
@@ -143,6 +154,11 @@ def _bury_claimed(
         logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)
 
 
+def _reason(invalid: PayloadInvalid) -> str:
+    """Say which field is at fault, so that dead letters can be counted by it."""
+    return shorten(f"payload {invalid.problem}", REASON_BYTES)
+
+
 def _refuse_or_bury(
     context: QueueContext[Any],
     item: Item[Any],
@@ -164,7 +180,12 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     while not (yield from paused(context)):
         now = context.broker.clock.now()
         keep = context.settings.history is not None
-        popped = yield from (_pop_keeping(context, now) if keep else _pop_deleting(context, now))
+        try:
+            popped = yield from (_pop_keeping(context, now) if keep else _pop_deleting(context, now))
+        except Refused:
+            if not (yield from foreign.bury_uncountable(context)):
+                raise
+            continue
         if popped is None:
             return None
         try:
@@ -236,7 +257,8 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] | 
         before = yield from command
     except ReplyLost:
         filter = {"q": context.name, "processed": now, "settled": token}
-        after: Any = yield from Command("find_one", {"filter": filter})
+        update = {"$set": {"reserved": False}}
+        after: Any = yield from Command("find_one_and_update", {"filter": filter, "update": update})
         if after is None:
             raise
         before = {**after, "when": now, "attempts": after["attempts"] - 1}
@@ -262,7 +284,7 @@ def _popped_item(context: QueueContext[Any], before: Document, now: datetime) ->
         **before,
         "reserved": False,
         "token": None,
-        "attempts": before.get("attempts", 0) + 1,
+        "attempts": attempts_of(before) + 1,
         "by": str(context.broker.identity),
         "processed": now,
     }
@@ -275,5 +297,5 @@ def _bury_popped(context: QueueContext[Any], item: Item[Any], error: PayloadInva
     A crash before this command loses the item from a queue without history, as any crash after a pop does.
     """
     now = context.broker.clock.now()
-    dead = move.dead_envelope(context, item, reason=INVALID_REASON, error=error, now=now)
+    dead = move.dead_envelope(context, item, reason=_reason(error), error=error, now=now)
     yield from Command("replace_one", {"filter": {"_id": item.id}, "replacement": dead, "upsert": True})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
-from mongoq.errors import CollectionSharded, SchemaTooNew
+from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
 from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -35,9 +35,11 @@ def ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
 
 
 def check(broker: BrokerContext) -> Flow[None]:
-    """Refuse a sharded collection and a schema from the future (``hello``, ``collStats``, ``find``)."""
-    if not broker.serverless and (yield from _is_sharded(broker)):
-        raise CollectionSharded(broker.namespace)
+    """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``)."""
+    if not broker.serverless:
+        if (yield from _is_sharded(broker)):
+            raise CollectionSharded(broker.namespace)
+        yield from _check_options(broker)
     schema: Any = yield from Command("find_one", {"filter": {"_id": SCHEMA_ID}})
     if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
         raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
@@ -51,6 +53,18 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
     name = broker.namespace.partition(".")[2]
     stats: Any = yield from Command("command", {"command": {"collStats": name}}, target="database")
     return bool(stats.get("sharded"))
+
+
+def _check_options(broker: BrokerContext) -> Flow[None]:
+    """Refuse what would lose items (capped), change what equal means (a collation), or is no collection."""
+    command = {"listCollections": 1, "filter": {"name": broker.namespace.partition(".")[2]}}
+    listed: Any = yield from Command("command", {"command": command}, target="database")
+    for found in listed["cursor"]["firstBatch"]:
+        if found.get("type", "collection") != "collection":
+            raise CollectionUnsuitable(broker.namespace, f"is a {found['type']}; name a plain collection")
+        for option in ("capped", "collation"):
+            if found.get("options", {}).get(option):
+                raise CollectionUnsuitable(broker.namespace, f"was made with {option!r}; name a plain collection")
 
 
 def hello_command() -> Command[Any]:

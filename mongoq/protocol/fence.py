@@ -16,17 +16,12 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.request import Command, Flow, ReplyLost
+from mongoq.protocol.request import Command, Flow, ReplyLost, matched
 
-__all__ = ["Verdict", "begin", "deleted", "fenced", "is_back", "matched", "update_command"]
+__all__ = ["Verdict", "begin", "deleted", "fenced", "is_back", "update_command"]
 
 Verdict = Callable[[Document], bool | None]
 """Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
-
-
-def matched(reply: Any) -> bool:
-    """Say whether an update found the item under its token."""
-    return bool(reply.matched_count)
 
 
 def deleted(reply: Any) -> bool:
@@ -49,35 +44,26 @@ def fenced(
 ) -> Flow[None]:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
-    A command whose reply was lost is sent again while the token still stands, which is safe since it takes the
-    token away or sets the same values; otherwise ``happened`` decides from what is stored.
+    A command whose reply was lost is sent again, which is safe: it takes the token away, or sets the same values. That
+    it finds nothing then may be its own doing, and ``happened`` decides from what is stored. What it reads is durable,
+    since the second command has waited for the majority, even though it changed nothing.
     """
     try:
         done = yield from command
     except ReplyLost:
-        done = yield from _resolved(item, command, happened)
+        done = (yield from command) or (yield from _resolved(item, happened))
     if not done:
         yield from _raise_lost(context, item)
     if settles:
         context.broker.unsettled.discard(item.token)
 
 
-def _resolved(item: Item[Any], command: Command[bool], happened: Verdict) -> Flow[bool]:
-    document: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": {"payload": 0}})
-    if document is not None:
-        verdict = happened(document)
-        if verdict is not None:
-            return verdict
-        if document.get("token") == item.token:
-            return (yield from _again(item, command))
-    raise ReservationLost(item.id, item.queue, certain=False)
-
-
-def _again(item: Item[Any], command: Command[bool]) -> Flow[bool]:
-    """Send once more; finding nothing now may mean that the first one was still on its way."""
-    if (yield from command):
-        return True
-    raise ReservationLost(item.id, item.queue, certain=False)
+def _resolved(item: Item[Any], happened: Verdict) -> Flow[bool]:
+    found: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": {"payload": 0}})
+    verdict = None if found is None else happened(found)
+    if verdict is None:
+        raise ReservationLost(item.id, item.queue, certain=False)
+    return verdict
 
 
 def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:

@@ -13,7 +13,7 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.codec import SIZE_LIMIT
 from mongoq.model.envelope import REASON_BYTES, error_document, new_envelope, origin_document
 from mongoq.model.item import Item
-from mongoq.model.patch import patch_update
+from mongoq.model.patch import padding, patch_update
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin, fenced, is_back, update_command
 from mongoq.protocol.push import check_due, checked_headers, due
@@ -49,13 +49,13 @@ def move(
         changes["payload"] = to.codec.encode(payload)
     if priority is not None:
         changes["priority"] = checked_priority(priority)
-    if replace_headers and headers:
+    if replace_headers and headers is not None:
         changes["headers"] = checked_headers(headers, context.broker.encoding)
     patched = {} if patch is None else patch_update(patch, context.broker.encoding)
     check_due(delay, when)
     yield from begin(context, item)
     changes["when"] = due(context.broker.clock, delay, when)
-    gone = ("token", "error", "key", *(("headers",) if replace_headers and not headers else ()))
+    gone = ("token", "error", "key", *(("headers",) if replace_headers and headers is None else ()))
     update = _merged({"$set": changes, "$unset": dict.fromkeys(gone, "")}, patched)
     command = update_command(item.id, item.token, update)
     if patched:
@@ -82,7 +82,7 @@ def _patching(
     when: datetime,
 ) -> Flow[None]:
     """Send a patch that leaves the item small enough to be claimed again."""
-    size = context.broker.encoding.size(patched)
+    size = context.broker.encoding.size(patched) + padding(patched)
     if not context.broker.serverless:
         room = {"$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, PATCHED_LIMIT - size]}}
         command = replace(command, arguments={**command.arguments, "filter": command.arguments["filter"] | room})

@@ -16,7 +16,7 @@ from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.envelope import new_envelope
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost
+from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, matched
 
 __all__ = ["REMEMBER", "checked_headers", "due", "push"]
 
@@ -59,14 +59,17 @@ def push(
         if given is None:
             raise
     except ReplyLost:
-        if not (yield from _exists(envelope["_id"])):
+        if not (yield from _confirmed(envelope["_id"])):
             raise
     return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above
 
 
-def _exists(id: ObjectId) -> Flow[bool]:
-    document: Any = yield from Command("find_one", {"filter": {"_id": id}, "projection": {"_id": 1}})
-    return document is not None
+def _confirmed(id: ObjectId) -> Flow[bool]:
+    """Look whether the item is there, by an update that changes nothing and waits for the majority as any does.
+
+    Sent again, the push could double an item that has come and gone in the meantime.
+    """
+    return (yield from Command("update_one", {"filter": {"_id": id}, "update": {"$set": {"_id": id}}}, matched))
 
 
 def check_due(delay: Duration | None, when: datetime | None) -> None:

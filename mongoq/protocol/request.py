@@ -20,8 +20,10 @@ __all__ = [
     "ReplyLost",
     "Request",
     "Target",
+    "Unreadable",
     "Wait",
     "hands_over",
+    "matched",
 ]
 
 T = TypeVar("T")
@@ -73,6 +75,11 @@ Request = Command[Any] | Wait
 Flow = Generator[Request, Any, T]
 
 
+def matched(reply: Any) -> bool:
+    """Say whether an update found its document; a ``parse``."""
+    return bool(reply.matched_count)
+
+
 class Interruption(Exception):
     """What a driver throws into a flow in place of a driver's error that flows know how to handle.
 
@@ -90,6 +97,10 @@ class ReplyLost(Interruption):
 
 class Duplicate(Interruption):
     """A unique index, or ``_id``, refused the write."""
+
+
+class Unreadable(Interruption):
+    """The command happened, and its reply holds bytes that no value can be made of: some other program's document."""
 
 
 def hands_over(error: BaseException) -> bool:

@@ -12,9 +12,9 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.fence import begin, deleted, fenced, is_back, matched, update_command
+from mongoq.protocol.fence import begin, deleted, fenced, is_back, update_command
 from mongoq.protocol.move import EXHAUSTED_REASON, bury
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.request import Command, Flow, matched
 
 __all__ = [
     "commit",

@@ -116,7 +116,8 @@ class Queue(Generic[M]):
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Take the first eligible item for good, or return ``None``: at most once, no settling (``findAndModify``).
 
-        A crash after it loses the item, unless the queue keeps history. A cancelled call puts the item back.
+        A crash after it, or a lost reply, loses the item, unless the queue keeps history. A cancelled call puts the
+        item back, for which the event loop must go on: close the broker before it ends.
         An item whose id is remembered leaves a stub by a second command; a crash between them forgets the id.
 
         Args:
@@ -144,7 +145,8 @@ class Queue(Generic[M]):
         Args:
             lease: how long, a ``timedelta`` or seconds; default the queue's.
             wait: how long to wait for an item, a ``timedelta`` or seconds, ``math.inf`` for ever; ``None`` does
-                not wait. A cancelled wait leaves nothing reserved.
+                not wait. A cancelled wait leaves nothing reserved, as long as the broker is closed before the event loop
+                ends.
             on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and take the next,
                 or ``"raise"``.
 

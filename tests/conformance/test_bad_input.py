@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson import Binary, ObjectId
 
 import mongoq
 from tests.shells import Shell
@@ -208,3 +209,51 @@ async def test_a_closed_broker_says_so(shell: Shell) -> None:
     await broker.close()
     with pytest.raises(mongoq.BrokerClosed, match="closed"):
         await queue.push(1)
+
+
+@pytest.mark.parametrize("value", [0, "", [], False], ids=repr)
+async def test_headers_that_are_no_document_do_not_remove_headers(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
+    await queue.push(1, headers={"h": 1})
+    item = await queue.reserve()
+    with pytest.raises(mongoq.PayloadInvalid, match="^headers: a document"):
+        await queue.move(item, "next", headers=value)
+    await queue.commit(item)
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"attempts": "0"},
+    {"attempts": None},
+    {"attempts": 2**63 - 1},
+    {"once": "2020"},
+    {"error": "text"},
+    {"origin": {}},
+    {"headers": 5},
+    {"by": 5, "token": "x"},
+]
+
+
+@pytest.mark.parametrize("take", ["reserve", "pop", "pop with history"])
+@pytest.mark.parametrize("fields", FOREIGN, ids=repr)
+async def test_a_document_of_another_program_does_not_block_the_queue(
+    shell: Shell, take: str, fields: dict[str, Any]
+) -> None:
+    queue = shell.queue(history=60 if "history" in take else None)
+    await queue.push("good", priority=1)
+    foreign = {"q": "orders", "payload": "odd", "when": shell.clock.now(), "priority": 0, "reserved": False}
+    shell.raw.insert_one({"_id": ObjectId(), "attempts": 0, **foreign, **fields})
+    got = [await (queue.reserve() if take == "reserve" else queue.pop()) for _ in range(2)]
+    payloads = [item.payload for item in got if item is not None]
+    assert "good" in payloads
+    dead = [item.payload for item in await queue.dead.peek(5)]
+    assert sorted(payloads + dead) == ["good", "odd"]
+
+
+async def test_a_document_that_cannot_be_read_is_buried(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push("good", priority=1)
+    envelope = {"_id": ObjectId(), "q": "orders", "payload": {"u": Binary(b"short", 4)}, "when": shell.clock.now()}
+    shell.raw.insert_one({**envelope, "priority": 0, "attempts": 0, "reserved": False})
+    item = await queue.reserve()
+    assert item.payload == "good"
+    assert await queue.dead.size() == 1

@@ -296,3 +296,12 @@ async def test_pause_hands_out_nothing_and_takes_pushes(shell: Shell) -> None:
     assert not await queue.is_paused()
     assert (await queue.reserve()).payload == "a"
     assert not await shell.queue("other").is_paused()
+
+
+async def test_a_block_can_be_entered_again(shell: Shell) -> None:
+    queue = shell.queue()
+    block = queue.reserved()
+    for n in range(2):
+        await queue.push(n)
+        async with block as item:
+            assert item.payload == n

@@ -13,8 +13,9 @@ from uuid import UUID
 
 import bson
 import pytest
-from bson import Code, Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
+from bson.raw_bson import RawBSONDocument
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, TypeAdapter, field_serializer
 
 import mongoq
 from mongoq.model.codec import SIZE_LIMIT
@@ -120,6 +121,11 @@ REFUSED: list[tuple[Any, str]] = [
     (re.compile("a"), "payload: a compiled pattern"),
     (lambda: None, "payload: BSON cannot hold a builtins.function"),
     (datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))), "payload: "),
+    (Binary(b"short", 4), "payload: a Binary of the UUID subtype"),
+    ({"a": Binary(b"x" * 16, 4)}, r"payload\.a: a Binary of the UUID subtype"),
+    (Code("f", {"x": Binary(b"a", 4)}), r"payload\.scope\.x: a Binary of the UUID subtype"),
+    (DBRef("c", 1, at=datetime(2024, 1, 1)), r"payload\.at: a naive datetime"),
+    (RawBSONDocument(bson.encode({"s": "ok"}).replace(b"ok", b"\xff\xff")), "payload: raw BSON that cannot be read"),
 ]
 
 
@@ -138,7 +144,7 @@ async def test_a_value_that_would_not_come_back_equal_is_refused_everywhere(
     ):
         with pytest.raises(mongoq.PayloadInvalid, match=message):
             await attempt()
-    with pytest.raises(mongoq.PayloadInvalid, match=r"^headers\.h"):
+    with pytest.raises(mongoq.PayloadInvalid, match=r"^headers"):
         await queue.push(1, headers={"h": value})
     with pytest.raises(mongoq.PayloadInvalid, match=r"^patch\.\$set\.x"):
         await queue.move(item, "next", patch={"$set": {"x": value}})
@@ -198,10 +204,12 @@ async def test_an_item_at_the_limit_goes_through_every_operation(shell: Shell) -
 
 async def test_a_patch_cannot_grow_an_item_beyond_what_can_be_claimed(shell: Shell) -> None:
     queue = shell.queue()
-    await queue.push({"b": b"x" * (SIZE_LIMIT - 100_000)})
+    await queue.push({"b": b"x" * (SIZE_LIMIT - 100_000), "l": []})
     item = await queue.reserve()
     with pytest.raises(mongoq.PayloadTooLarge, match="patch"):
         await queue.move(item, "next", patch={"$set": {"more": b"y" * 200_000}})
+    with pytest.raises(mongoq.PayloadTooLarge, match="patch"):
+        await queue.move(item, "next", patch={"$set": {"l.140000": 1}})
     await queue.move(item, "next", patch={"$set": {"more": b"y" * 50_000}})
     assert await shell.queue("next").reserve() is not None
 
@@ -305,6 +313,65 @@ async def test_sets_of_models_and_deques_come_back_equal(shell: Shell) -> None:
     assert (await queue.pop()).payload == tagged
 
 
+class Hidden(BaseModel):
+    a: int
+    b: int = Field(default=1, exclude=True)
+
+
+class Swapped(BaseModel):
+    model_config = ConfigDict(validate_by_name=True)
+
+    a: int = Field(alias="b")
+    b: int = Field(alias="a")
+
+
+class Doubled(BaseModel):
+    n: int
+
+    @field_serializer("n")
+    def twice(self, n: int) -> int:
+        return 2 * n
+
+
+class Base(BaseModel):
+    n: int
+
+
+class Derived(Base):
+    more: int
+
+
+class Private(BaseModel):
+    n: float
+    _cache: object = PrivateAttr(default_factory=object)
+
+
+@pytest.mark.parametrize(
+    ("model", "payload"),
+    [
+        (Hidden, Hidden(a=1, b=2)),
+        (Swapped, Swapped(a=1, b=2)),
+        (Doubled, Doubled(n=1)),
+        (Base, Derived(n=1, more=2)),
+        (dict[int | str, int], {1: 1, "1": 2}),
+        (date | str, date(2024, 1, 1)),
+        (dict[tuple[int, int], str], {(1, 2): "x"}),
+    ],
+    ids=str,
+)
+async def test_a_payload_that_its_model_would_change_is_refused(shell: Shell, model: Any, payload: Any) -> None:
+    queue = shell.queue(model=model)
+    with pytest.raises(mongoq.PayloadInvalid, match="would come back as something else|does not fit"):
+        await queue.push(payload)
+    assert await queue.size() == 0
+
+
+async def test_private_attributes_and_nan_do_not_count(shell: Shell) -> None:
+    queue = shell.queue(model=Private)
+    await queue.push(Private(n=float("nan")))
+    assert (await queue.pop()).payload.n != 0
+
+
 class Unfinished(BaseModel):
     lines: "list[Line]"  # noqa: F821, UP037  # type: ignore[name-defined]
 
@@ -356,7 +423,7 @@ async def test_an_undecodable_payload_is_buried_and_the_next_one_comes(shell: Sh
     assert (await queue.reserve()).payload == model.model_validate(good)
     (dead,) = await queue.dead.peek()
     assert (dead.payload, dead.headers) == (bad, {"h": 1})
-    assert dead.origin.reason == "the payload does not fit the queue's model"
+    assert dead.origin.reason.startswith("payload does not fit the queue's model: ")
     assert dead.error.type == "mongoq.errors.PayloadInvalid"
 
 

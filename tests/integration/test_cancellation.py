@@ -7,14 +7,16 @@ import random
 import signal
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
 
+EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 ITEMS = 40
 CANCELLATIONS = 400
 
@@ -118,6 +120,63 @@ async def test_a_cancelled_block_releases_its_item(uri: str, database: str, raw:
                 await task
     stored = raw.find_one({"q": "orders"})
     assert (stored["reserved"], stored["attempts"]) == (False, 0)
+
+
+async def test_a_closed_broker_hands_nothing_to_those_who_wait(uri: str, database: str, raw: Any) -> None:
+    client: AsyncMongoClient[Any] = AsyncMongoClient(uri)
+    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=30))
+    await asyncio.sleep(0.05)
+    await broker.close()
+    raw.insert_one({"q": "orders", "payload": 1, "when": EARLY, "priority": 0, "attempts": 0, "reserved": False})
+    with pytest.raises(mongoq.BrokerClosed):
+        await waiting
+    assert raw.count_documents({"reserved": True}) == 0
+    await client.close()
+
+
+def test_a_closed_broker_hands_nothing_to_threads_that_wait(client: MongoClient[Any], database: str, raw: Any) -> None:
+    broker = mongoq.Broker(client[database]["mongoq"])
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            broker.queue("orders").reserve(wait=30)
+        except mongoq.BrokerClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    broker.close()
+    raw.insert_one({"q": "orders", "payload": 1, "when": EARLY, "priority": 0, "attempts": 0, "reserved": False})
+    thread.join(timeout=20)
+    assert len(errors) == 1
+    assert raw.count_documents({"reserved": True}) == 0
+
+
+@pytest.mark.parametrize("operation", ["pop", "reserve"])
+def test_a_broker_that_is_closed_at_the_end_of_the_loop_gives_back_what_was_under_way(
+    uri: str, database: str, raw: Any, operation: str
+) -> None:
+    """The main function ends, or is interrupted, in the middle of somebody's claim."""
+    chance, claims = random.Random(3), []
+
+    async def main() -> None:
+        async with mongoq.connect_async(uri, database=database) as broker:
+            queue = broker.queue("orders")
+            await queue.push("a")
+            await queue.pop()
+            await queue.push("b")
+            claims.append(asyncio.create_task(getattr(queue, operation)()))
+            await asyncio.sleep(chance.uniform(0, 0.002))
+            claims[-1].cancel()
+
+    for _ in range(25):
+        asyncio.run(main())
+        left = raw.count_documents({"q": "orders", "reserved": False})
+        assert left == (1 if claims[-1].cancelled() else 0)
+        raw.delete_many({"q": "orders"})
+    assert any(claim.cancelled() for claim in claims)
 
 
 class Alarm:

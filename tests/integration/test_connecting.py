@@ -192,8 +192,26 @@ def test_a_sharded_collection_is_refused(flow: Any) -> None:
 
 
 def test_an_unsharded_collection_behind_mongos_is_fine() -> None:
-    _, outcome = play(control.check(context().broker), [SHARDED[0], {"ok": 1}, None])
+    listed = {"cursor": {"firstBatch": []}}
+    _, outcome = play(control.check(context().broker), [SHARDED[0], {"ok": 1}, listed, None])
     assert outcome is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"capped": True, "size": 10_000}, {"collation": {"locale": "en", "strength": 2}}, {"viewOn": "other"}],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_collection_that_is_not_plain_is_refused(uri: str, database: str, raw: Any, options: Any) -> None:
+    raw.database.create_collection("mongoq", **options)
+    with pytest.raises(mongoq.CollectionUnsuitable, match="name a plain collection") as caught:
+        mongoq.connect(uri, database=database)
+    assert caught.value.__cause__ is None
+
+
+def test_a_file_that_the_uri_names_and_that_is_not_there_is_a_bad_uri() -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="^uri: "):
+        mongoq.connect("mongodb://localhost/?tlsCAFile=/nowhere/hunter2.pem")
 
 
 def test_the_callers_collection_is_rebound_and_left_alone(client: MongoClient[Any], database: str) -> None:

@@ -1,0 +1,50 @@
+"""Documents that some other program has put into a queue, and that no claim can take: they must not block it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.move import dead_queue
+from mongoq.protocol.request import Command, Flow
+
+__all__ = ["bury_uncountable", "bury_unreadable"]
+
+logger = logging.getLogger("mongoq.foreign")
+
+UNCOUNTABLE = [{"attempts": {"$not": {"$type": "number"}}}, {"attempts": {"$gt": 2**31}}]
+"""What ``$inc`` refuses."""
+
+
+def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
+    """Bury the first eligible document whose attempts cannot be counted, if there is one (``findAndModify``)."""
+    now = context.broker.clock.now()
+    filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE}
+    return (yield from _bury(context, filter, "its attempts are no number that can be counted", now))
+
+
+def bury_unreadable(context: QueueContext[Any], mine: Mapping[str, Any]) -> Flow[None]:
+    """Bury what a claim took and nobody can decode, by the token of the claim (``findAndModify``)."""
+    filter = {"q": context.name, "when": mine["when"], "token": mine["token"]}
+    yield from _bury(context, filter, "it holds BSON that cannot be read", context.broker.clock.now())
+
+
+def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, now: datetime) -> Flow[bool]:
+    origin = {"queue": context.name, "reason": reason, "attempts": 0, "key": None, "at": now}
+    grave = {"q": dead_queue(context), "when": now, "reserved": False, "attempts": 0, "origin": origin}
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": filter,
+            "update": {"$set": grave, "$unset": {"token": "", "key": ""}},
+            "sort": [("priority", 1), ("when", 1), ("_id", 1)],
+            "projection": {"_id": 1},
+        },
+    )
+    found = yield from command
+    if found is not None:
+        logger.warning("buried document %s of queue %r: %s", found["_id"], context.name, reason)
+    return found is not None
