@@ -144,8 +144,7 @@ class AsyncQueue(Generic[M]):
         Args:
             lease: how long, a ``timedelta`` or seconds; default the queue's.
             wait: how long to wait for an item, a ``timedelta`` or seconds, ``math.inf`` for ever; ``None`` does
-                not wait. A cancelled wait leaves nothing reserved, as long as the broker is closed before the event loop
-                ends.
+                not wait. A cancelled wait leaves nothing reserved, if the broker is closed before the event loop ends.
             on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and take the next,
                 or ``"raise"``.
 

@@ -60,8 +60,10 @@ class AioDriver:
     async def close(self) -> None:
         """Refuse further commands, those of waiting calls as well, and wait for what is under way."""
         self._closed = True
+        await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
         while self._tasks:
             await asyncio.wait(self._tasks)
+            await asyncio.sleep(0)
 
     def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
