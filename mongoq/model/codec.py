@@ -29,6 +29,8 @@ SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 """Bytes of an item as it is pushed. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
 HEADERS_LIMIT = 16 * 1024
 NESTING_LIMIT = 100
+FRAME_BYTES = 7
+"""What BSON adds to a name and a document to make a document of both."""
 
 M = TypeVar("M")
 Options = CodecOptions[Any]
@@ -75,13 +77,20 @@ class Encoding:
         """
         check(value, name)
         try:
-            raw = bson.encode({name: value}, codec_options=self.options)
-            encoded = RawBSONDocument(raw, self._raw)[name]
+            encoded, size = self._encoded(name, value)
         except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
             raise _culprit(name, value, self.options, error) from error
-        if len(raw) > limit:
-            raise PayloadTooLarge(name, len(raw), limit)
+        if size > limit:
+            raise PayloadTooLarge(name, size, limit)
         return encoded
+
+    def _encoded(self, name: str, value: Any) -> tuple[Any, int]:
+        """Return the value as it travels, and the bytes of ``{name: value}``."""
+        if isinstance(value, Mapping):
+            raw = bson.encode(value, codec_options=self.options)
+            return RawBSONDocument(raw, self._raw), len(raw) + len(name) + FRAME_BYTES
+        raw = bson.encode({name: value}, codec_options=self.options)
+        return RawBSONDocument(raw, self._raw)[name], len(raw)
 
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""

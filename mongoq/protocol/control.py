@@ -21,11 +21,18 @@ PAUSE_REFRESH = 1.0
 CLOCK_SAMPLES = 5
 
 
-def ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
+def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     """Do what must come before a command, once per broker: check, index, and know the time.
 
-    A crash between the steps leaves indexes that the next process finds and completes.
+    Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
+    process finds and completes.
     """
+    if broker.checked and (broker.indexed or not write) and not broker.clock.due():
+        return ()
+    return _made_ready(broker, write=write)
+
+
+def _made_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
     if not broker.checked:
         yield from check(broker)
     if write and not broker.indexed:

@@ -31,7 +31,7 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many items of a queue are in each live state, all at one moment."""
+    """How many items of a queue are in each live state, counted in one pass."""
 
     ready: int = 0
     scheduled: int = 0

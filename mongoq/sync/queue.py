@@ -329,7 +329,7 @@ class Queue(Generic[M]):
         return self._driver.run(read.size(self._context, state))
 
     def counts(self, *, limit: int | None = None) -> Counts:
-        """Count the live items by state, all at one moment (``aggregate``).
+        """Count the live items by state in one pass (``aggregate``); one that changes meanwhile may be missed.
 
         Takes time in proportion to the live items; history costs nothing.
 
