@@ -8,11 +8,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from mongoq.drive.backends import Backend, interruption
+from mongoq.drive.backends import Backend
 from mongoq.drive.disturbance import Disturbance
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
-from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Request, Wait, hands_over
+from mongoq.protocol.request import Command, Flow, Interruption, Request, Wait, hands_over
 
 __all__ = ["AioDriver"]
 
@@ -78,19 +78,13 @@ class AioDriver:
                 try:
                     reply = await self._perform(request, taken)
                 except Exception as error:
-                    request = flow.throw(self._translated(error))
+                    request = flow.throw(self._disturbance.told(error))
                 else:
                     request = flow.send(reply)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         except Interruption as unhandled:
             raise unhandled.cause from None
-
-    def _translated(self, error: Exception) -> Exception:
-        known = interruption(error)
-        if isinstance(known, ReplyLost):
-            self._disturbance.tell()
-        return known or error
 
     async def _perform(self, request: Request, taken: Taken) -> Any:
         if isinstance(request, Wait):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mongoq.drive.backends import Backend, primary
+from mongoq.drive.backends import Backend, interruption, primary
 from mongoq.model.clock import Clock, ServerClock
+from mongoq.protocol.request import ReplyLost
 
 __all__ = ["Disturbance"]
 
@@ -32,7 +33,9 @@ class Disturbance:
             self._clock.disturb()
         self._primary = now or self._primary
 
-    def tell(self) -> None:
-        """Disturb the clock after an error of the network."""
-        if self._clock is not None:
+    def told(self, error: Exception) -> Exception:
+        """Return a driver's error as flows know it; one of the network disturbs the clock."""
+        known = interruption(error)
+        if isinstance(known, ReplyLost) and self._clock is not None:
             self._clock.disturb()
+        return known or error
