@@ -28,8 +28,9 @@ def script(path, text):
 
 @pytest.fixture(autouse=True)
 def no_children_left():
+    before = psutil.Process().children()
     yield
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == before
 
 
 @pytest.fixture
