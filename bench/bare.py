@@ -171,7 +171,7 @@ def get(bare: Bare, held: Held) -> Any:
 
 
 def peek(bare: Bare, _: Any) -> Any:
-    ready = {"q": bare.queue, "when": {"$lte": datetime.now(UTC)}, "reserved": False}
+    ready = {"q": bare.queue, "when": {"$lte": datetime.now(UTC)}, "reserved": {"$ne": True}}
     return bare.collection.find(ready, sort=ORDER, limit=10).to_list()
 
 

@@ -11,29 +11,36 @@ import bson
 from bson import ObjectId
 from pymongo.collection import Collection
 
-from bench.bare import LEASE
+from bench.bare import HISTORY, LEASE
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item
 
-__all__ = ["CALLS", "OPERATIONS", "PAYLOAD_BYTES", "WORKER", "Operation", "Seed", "payload"]
+__all__ = ["CALLS", "MINUTE_AGO", "OPERATIONS", "PAYLOAD_BYTES", "WORKER", "Operation", "Seed", "State", "payload"]
 
 PAYLOAD_BYTES = 200
 WORKER = "benchmark:12345:0123abcd"
 MINUTE_AGO = timedelta(minutes=1)
 
+State = Literal["empty", "ready", "reserved"]
 
-def payload() -> dict[str, Any]:
-    """Return a small order that takes 200 bytes as BSON."""
-    order: dict[str, Any] = {
-        "order": 10_000_017,
+
+def payload(number: int = 0) -> dict[str, Any]:
+    """Return a small order that takes 200 bytes as BSON; orders of other numbers are other orders."""
+    return {**_order(number), "note": PADDING}
+
+
+def _order(number: int) -> dict[str, Any]:
+    return {
+        "order": 10_000_017 + number,
         "customer": "c-48151623",
         "express": True,
         "total": 129.9,
         "lines": [{"sku": "A-1", "n": 2}, {"sku": "B-7", "n": 1}],
         "note": "",
     }
-    order["note"] = "x" * (PAYLOAD_BYTES - len(bson.encode(order)))
-    return order
+
+
+PADDING = "x" * (PAYLOAD_BYTES - len(bson.encode(_order(0))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Operation:
     """
 
     name: str
-    state: Literal["empty", "ready", "reserved"]
+    state: State
     history: bool = False
 
 
@@ -93,22 +100,57 @@ class Seed:
 
     def state(self, operation: Operation, queue: str, n: int) -> list[dict[str, Any]]:
         """Empty the collection but for its control documents, fill a queue, and return its envelopes."""
-        self._collection.delete_many({"q": {"$exists": True}})
+        self.clear({"$exists": True})
         if operation.state == "empty":
             return []
         now = datetime.now(UTC)
         documents = [_envelope(queue, now - MINUTE_AGO) for _ in range(n)]
         if operation.state == "reserved":
-            lease = {"reserved": True, "by": WORKER, "attempts": 1, "when": now + LEASE}
-            documents = [{**document, **lease, "token": ObjectId()} for document in documents]
+            documents = [{**document, **_lease(now), "token": ObjectId()} for document in documents]
         self._collection.insert_many(documents)
         return documents
 
-    def items(self, documents: list[dict[str, Any]]) -> list[Item[Any]]:
-        """Return the items that ``reserve`` would have returned for the envelopes."""
+    def batches(self, state: State, queue: str, n: int, size: int) -> list[list[dict[str, Any]]]:
+        """Do the same for ``n`` batches, of which each is held under one token."""
+        self.clear({"$exists": True})
+        if state == "empty":
+            return [[] for _ in range(n)]
         now = datetime.now(UTC)
-        namespace = self._collection.full_name
-        return [Item(each, each["payload"], now, namespace, now - MINUTE_AGO) for each in documents]
+        batches = []
+        for token in [ObjectId() for _ in range(n)]:
+            held = {**_lease(now), "token": token, "batch": token} if state == "reserved" else {}
+            batches.append([{**_envelope(queue, now - MINUTE_AGO), **held} for _ in range(size)])
+        self._collection.insert_many([document for batch in batches for document in batch])
+        return batches
+
+    def history(self, queue: str, n: int) -> None:
+        """Do the same for a queue that has processed ``n`` items, one every millisecond."""
+        self.clear({"$exists": True})
+        now = datetime.now(UTC)
+        documents = []
+        for number in range(n):
+            at, token = now - MINUTE_AGO + timedelta(milliseconds=number), ObjectId()
+            marks = {"processed": at, "expires": now + HISTORY, "settled": token, "by": WORKER, "attempts": 1}
+            document = {**_envelope(queue, at), **marks}
+            del document["when"]
+            documents.append(document)
+        self._collection.insert_many(documents)
+
+    def clear(self, queue: Any) -> None:
+        """Remove the items of a queue, or of those that fit the condition."""
+        self._collection.delete_many({"q": queue})
+
+    def items(self, documents: list[dict[str, Any]], *, apart: timedelta = timedelta(0)) -> list[Item[Any]]:
+        """Return the items that ``reserve`` would have returned; ``apart`` lies between their dues."""
+        now = datetime.now(UTC)
+        namespace, first = self._collection.full_name, now - MINUTE_AGO
+        return [
+            Item(each, each["payload"], now, namespace, first + place * apart) for place, each in enumerate(documents)
+        ]
+
+
+def _lease(now: datetime) -> dict[str, Any]:
+    return {"reserved": True, "by": WORKER, "attempts": 1, "when": now + LEASE}
 
 
 def _envelope(queue: str, when: datetime) -> dict[str, Any]:

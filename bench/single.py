@@ -6,17 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench import bare, operations, report, spy
-from bench.measure import Comparison, Way, interleave
-from bench.operations import Operation, Seed
+from bench import bare, operations, report
+from bench.measure import Way, interleave
+from bench.operations import Operation
+from bench.pairs import QUEUES, Pairs, compared, line, queue_name
 from bench.place import Place
-from bench.shells import SHELLS, Shell, bare_collection
+from bench.shells import SHELLS
 
 __all__ = ["TARGET", "measure_shell"]
 
 TARGET = 0.95
-QUEUES = ("bench.mongoq", "bench.driver")
-"""Names of one length for the two ways, which share a collection."""
 CONTROL = Operation("push", "empty")
 """Measured against itself, to tell how much of a ratio is noise."""
 
@@ -24,95 +23,42 @@ CONTROL = Operation("push", "empty")
 def measure_shell(name: str, place: Place, wanted: list[Operation], *, rounds: int, calls: int) -> dict[str, Any]:
     """Measure operations in one shell, and the noise; ``result["operations"]`` has one entry for each."""
     with SHELLS[name](place.uri) as shell:
-        pairs = _Pairs(shell, place)
+        pairs = Pairs(shell, place)
         results = []
         for operation in wanted:
-            comparison = interleave(shell.caller, *pairs.ways(operation), rounds=rounds, calls=calls)
-            result = {"operation": operation.name, **_result(comparison), **pairs.same_commands(operation)}
-            results.append(result)
-            ratio = result["ratio"]
-            report.progress(
-                f"{name:8} {operation.name:20} {ratio['median']:.3f} ± {ratio['error']:.3f} of the bare driver, "
-                f"{result['ratio_of_median_calls']['median']:.3f} by medians, "
-                f"{result['mongoq']['median_us']:.0f} and {result['bare']['median_us']:.0f} µs"
-            )
-        control = pairs.driver(CONTROL)
+            mongoq, driver = partial(_mongoq, pairs, operation), partial(_driver, pairs, operation)
+            comparison = interleave(shell.caller, mongoq(False), driver(False), rounds=rounds, calls=calls)
+            result = {"operation": operation.name, **compared(comparison, TARGET)}
+            results.append(result | pairs.same_commands(mongoq, driver))
+            report.progress(line(name, operation.name, result))
+        control = _driver(pairs, CONTROL, False)
         noise = interleave(shell.caller, control, control, rounds=rounds, calls=calls).rate_ratio()
-        report.progress(f"{name:8} bare push            {noise.median:.3f} ± {noise.error:.3f} of itself")
+        report.progress(f"{name:8} {'bare push':26} {noise.median:.3f} ± {noise.error:.3f} of itself")
         return {"operations": results, "bare_beside_itself": report.spread(noise)}
 
 
-def _result(comparison: Comparison) -> dict[str, Any]:
-    ratio = comparison.rate_ratio()
-    return {
-        "mongoq": report.latency(comparison.subject),
-        "bare": report.latency(comparison.reference),
-        "ratio": report.spread(ratio),
-        "ratio_of_median_calls": report.spread(comparison.median_ratio()),
-        "target": TARGET,
-        "reached": ratio.median >= TARGET,
-    }
+def _mongoq(pairs: Pairs, operation: Operation, spied: bool) -> Way:
+    name = queue_name(QUEUES[0], history=operation.history)
+    queue = pairs.brokers[spied].queue(name, history=bare.HISTORY if operation.history else None)
+    call = partial(operations.CALLS[operation.name], queue)
+    return Way(call, _prepared(pairs, operation, name, pairs.seed.items))
 
 
-class _Pairs:
-    """Makes the two ways of an operation, on one client."""
-
-    def __init__(self, shell: Shell, place: Place) -> None:
-        self._shell = shell
-        self._place = place
-        self._seed = Seed(bare_collection(place.client, place.database, place.collection))
-        self._spy = spy.Spy()
-        self._plain = bare_collection(shell.client(), place.database, place.collection)
-        self._spied = bare_collection(shell.client(self._spy), place.database, place.collection)
-        self._brokers = {False: shell.broker(self._plain), True: shell.broker(self._spied)}
-
-    def ways(self, operation: Operation) -> tuple[Way, Way]:
-        return self.mongoq(operation), self.driver(operation)
-
-    def mongoq(self, operation: Operation, *, spied: bool = False) -> Way:
-        name = _queue(QUEUES[0], operation)
-        queue = self._brokers[spied].queue(name, history=bare.HISTORY if operation.history else None)
-        return Way(
-            partial(operations.CALLS[operation.name], queue),
-            self._prepared(operation, name, self._seed.items),
-        )
-
-    def driver(self, operation: Operation, *, spied: bool = False) -> Way:
-        name = _queue(QUEUES[1], operation)
-        collection = self._spied if spied else self._plain
-        loop = bare.Bare(collection, name, "bench.elsewhere", operations.WORKER)
-        return Way(
-            partial(bare.CALLS[operation.name], loop),
-            self._prepared(operation, name, _held),
-            partial(_check, operation),
-        )
-
-    def _prepared(
-        self, operation: Operation, queue: str, subjects: Callable[[list[dict[str, Any]]], list[Any]]
-    ) -> Callable[[int], list[Any]]:
-        def prepare(n: int) -> list[Any]:
-            documents = self._seed.state(operation, queue, n)
-            return subjects(documents) if documents else [operations.payload() for _ in range(n)]
-
-        return prepare
-
-    def same_commands(self, operation: Operation) -> dict[str, Any]:
-        """Say whether both ways send the same commands, values aside; show them when they do not."""
-        mongoq, driver = (
-            [spy.shape(command) for command in self._commands(make(operation, spied=True))]
-            for make in (self.mongoq, self.driver)
-        )
-        if mongoq == driver:
-            return {"same_commands": True}
-        return {"same_commands": False, "commands": {"mongoq": mongoq, "bare": driver}}
-
-    def _commands(self, way: Way) -> list[dict[str, Any]]:
-        return spy.sent(self._spy, self._shell.caller, way.call, list(way.prepare(3)))
+def _driver(pairs: Pairs, operation: Operation, spied: bool) -> Way:
+    name = queue_name(QUEUES[1], history=operation.history)
+    loop = bare.Bare(pairs.collections[spied], name, "bench.elsewhere", operations.WORKER)
+    call = partial(bare.CALLS[operation.name], loop)
+    return Way(call, _prepared(pairs, operation, name, _held), partial(_check, operation))
 
 
-def _queue(way: str, operation: Operation) -> str:
-    """Name a queue; those that keep history are queues of their own, since it is a setting of the queue."""
-    return f"{way}.kept" if operation.history else way
+def _prepared(
+    pairs: Pairs, operation: Operation, queue: str, subjects: Callable[[list[dict[str, Any]]], list[Any]]
+) -> Callable[[int], list[Any]]:
+    def prepare(n: int) -> list[Any]:
+        documents = pairs.seed.state(operation, queue, n)
+        return subjects(documents) if documents else [operations.payload() for _ in range(n)]
+
+    return prepare
 
 
 def _held(documents: list[dict[str, Any]]) -> list[bare.Held]:

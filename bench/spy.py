@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from pymongo import MongoClient
@@ -10,7 +11,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from bench.measure import Caller
 
-__all__ = ["Spy", "plan", "sent", "shape"]
+__all__ = ["Spy", "folded", "plan", "sent", "shape"]
 
 SESSION = frozenset({"lsid", "txnNumber", "$clusterTime", "$db", "$readPreference"})
 """What the driver adds to every command by itself."""
@@ -48,6 +49,16 @@ def shape(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [shape(part) for part in value]
     return value if isinstance(value, bool | int | float | None) else type(value).__name__
+
+
+def folded(shape: Any) -> Any:
+    """Return a shape to be read: what a list repeats is shown once, with how often."""
+    if isinstance(shape, dict):
+        return {name: folded(part) for name, part in shape.items()}
+    if isinstance(shape, list):
+        runs = [(folded(part), len(list(equal))) for part, equal in groupby(shape)]
+        return [part if times == 1 else {"times": times, "each": part} for part, times in runs]
+    return shape
 
 
 def plan(client: MongoClient[Any], database: str, command: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,9 @@ def _client(kind: Callable[..., Any], uri: Any) -> Any:
 def _collection(client: Any, database: Any, collection: Any) -> Any:
     try:
         named = client.get_default_database(DATABASE) if database is None else client[_name(database, "database")]
-        return named[_name(collection, "collection")]
+        if _name(collection, "collection").startswith("system."):
+            raise ArgumentInvalid("collection", f"{collection!r} is a name that MongoDB keeps for itself")
+        return named[collection]
     except InvalidName as error:
         raise ArgumentInvalid("database or collection", str(error)) from error
 
@@ -158,6 +160,11 @@ def _explain(error: BaseException, client: Any) -> None:
         raise AuthenticationFailed(
             f"MongoDB at {hosts} refused the user: check user, password and authSource in the URI, and that the user "
             f"may read and write the database"
+        ) from error
+    if isinstance(error, ConnectionFailure) and not hosts:
+        raise ServerUnavailable(
+            "servers of the URI answered, but none belongs to the replica set that it names: correct replicaSet in the "
+            "URI, or leave it out"
         ) from error
     if isinstance(error, ConnectionFailure) or error.timeout:
         raise ServerUnavailable(

@@ -6,12 +6,16 @@ MongoqError
 │   ├── QueueNameInvalid                a queue name that cannot be stored
 │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
 │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
+│   ├── FilterInvalid                   a filter on payloads off the safe list, or one that the server refuses
 │   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
 ├── ItemForeign                         an item settled through a handle that does not own it
+├── DuplicateItem                       a live item with the same key is there, and was not to be replaced
 ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
+├── BatchIncomplete                     some items of a batch failed, and the others are done
 ├── CollectionUnsuitable                a collection that mongoq cannot work on
 │   ├── CollectionSharded
 │   └── SchemaTooNew                    written by a later mongoq
+├── TransactionsUnavailable             a server without transactions: it is no replica set
 ├── ServerUnavailable                   ``connect`` found no usable server
 │   └── AuthenticationFailed
 ├── BrokerClosed                        used after ``close``
@@ -27,15 +31,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
 __all__ = [
     "ArgumentInvalid",
     "AuthenticationFailed",
+    "BatchIncomplete",
     "BrokerClosed",
     "CollectionSharded",
     "CollectionUnsuitable",
+    "DuplicateItem",
     "EmbeddedServerUnavailable",
+    "FilterInvalid",
     "ItemForeign",
     "MongoqError",
     "PatchInvalid",
@@ -45,6 +53,7 @@ __all__ = [
     "ReservationLost",
     "SchemaTooNew",
     "ServerUnavailable",
+    "TransactionsUnavailable",
 ]
 
 
@@ -81,6 +90,10 @@ class QueueNameInvalid(ArgumentInvalid):
     """A queue name that is empty, too long, holds NUL, begins with ``$``, or is no string."""
 
 
+PATH_LENGTH = 160
+"""Characters of a path in a message; beyond, half of them are shown, so that the reason stays in sight."""
+
+
 class PayloadInvalid(ArgumentInvalid):
     """A value that BSON cannot hold and give back equal, or that the queue's model refuses.
 
@@ -90,7 +103,7 @@ class PayloadInvalid(ArgumentInvalid):
     """
 
     def __init__(self, path: str, problem: str, *, item: Any = None) -> None:
-        super().__init__(path, problem)
+        super().__init__(path if len(path) <= PATH_LENGTH else f"{path[: PATH_LENGTH // 2]}…", problem)
         self.path = path
         self.item = item
 
@@ -116,6 +129,16 @@ class PatchInvalid(ArgumentInvalid):
     """
 
 
+class FilterInvalid(ArgumentInvalid):
+    """A filter on payloads with an operator or a path that is not allowed, or one that the server refuses.
+
+    ``argument`` leads to the place in the filter, such as ``where.$or[1].customer.$gt``.
+    """
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(argument if len(argument) <= PATH_LENGTH else f"{argument[: PATH_LENGTH // 2]}…", problem)
+
+
 class ItemForeign(MongoqError):
     """An item settled through a handle of another queue or another collection. Nothing was sent.
 
@@ -128,11 +151,30 @@ class ItemForeign(MongoqError):
     def __init__(self, item_id: Any, expected: str, actual: str) -> None:
         super().__init__(
             f"item {item_id} was reserved from {actual} and cannot be settled through a handle of {expected}; "
-            f"use the handle that reserved it"
+            f"use a handle of the queue it came from"
         )
         self.item_id = item_id
         self.expected = expected
         self.actual = actual
+
+
+class DuplicateItem(MongoqError):
+    """A live item of the queue has the key already. Nothing was changed.
+
+    Attributes:
+        queue: the queue.
+        key: the key.
+        item_id: the live item, or ``None`` when it was gone before it could be named.
+    """
+
+    def __init__(self, queue: str, key: str, item_id: Any) -> None:
+        which = "an item" if item_id is None else f"item {item_id}"
+        super().__init__(
+            f"{which} with key {key!r} is live in queue {queue!r}; keep it, or push with on_duplicate='replace'"
+        )
+        self.queue = queue
+        self.key = key
+        self.item_id = item_id
 
 
 class ReservationLost(MongoqError):
@@ -184,6 +226,39 @@ def _lost_sentence(item_id: Any, queue: str, held_by: str | None, until: datetim
     )
 
 
+class BatchIncomplete(MongoqError):
+    """Some items of a batch failed; the others are done.
+
+    ``failed`` tells of each what happened to it. An item that its holder lost is a ``ReservationLost`` and a patch that
+    does not fit a ``PatchInvalid``, as for one item alone. An error of the driver stands for an item whose command
+    failed: after a network error it may have happened.
+
+    Attributes:
+        queue: the queue.
+        done: the ids of the items that are done, in no particular order.
+        failed: the error of each other item, by its id.
+    """
+
+    def __init__(self, queue: str, done: Iterable[Any], failed: Mapping[Any, Exception]) -> None:
+        self.queue = queue
+        self.done = list(done)
+        self.failed = dict(failed)
+        super().__init__(_incomplete_sentence(queue, self.done, self.failed))
+
+
+NAMED = 10
+"""Ids that a message names."""
+
+
+def _incomplete_sentence(queue: str, done: list[Any], failed: dict[Any, Exception]) -> str:
+    named = ", ".join(str(id) for id in list(failed)[:NAMED]) + ("…" if len(failed) > NAMED else "")
+    first = next(iter(failed.values()))
+    return (
+        f"{len(failed)} of {len(done) + len(failed)} items of queue {queue!r} failed ({named}), and the others are "
+        f"done; look into .failed for each; the first: {type(first).__name__}: {first}"
+    )
+
+
 class CollectionUnsuitable(MongoqError):
     """A collection that mongoq cannot work on. Nothing was written.
 
@@ -224,6 +299,21 @@ class SchemaTooNew(CollectionUnsuitable):
         self.version = version
         self.oldest_reader = oldest_reader
         self.supported = supported
+
+
+class TransactionsUnavailable(MongoqError):
+    """The server has no transactions, since it is not part of a replica set. Nothing was written.
+
+    Attributes:
+        server: what the broker works on, such as ``a standalone server at localhost:27017``.
+    """
+
+    def __init__(self, server: str) -> None:
+        super().__init__(
+            f"transactions need a replica set, and this is {server}; a set of one node will do: start mongod with "
+            f"--replSet rs0 and call rs.initiate() once in mongosh, or use mongoq.embedded.EmbeddedServer()"
+        )
+        self.server = server
 
 
 class ServerUnavailable(MongoqError):

@@ -36,10 +36,15 @@ SOURCE = "mongoq/aio"
 TARGET = "mongoq/sync"
 
 NAMES = {
+    "AsyncBatches": "Batches",
     "AsyncBroker": "Broker",
+    "AsyncDeadQueue": "DeadQueue",
+    "AsyncLooking": "Looking",
+    "AsyncPast": "Past",
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
     "AsyncTransaction": "Transaction",
+    "AsyncTransactions": "Transactions",
     "AioDriver": "ThreadDriver",
     "connect_async": "connect",
     # the driver's

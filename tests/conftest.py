@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell; children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,8 @@ class Awaited:
 
 async def _called(method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     plain = [arg._target if isinstance(arg, Awaited) else arg for arg in args]
-    return method(*plain, **options)
+    named = {name: value._target if isinstance(value, Awaited) else value for name, value in options.items()}
+    return method(*plain, **named)
 
 
 async def _iterated(method: Callable[..., Any], options: dict[str, Any]) -> AsyncIterator[Any]:

@@ -1,7 +1,8 @@
 """The asyncio shells. ``mongoq.sync`` is generated from this package."""
 
 from mongoq.aio.broker import AsyncBroker
-from mongoq.aio.queue import AsyncQueue
+from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.reserved import AsyncReserved
+from mongoq.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncBroker", "AsyncQueue", "AsyncReserved"]
+__all__ = ["AsyncBroker", "AsyncDeadQueue", "AsyncQueue", "AsyncReserved", "AsyncTransaction"]

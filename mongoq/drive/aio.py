@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from mongoq.drive.backends import Backend
+from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
+from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
+from mongoq.model.counters import Counters
 from mongoq.protocol.request import Command, Flow, Interruption, Request, Wait, hands_over
 
 __all__ = ["AioDriver"]
@@ -30,35 +33,64 @@ class AioDriver:
     """
 
     asynchronous = True
+    caller = staticmethod(asyncio.current_task)
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._disturbance = Disturbance(backend, clock)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._turns: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
+        self._background: AioBackground | None = None
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        if self._closed:
-            raise BrokerClosed
+        if self._background is not None and not self._closed:
+            self._background.attend()
         taken: Taken = []
         try:
-            return await self._run(flow, taken)
+            request = next(flow)
+            while True:
+                try:
+                    reply = await self._perform(request, taken)
+                except Exception as error:
+                    request = flow.throw(self._disturbance.told(error))
+                else:
+                    request = flow.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
         except BaseException as error:
             if taken and not hands_over(error):
                 undoing = self._own(self._undo(*taken[-1]))
                 if isinstance(error, Exception):
                     await asyncio.shield(undoing)
+            if isinstance(error, Interruption):
+                raise error.cause from None
             raise
         finally:
             flow.close()
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions of the client."""
+        return self._backend.sessions
 
     async def run_shielded(self, flow: Flow[T]) -> T:
         """Run a whole flow in a task of the driver's, so that it ends even when the caller is cancelled."""
         return await asyncio.shield(self._own(self.run(flow)))
 
+    def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
+        """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
+        self._background = AioBackground(counters, flush, self._own, self.run)
+
     async def close(self) -> None:
-        """Refuse further commands, those of waiting calls as well, and wait for what is under way."""
+        """Write the counters, refuse further commands, those of waiting calls as well, and wait for what is under way.
+
+        Idempotent.
+        """
+        if self._background is not None and not self._closed:
+            self._background.stop()
+            await self._background.write()
         self._closed = True
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
         while self._tasks:
@@ -71,45 +103,45 @@ class AioDriver:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run(self, flow: Flow[T], taken: Taken) -> T:
-        try:
-            request = next(flow)
-            while True:
-                try:
-                    reply = await self._perform(request, taken)
-                except Exception as error:
-                    request = flow.throw(self._disturbance.told(error))
-                else:
-                    request = flow.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        except Interruption as unhandled:
-            raise unhandled.cause from None
-
     async def _perform(self, request: Request, taken: Taken) -> Any:
-        if isinstance(request, Wait):
-            await asyncio.sleep(request.seconds)
-            return None
-        if self._closed:
-            raise BrokerClosed
-        self._disturbance.look()
-        reply = await self._sent(request, taken)
-        if request.undo is not None:
-            taken.append((request, reply))
-        return request.parse(reply)
-
-    async def _sent(self, command: Command[Any], taken: Taken) -> Any:
         """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
+        if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
+            raise BrokerClosed
+        if isinstance(request, Wait):
+            return await asyncio.sleep(request.seconds)
+        self._disturbance.look()
+        if request.session is not None:
+            reply = await self._in_turn(request)
+            return reply if request.parse is None else request.parse(reply)
         waiter = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._answer(command, waiter))
-        self._tasks.add(task)
+        self._tasks.add(asyncio.create_task(self._answer(request, waiter)))
         try:
-            return await waiter
+            reply = await waiter
         except asyncio.CancelledError:
-            if command.undo is not None:
+            if request.undo is not None:
                 taken.clear()  # this command's own undo gives back all that the flow had taken
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._own(self._undo(command, waiter.result()))  # it came in the moment of the cancellation
+                self._own(self._undo(request, waiter.result()))  # it came in the moment of the cancellation
+            raise
+        if request.undo is not None:
+            taken.append((request, reply))
+        return reply if request.parse is None else request.parse(reply)
+
+    async def _in_turn(self, command: Command[Any]) -> Any:
+        """Send a command of a session, which takes one at a time; a cancelled caller waits for the end of its own.
+
+        The abort that follows would overtake it, and it would happen outside of the transaction.
+        """
+        key = id(command.session)
+        while (before := self._turns.get(key)) is not None:
+            await asyncio.wait([before])
+        task = self._turns[key] = self._own(self._send(command))
+        task.add_done_callback(lambda _: self._turns.pop(key))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                await asyncio.wait([task])
             raise
 
     async def _answer(self, command: Command[Any], waiter: asyncio.Future[Any]) -> None:
@@ -129,11 +161,18 @@ class AioDriver:
             self._tasks.discard(asyncio.current_task())
 
     async def _send(self, command: Command[Any]) -> Any:
-        target = self._backend.targets[command.target]
-        reply = getattr(target, command.method)(**self._backend.arguments(command.arguments))
-        if inspect.isawaitable(reply):
-            reply = await reply
-        return await reply.to_list(None) if command.method in ("find", "aggregate") else reply
+        backend, arguments = self._backend, command.arguments
+        if command.method == "bulk_write":
+            arguments = backend.arguments(command.method, arguments)
+        if command.session is not None:
+            arguments = {**arguments, "session": command.session}
+        reply = getattr(backend.targets[command.target], command.method)(**arguments)
+        if command.target == "sessions" and not inspect.isawaitable(reply):
+            return reply
+        if command.method not in ("find", "aggregate"):
+            return await reply
+        cursor = await reply if inspect.isawaitable(reply) else reply
+        return await cursor.to_list(None)
 
     async def _undo(self, command: Command[Any], reply: Any) -> None:
         """Give back what a command took for a caller that has gone."""
@@ -143,3 +182,38 @@ class AioDriver:
                 await self._send(back)
         except Exception as error:
             logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)
+
+
+class AioBackground(Background):
+    """Counters written by a task of the driver's, which the event loop's clock starts."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        flush: Callable[[], Flow[None]],
+        own: Callable[[Coroutine[Any, Any, None]], Any],
+        run: Callable[[Flow[None]], Awaitable[None]],
+    ) -> None:
+        super().__init__(counters, flush)
+        self._own = own
+        self._run = run
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._own(self.write())
+
+    async def write(self) -> None:
+        """Write what was counted; what cannot be written stays for the next time."""
+        try:
+            await self._run(self.flush())
+        except Exception as error:
+            logger.debug("counters could not be written: %r", error)
+        finally:
+            self.written()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -9,25 +9,33 @@ from typing import Any
 import bson
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
-from pymongo import ReadPreference, WriteConcern
+from pymongo import DeleteMany, DeleteOne, ReadPreference, UpdateMany, UpdateOne, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.collection import Collection
 from pymongo.errors import (
     AutoReconnect,
+    BulkWriteError,
     DuplicateKeyError,
     OperationFailure,
     ServerSelectionTimeoutError,
     WriteConcernError,
+    WriteError,
 )
 from pymongo.read_concern import ReadConcern
 
+from mongoq.drive.sessions import Sessions
 from mongoq.model.codec import Options, codec_options
-from mongoq.protocol.request import Duplicate, Interruption, Refused, ReplyLost, Target, Unreadable
+from mongoq.protocol.request import Duplicate, Interruption, PartlyRefused, Refused, ReplyLost, Target, Unreadable
 
 __all__ = ["Backend", "interruption", "open_backend", "primary"]
 
 MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419, 17420})
 """What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
+DUPLICATE_CODE = 11000
+DEPOSED_CODES = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
+"""What a server says of a single statement when it is primary no more, or about to stop."""
+
+STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class Backend:
 
     Attributes:
         targets: what the methods of a command are called on.
+        sessions: the sessions of the client, a target as well.
         client: the client behind them, for its topology; ``None`` for mongomock.
         options: how values are encoded and decoded.
         asynchronous: methods return awaitables.
@@ -44,14 +53,18 @@ class Backend:
     """
 
     targets: Mapping[Target, Any]
+    sessions: Sessions
     client: Any
     options: Options
     asynchronous: bool
     serverless: bool
     namespace: str
 
-    def arguments(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def arguments(self, method: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments in the form that this backend takes."""
+        if method == "bulk_write":
+            statements = [STATEMENTS[kind](**arguments) for kind, arguments in given["requests"]]
+            return {**given, "requests": statements}
         return _plain(given, self.options) if self.serverless else given
 
 
@@ -86,9 +99,12 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
     )
     majority = own if serverless else own.with_options(read_concern=ReadConcern("majority"))
     database = own.database if serverless else own.database.with_options(read_preference=ReadPreference.PRIMARY)
+    client = None if serverless else own.database.client
+    sessions = Sessions(client)
     return Backend(
-        targets={"collection": own, "history": majority, "database": database},
-        client=None if serverless else own.database.client,
+        targets={"collection": own, "history": majority, "database": database, "sessions": sessions},
+        sessions=sessions,
+        client=client,
         options=options,
         asynchronous=asynchronous,
         serverless=serverless,
@@ -113,6 +129,8 @@ def _name(value: Any) -> str:
 
 def interruption(error: Exception) -> Interruption | None:
     """Classify a driver's error for the flows; ``None`` for one that passes through as it is."""
+    if isinstance(error, BulkWriteError):
+        return _of_bulk(error)
     if isinstance(error, DuplicateKeyError):
         return Duplicate(error)
     if isinstance(error, WriteConcernError):
@@ -124,6 +142,21 @@ def interruption(error: Exception) -> Interruption | None:
     if isinstance(error, InvalidBSON):
         return Unreadable(error)
     return None
+
+
+def _of_bulk(error: BulkWriteError) -> Interruption:
+    """Classify the error of a bulk; what was not confirmed at all comes before what was refused."""
+    refused = error.details["writeErrors"]
+    if error.details.get("writeConcernErrors") or any(one["code"] in DEPOSED_CODES for one in refused):
+        return ReplyLost(error)
+    total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
+    return PartlyRefused(error, {one["index"]: _of_statement(one) for one in refused}, total)
+
+
+def _of_statement(details: Mapping[str, Any]) -> Exception:
+    kind = DuplicateKeyError if details["code"] == DUPLICATE_CODE else WriteError
+    error = kind(details["errmsg"], details["code"])
+    return interruption(error) or error
 
 
 def primary(client: Any) -> Any:

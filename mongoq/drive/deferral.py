@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # the C functions behind ``signal``: the wrappers make enums of all numbers, and cost more than the rest of this file
 import _signal  # type: ignore[import-not-found]
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -17,13 +18,38 @@ _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal
 Handler = Callable[[int, FrameType | None], Any]
 
 
+_main = threading.main_thread().ident
+
+
+def _after_fork() -> None:
+    global _main  # noqa: PLW0603  # the forked child's only thread is its main one
+    _main = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def on_main_thread() -> bool:
     """Say whether this is the thread in which Python runs the handlers of signals."""
-    return threading.current_thread() is threading.main_thread()
+    return threading.get_ident() == _main
+
+
+_seen: tuple[Any, ...] = ()
+_found: tuple[tuple[int, Handler], ...] = ()
+
+
+def _handlers() -> tuple[tuple[int, Handler], ...]:
+    """Return the handlers in Python, with their numbers; made anew only when one has changed."""
+    global _seen, _found  # noqa: PLW0603  # read and written on the main thread alone
+    seen = tuple(map(_signal.getsignal, _NUMBERS))
+    if seen != _seen:
+        _found = tuple((number, handler) for number, handler in zip(_NUMBERS, seen, strict=True) if callable(handler))
+        _seen = seen
+    return _found
 
 
 class Deferral:
-    """A block in which handlers of signals only take note; at its end those that were meant run, and may raise.
+    """From here to ``end`` handlers of signals only take note; then those that were meant run, and may raise.
 
     For the main thread. A signal that comes a second time goes through at once, since the command may hang.
     """
@@ -31,34 +57,29 @@ class Deferral:
     __slots__ = ("_handlers", "_noted")
 
     def __init__(self) -> None:
-        self._handlers: dict[int, Handler] = {}
+        self._handlers = _handlers()
         self._noted: dict[int, FrameType | None] = {}
+        for number, _ in self._handlers:
+            _signal.signal(number, self._note)
 
-    def __enter__(self) -> None:
-        """Put off the signals that have a handler in Python."""
-        for number in _NUMBERS:
-            handler = _signal.getsignal(number)
-            if callable(handler):
-                self._handlers[number] = handler
-                _signal.signal(number, self._note)
-
-    def __exit__(self, *error: object) -> None:
+    def end(self) -> None:
         """Give the signals back to their handlers, and run those that were put off."""
-        for number, handler in self._handlers.items():
+        for number, handler in self._handlers:
             _signal.signal(number, handler)
-        self._run()
+        if self._noted:
+            self._run(dict(self._handlers))
 
-    def _run(self) -> None:
+    def _run(self, handlers: dict[int, Handler]) -> None:
         """Run what was put off, all of it, though one may raise."""
         while self._noted:
             number = next(iter(self._noted))
             frame = self._noted.pop(number)
             try:
-                self._handlers[number](number, frame)
+                handlers[number](number, frame)
             finally:
-                self._run()
+                self._run(handlers)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number in self._noted:
-            self._handlers[number](number, frame)
+            dict(self._handlers)[number](number, frame)
         self._noted[number] = frame

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 from mongoq.drive.backends import Backend, interruption, primary
@@ -10,28 +12,34 @@ from mongoq.protocol.request import ReplyLost
 
 __all__ = ["Disturbance"]
 
+GLANCE = 0.05
+"""Seconds between two looks at the topology: a failover takes longer."""
+
 
 class Disturbance:
-    """Watches the client's own view of the topology; costs a comparison per command."""
+    """Watches the client's own view of the topology; costs next to nothing per command."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._client = backend.client
         self._clock = clock if isinstance(clock, ServerClock) and backend.client is not None else None
         self._seen: Any = None
+        self._next_look = 0.0 if self._clock is not None else math.inf
         self._primary: Any = None
 
     def look(self) -> None:
         """Disturb the clock when the primary has changed since the last look."""
-        if self._clock is None:
+        now = time.monotonic()
+        if now < self._next_look or self._clock is None:
             return
+        self._next_look = now + GLANCE
         topology = self._client.topology_description
         if topology is self._seen:
             return
         self._seen = topology
-        now = primary(self._client)
-        if self._primary not in (None, now):
+        leader = primary(self._client)
+        if self._primary not in (None, leader):
             self._clock.disturb()
-        self._primary = now or self._primary
+        self._primary = leader or self._primary
 
     def told(self, error: Exception) -> Exception:
         """Return a driver's error as flows know it; one of the network disturbs the clock."""

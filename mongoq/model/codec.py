@@ -197,6 +197,11 @@ class Codec(Generic[M]):
         self._encoding = encoding
         self._typed: TypedValues[M] | None = None if model is None else TypedValues(_adapter(model))
 
+    @property
+    def untyped(self) -> bool:
+        """Whether payloads are handed out as they are stored."""
+        return self._typed is None
+
     def encode(self, payload: Any) -> Any:
         """Return the value to send: checked, measured, and no longer the caller's to change.
 

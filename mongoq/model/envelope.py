@@ -88,7 +88,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def origin_document(item: Item[Any], *, reason: str, attempts: int, at: datetime) -> dict[str, Any]:
-    """Return the ``origin`` field of an item that is buried."""
+    """Return the ``origin`` field of an item that is buried or replayed."""
     return {
         "queue": item.queue,
         "id": item.id,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["CLAIM", "HISTORY", "INDEXES", "Index"]
+__all__ = ["BEGINNING", "CLAIM", "HISTORY", "INDEXES", "KEY", "Index"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class Index:
             **self.options,
         }
 
+
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+"""Before every date, so that ``$gte`` says "exists" in a form that the server answers from the index alone."""
 
 CLAIM = Index("mongoq1_claim", ("q", "priority", "when", "_id"), ("when",))
 KEY = Index("mongoq1_key", ("q", "key"), ("key", "when"), {"unique": True})

@@ -34,15 +34,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead item comes from.
+    """Where a dead item, or the copy that a replay made, comes from.
 
     Attributes:
-        queue: the queue it died in.
-        id: its id there; a burial keeps the id.
-        reason: why it was buried.
+        queue: the queue it died in, or whose history it was copied from.
+        id: its id there; a burial keeps the id, and a copy has one of its own.
+        reason: why it was buried; ``"replayed"`` for a copy, with the label of the replay if it had one.
         attempts: how often it had been reserved there.
-        key: the key it had there; a key does not follow into the dead queue.
-        at: when it was buried, on the server's clock.
+        key: the key it had there; a key does not follow.
+        at: when it was buried or copied, on the server's clock.
     """
 
     queue: str
@@ -154,7 +154,7 @@ class Item(Generic[M]):
 
     @property
     def origin(self) -> Origin | None:
-        """Where a dead item comes from."""
+        """Where a dead or replayed item comes from."""
         stored = self._document.get("origin")
         if stored is None:
             return None

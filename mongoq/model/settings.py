@@ -1,7 +1,8 @@
-"""What a queue is told once: lease, history, retries, dead queue."""
+"""What a queue is told once: lease, history, retries, dead queue. Kept with the queue, so that all processes agree."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -9,7 +10,19 @@ from typing import Any, Final
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration, queue_name
 
-__all__ = ["DEFAULT", "Default", "QueueSettings", "queue_settings"]
+__all__ = [
+    "DEFAULT",
+    "KEEP",
+    "Default",
+    "QueueOptions",
+    "QueueSettings",
+    "check_limit",
+    "checked_options",
+    "from_stored",
+    "queue_options",
+    "resolved",
+    "to_stored",
+]
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_MAX_RETRIES = 10
@@ -26,9 +39,18 @@ class Default:
 DEFAULT: Final = Default()
 
 
+class _Keep(Default):
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+KEEP: Any = _Keep()
+"""Stands for a payload or headers that stay as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """The checked settings of one queue.
+    """The settings that hold for a queue.
 
     Attributes:
         name: the queue.
@@ -50,39 +72,81 @@ class QueueSettings:
         return None if self.max_retries is None else self.max_retries + 1
 
 
-def queue_settings(
-    name: Any,
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """What a handle was told, checked; options that were not given are left out."""
+
+    name: str
+    given: Mapping[str, Any]
+
+
+def queue_options(name: Any, **options: Any) -> QueueOptions:
+    """Check the options of ``broker.queue``."""
+    name = queue_name(name)
+    given = checked_options(name, **options)
+    check_limit(name, given, dead=_default_dead(name))
+    return QueueOptions(name, given)
+
+
+def check_limit(name: str, given: Mapping[str, Any], *, dead: str | None) -> None:
+    """Refuse a limit of retries for a queue that has no dead queue, given now or else ``dead``."""
+    if given.get("max_retries") is not None and given.get("dead", dead) is None:
+        raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
+
+
+def checked_options(
+    name: str,
     *,
-    lease: Duration | None = None,
-    history: Duration | None = None,
+    lease: Duration | Default | None = DEFAULT,
+    history: Duration | Default | None = DEFAULT,
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
-) -> QueueSettings:
-    """Check the options of ``broker.queue`` and fill in what was not given."""
-    name = queue_name(name)
-    grave = _dead_queue(name, dead)
-    if grave is None and isinstance(max_retries, int):
-        raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
-    return QueueSettings(
-        name=name,
-        lease=DEFAULT_LEASE if lease is None else duration(lease, "lease", zero=False),
-        history=None if history is None else duration(history, "history", zero=False),
-        max_retries=_max_retries(max_retries, grave),
-        dead=grave,
-    )
+) -> dict[str, Any]:
+    """Return those options that were given, each in the one form used inside; raises ``ArgumentInvalid``."""
+    given: dict[str, Any] = {}
+    if lease is not None and not isinstance(lease, Default):
+        given["lease"] = duration(lease, "lease", zero=False)
+    if not isinstance(history, Default):
+        given["history"] = None if history is None else duration(history, "history", zero=False)
+    if not isinstance(max_retries, Default):
+        given["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
+    if not isinstance(dead, Default):
+        given["dead"] = None if dead is None else _dead_queue(name, dead)
+    return given
 
 
-def _max_retries(value: int | Default | None, grave: str | None) -> int | None:
-    if grave is None or value is None:
-        return None
-    return DEFAULT_MAX_RETRIES if isinstance(value, Default) else count(value, "max_retries", least=0)
+def _default_dead(name: str) -> str | None:
+    return None if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
 
 
-def _dead_queue(name: str, dead: str | Default | None) -> str | None:
-    if isinstance(dead, Default):
-        return None if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
-    if dead is None:
-        return None
+def _dead_queue(name: str, dead: str) -> str:
     if queue_name(dead, "dead") == name:
         raise ArgumentInvalid("dead", f"queue {name!r} cannot be its own dead queue")
     return dead
+
+
+def resolved(options: QueueOptions, stored: Mapping[str, Any]) -> QueueSettings:
+    """Return the settings that hold: what is stored, else what the handle was told, else the defaults."""
+    values = {"dead": _default_dead(options.name), **options.given, **stored}
+    if values["dead"] is None:
+        values["max_retries"] = None
+    return QueueSettings(options.name, **values)
+
+
+def to_stored(value: Any) -> Any:
+    """Return an option as it is stored: a length of time as seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def from_stored(name: str, settings: Any) -> dict[str, Any]:
+    """Return stored options in the form used inside; raises ``ArgumentInvalid`` for what some other program wrote.
+
+    Options of a later mongoq, which this one does not know, are left alone.
+    """
+    if not isinstance(settings, Mapping):
+        raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
+    known = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
+    most = known.get("max_retries")
+    if isinstance(most, float) and most.is_integer():  # a shell writes every number so
+        known["max_retries"] = int(most)
+    return checked_options(name, **known)

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
+from mongoq.errors import PayloadInvalid
 from mongoq.model.clock import Clock
 from mongoq.model.codec import Codec, Encoding
+from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.item import Document, Item
-from mongoq.model.settings import QueueSettings
+from mongoq.model.settings import QueueOptions, QueueSettings, resolved
 
-__all__ = ["BrokerContext", "PauseMark", "QueueContext"]
+__all__ = ["BrokerContext", "QueueContext", "QueueState"]
 
 M = TypeVar("M")
 
 
 @dataclass(slots=True)
-class PauseMark:
-    """What this process last read of a queue's pause."""
+class QueueState:
+    """What this process last read of a queue's control document; shared by the handles of a broker.
+
+    Attributes:
+        paused: nothing is handed out.
+        stored: the options that are stored, in the form used inside.
+        read_at: when it was read, on the monotonic clock.
+    """
 
     paused: bool = False
+    stored: Mapping[str, Any] = field(default_factory=dict)
     read_at: float = float("-inf")
 
     def stale(self, age: float) -> bool:
         """Say whether it was read more than ``age`` seconds ago."""
         return time.monotonic() - self.read_at >= age
 
-    def put(self, paused: bool) -> None:
-        """Remember what was just read or written."""
+    def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None) -> None:
+        """Remember what was just read or written; the same options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic()
+        if stored is not None and stored != self.stored:
+            self.stored = stored
 
 
 @dataclass(slots=True)
@@ -47,7 +59,10 @@ class BrokerContext:
         serverless: a collection without a server behind it (mongomock): no ``hello``, no partial indexes.
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
-        pauses: pause marks by queue.
+        states: what is known of each queue's control document.
+        counters: what was done and not yet written down.
+        stats: the last answer of ``stats``, and when it was read.
+        untyped: the codec of queues without a model.
         unsettled: tokens of ``reserved()`` blocks that are still to be settled at their end.
     """
 
@@ -58,32 +73,86 @@ class BrokerContext:
     identity: Identity = field(default_factory=Identity)
     checked: bool = False
     indexed: bool = False
-    pauses: dict[str, PauseMark] = field(default_factory=dict)
+    states: dict[str, QueueState] = field(default_factory=dict)
     unsettled: set[ObjectId | None] = field(default_factory=set)
+    counters: Counters = field(default_factory=Counters)
+    stats: tuple[float, Mapping[str, Any]] | None = None
+    untyped: Codec[Any] = field(init=False)
 
-    def pause_mark(self, queue: str) -> PauseMark:
-        """Return the queue's mark, made at first use."""
-        return self.pauses.setdefault(queue, PauseMark())
+    def __post_init__(self) -> None:
+        self.untyped = Codec(self.encoding)
+
+    @property
+    def collection(self) -> str:
+        """The collection's name."""
+        return self.namespace.partition(".")[2]
+
+    def state(self, queue: str) -> QueueState:
+        """Return what is known of the queue, made at first use."""
+        return self.states.setdefault(queue, QueueState())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueContext(Generic[M]):
-    """One queue handle: its settings and its codec, and the broker it belongs to."""
+    """One queue handle: what it was told and its codec, and the broker it belongs to.
+
+    Attributes:
+        broker: the broker's side.
+        options: what the handle was told.
+        codec: how its payloads are encoded.
+        state: what is known of the queue's control document.
+        saved: what the handle was told stands in the control document, or something else does.
+    """
 
     broker: BrokerContext
-    settings: QueueSettings
+    options: QueueOptions
     codec: Codec[M]
+    state: QueueState = field(init=False)
+    saved: bool = field(init=False)
+    _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
+    _settings: QueueSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.broker.state(self.options.name)
+        self.saved = not self.options.given
 
     @property
     def name(self) -> str:
         """The queue's name."""
-        return self.settings.name
+        return self.options.name
+
+    @property
+    def settings(self) -> QueueSettings:
+        """What holds now, as far as this process knows."""
+        options, stored = self.options, self.state.stored
+        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
+            self._settings = resolved(options, stored)
+            self._resolved_from = options, stored
+        return self._settings
+
+    def count(self, event: Event, number: int = 1) -> None:
+        """Count something that has happened to the queue."""
+        self.broker.counters.add(self.name, event, number)
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""
         return Item(document, document.get("payload"), now, self.broker.namespace, due)
 
+    def item(self, document: Document, now: datetime) -> Item[M]:
+        """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
+        item = self.raw_item(document, now)
+        if self.codec.untyped:
+            return item
+        try:
+            return self.decoded(item)
+        except PayloadInvalid as invalid:
+            hint = f"{invalid.problem} (item {item.id}); a queue handle without a model shows it as it is"
+            raise PayloadInvalid(invalid.path, hint, item=item) from invalid
+
+    def items(self, documents: Iterable[Document], now: datetime) -> list[Item[M]]:
+        """Return the items in envelopes, as ``item`` does."""
+        return [self.item(document, now) for document in documents]
+
     def decoded(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
-        payload = self.codec.load(item.payload)
-        return item if payload is item.payload else item.with_payload(payload)
+        return item if self.codec.untyped else item.with_payload(self.codec.load(item.payload))

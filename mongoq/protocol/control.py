@@ -1,4 +1,4 @@
-"""Control documents and what comes before the first command: schema, indexes, the clock, and pause marks."""
+"""What comes before a broker's first command: the schema document, the indexes, and the clock."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
 from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
-from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow
 
-__all__ = ["SCHEMA_VERSION", "check", "ensure_indexes", "hello", "is_paused", "paused", "ready", "set_paused"]
+__all__ = ["SCHEMA_VERSION", "check", "ensure_indexes", "hello", "ready"]
 
 SCHEMA_VERSION = 1
 OLDEST_READER = 1
 SCHEMA_ID = "schema:mongoq"
-PAUSE_REFRESH = 1.0
-"""Seconds after which a claim reads again whether its queue is paused."""
 CLOCK_SAMPLES = 5
 
 
@@ -47,7 +46,7 @@ def check(broker: BrokerContext) -> Flow[None]:
         if (yield from _is_sharded(broker)):
             raise CollectionSharded(broker.namespace)
         yield from _check_options(broker)
-    schema: Any = yield from Command("find_one", {"filter": {"_id": SCHEMA_ID}})
+    schema = yield from find_one(broker, {"_id": SCHEMA_ID})
     if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
         raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
     broker.checked = True
@@ -57,14 +56,14 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
     hello = yield from hello_command()
     if hello.get("msg") != "isdbgrid":
         return False
-    name = broker.namespace.partition(".")[2]
+    name = broker.collection
     stats: Any = yield from Command("command", {"command": {"collStats": name}}, target="database")
     return bool(stats.get("sharded"))
 
 
 def _check_options(broker: BrokerContext) -> Flow[None]:
     """Refuse what would lose items (capped), change what equal means (a collation), or is no collection."""
-    command = {"listCollections": 1, "filter": {"name": broker.namespace.partition(".")[2]}}
+    command = {"listCollections": 1, "filter": {"name": broker.collection}}
     listed: Any = yield from Command("command", {"command": command}, target="database")
     for found in listed["cursor"]["firstBatch"]:
         if found.get("type", "collection") != "collection":
@@ -93,7 +92,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
     yield from check(broker)
     if not broker.serverless:
         specifications = [index.document() for index in INDEXES]
-        name = broker.namespace.partition(".")[2]
+        name = broker.collection
         command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
         yield from Command("command", {"command": command}, target="database")
     schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
@@ -115,35 +114,3 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
         # the driver decodes replies of commands without our codec options: naive, in UTC
         samples.append(Sample(sent, received, hello["localTime"].replace(tzinfo=UTC)))
     clock.measured(samples)
-
-
-def _queue_id(name: str) -> str:
-    return f"queue:{name}"
-
-
-def paused(context: QueueContext[Any]) -> Flow[bool]:
-    """Say whether the queue is paused, as of at most a second ago."""
-    mark = context.broker.pause_mark(context.name)
-    if mark.stale(PAUSE_REFRESH):
-        return (yield from is_paused(context))
-    return mark.paused
-
-
-def is_paused(context: QueueContext[Any]) -> Flow[bool]:
-    """Ask the server whether the queue is paused (``find`` of one control document)."""
-    document: Any = yield from Command(
-        "find_one", {"filter": {"_id": _queue_id(context.name)}, "projection": {"paused": 1}}
-    )
-    mark = context.broker.pause_mark(context.name)
-    mark.put(bool(document and document.get("paused")))
-    return mark.paused
-
-
-def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
-    """Pause or resume the queue (``update`` of one control document, upsert)."""
-    yield from ready(context.broker, write=True)
-    yield from Command(
-        "update_one",
-        {"filter": {"_id": _queue_id(context.name)}, "update": {"$set": {"paused": paused}}, "upsert": True},
-    )
-    context.broker.pause_mark(context.name).put(paused)

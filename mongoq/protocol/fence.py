@@ -11,14 +11,16 @@ from typing import Any, NoReturn
 
 from bson import ObjectId
 
-from mongoq.errors import ItemForeign, ReservationLost
+from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
+from mongoq.model.counters import Event
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.control import ready
+from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow, ReplyLost, matched
+from mongoq.protocol.settings import prepared
 
-__all__ = ["Verdict", "begin", "deleted", "fenced", "is_back", "update_command"]
+__all__ = ["Verdict", "begin", "check_owner", "deleted", "fenced", "is_back", "lost", "update_command"]
 
 Verdict = Callable[[Document], bool | None]
 """Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
@@ -39,27 +41,28 @@ def fenced(
     item: Item[Any],
     command: Command[bool],
     happened: Verdict,
-    *,
-    settles: bool = True,
+    event: Event | None,
 ) -> Flow[None]:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
     A command whose reply was lost is sent again, which is safe: it takes the token away, or sets the same values. That
     it finds nothing then may be its own doing, and ``happened`` decides from what is stored. What it reads is durable,
-    since the second command has waited for the majority, even though it changed nothing.
+    since the second command has waited for the majority, even though it changed nothing. ``event`` is what to count;
+    ``None`` for a command that does not settle the item.
     """
     try:
         done = yield from command
     except ReplyLost:
-        done = (yield from command) or (yield from _resolved(item, happened))
+        done = (yield from command) or (yield from _resolved(context, item, happened))
     if not done:
         yield from _raise_lost(context, item)
-    if settles:
+    if event is not None:
         context.broker.unsettled.discard(item.token)
+        context.count(event)
 
 
-def _resolved(item: Item[Any], happened: Verdict) -> Flow[bool]:
-    found: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": {"payload": 0}})
+def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
+    found = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
     verdict = None if found is None else happened(found)
     if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
@@ -68,15 +71,19 @@ def _resolved(item: Item[Any], happened: Verdict) -> Flow[bool]:
 
 def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
     fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
-    found: Any = yield from Command("find_one", {"filter": {"_id": item.id}, "projection": fields})
+    raise lost(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
+
+
+def lost(context: QueueContext[Any], item: Item[Any], found: Document | None) -> ReservationLost:
+    """Return the error that says who holds the item now, if anybody does."""
     holder = found if found and found.get("reserved") and found["when"] > context.broker.clock.now() else {}
-    raise ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))
+    return ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))
 
 
 def check_owner(context: QueueContext[Any], item: Any) -> None:
     """Refuse an item that another handle reserved, or that nobody reserved."""
     if not isinstance(item, Item):
-        raise TypeError(f"item: an Item that reserve() returned, not {type(item).__name__}")
+        raise ArgumentInvalid("item", f"an Item that reserve() returned, not {type(item).__name__}")
     if (item.namespace, item.queue) != (context.broker.namespace, context.name):
         raise ItemForeign(item.id, f"{context.broker.namespace}/{context.name}", f"{item.namespace}/{item.queue}")
     if item.token is None:
@@ -85,7 +92,7 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
 
 def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     check_owner(context, item)
-    yield from ready(context.broker, write=True)
+    yield from prepared(context)
 
 
 def is_back(found: Document, when: datetime) -> bool | None:

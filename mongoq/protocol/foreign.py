@@ -9,26 +9,38 @@ from typing import Any
 
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.move import dead_queue
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.request import Command, Flow, matched
 
 __all__ = ["bury_uncountable", "bury_unreadable"]
 
 logger = logging.getLogger("mongoq.foreign")
 
-UNCOUNTABLE = [{"attempts": {"$not": {"$type": "number"}}}, {"attempts": {"$gt": 2**31}}]
+UNCOUNTABLE = [
+    {"attempts": {"$not": {"$type": "number"}}},
+    {"attempts": {"$type": "array"}},  # whose elements may be numbers
+    {"attempts": {"$gt": 2**31}},
+]
 """What ``$inc`` refuses."""
 
 
 def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
-    """Bury the first eligible document whose attempts cannot be counted, if there is one (``findAndModify``)."""
+    """Bury the first eligible document whose attempts cannot be counted, if there is one (``findAndModify``).
+
+    In a queue without a dead queue its attempts begin anew.
+    """
     now = context.broker.clock.now()
     filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE}
+    if context.settings.dead is None:
+        return (yield from Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, matched))
     return (yield from _bury(context, filter, "its attempts are no number that can be counted", now))
 
 
-def bury_unreadable(context: QueueContext[Any], mine: Mapping[str, Any]) -> Flow[None]:
-    """Bury what a claim took and nobody can decode, by the token of the claim (``findAndModify``)."""
-    filter = {"q": context.name, "when": mine["when"], "token": mine["token"]}
+def bury_unreadable(context: QueueContext[Any], mine: Mapping[str, Any], **one: Any) -> Flow[None]:
+    """Bury what a claim took and nobody can decode, by the token of the claim (``findAndModify``).
+
+    Of several under one token it is the one with ``_id=``.
+    """
+    filter = {"q": context.name, "when": mine["when"], "token": mine["token"], **one}
     yield from _bury(context, filter, "it holds BSON that cannot be read", context.broker.clock.now())
 
 
@@ -46,5 +58,6 @@ def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, no
     )
     found = yield from command
     if found is not None:
+        context.count("dead")
         logger.warning("buried document %s of queue %r: %s", found["_id"], context.name, reason)
     return found is not None

@@ -1,46 +1,107 @@
-"""History: what was processed, oldest first, in pages by key."""
+"""History: what was processed, oldest first, and what is live in the order of claims, in pages by key."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
-from mongoq.model.item import Item
-from mongoq.protocol.context import QueueContext
+from mongoq.model.filters import where_filter
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.item import Document, Item
+from mongoq.protocol.claim import ORDER
+from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.read import BEGINNING, read
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.read import Selection, in_state
+from mongoq.protocol.request import Command, Flow, Interruption, insisted
 
-__all__ = ["Page", "Range", "history_page", "history_range"]
+__all__ = ["PROCESSED_ORDER", "Page", "Range", "documents_page", "history_page", "history_range"]
 
 M = TypeVar("M")
-ORDER = [("processed", 1), ("_id", 1)]
+PROCESSED_ORDER = [("processed", 1), ("_id", 1)]
+REFUSED_FILTERS = (2, 9, 51091)
+"""What the server answers to a filter that it cannot read: bad values, a pattern that does not compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From when (included) until when (excluded), and after which item to go on."""
+    """What to read, and after which document to go on.
 
+    Attributes:
+        state: one state, or ``None`` for all live items.
+        since: from when on: ``processed``, or ``when`` of live items.
+        until: before when.
+        where: the filter on payloads, translated; empty for all.
+        page: how many documents at most in one page.
+        started: what "now" means, for all pages.
+        after: the document that was read last.
+    """
+
+    state: Selection
     since: datetime
     until: datetime | None
-    after: ObjectId | None
+    where: Mapping[str, Any]
     page: int
+    started: datetime | None = None
+    after: Document | None = None
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """Processed items oldest first, live ones as they would be claimed."""
+        return PROCESSED_ORDER if self.state == "processed" else ORDER
 
     def filter(self, queue: str) -> dict[str, Any]:
-        """Return the filter; stubs, which have no payload, are left out."""
+        """Return the filter of the rest; stubs, which have no payload, are left out."""
+        date = "processed" if self.state == "processed" else "when"
         bounds: dict[str, Any] = {"$gte": self.since}
         if self.until is not None:
             bounds["$lt"] = self.until
-        filter: dict[str, Any] = {"q": queue, "processed": bounds, "payload": {"$exists": True}}
-        if self.after is not None:
-            filter["$or"] = [{"processed": {"$gt": self.since}}, {"_id": {"$gt": self.after}}]
-        return filter
+        parts: list[Mapping[str, Any]] = [{date: bounds}] if date == "when" and bounds != {"$gte": BEGINNING} else []
+        filter = in_state(queue, self.state, self.started or BEGINNING)
+        if date == "processed":
+            filter["processed"] = bounds
+        if self.where:
+            parts.append(self.where)
+        filter |= self._rest(bounds)
+        return {**filter, "$and": parts} if parts else filter
+
+    def _rest(self, bounds: dict[str, Any]) -> dict[str, Any]:
+        """Return what keeps to the documents behind the last one, in a form that one scan of the index answers."""
+        last = self.after
+        if last is None:
+            return {}
+        if self.state == "processed":
+            bounds["$gte"] = last["processed"]
+            return {"$or": [{"processed": {"$gt": last["processed"]}}, *_later_ids(last["_id"])]}
+        priority = last.get("priority")  # some other program may have left it out, and then it comes first
+        if priority != priority:  # noqa: PLR0124  # NaN, which comes next
+            priority = None
+        behind = [
+            {"priority": {"$gt": -math.inf if priority is None else priority}},
+            {"when": {"$gt": last["when"]}},
+            *({"when": last["when"], **later} for later in _later_ids(last["_id"])),
+        ]
+        return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
+
+
+ID_TYPES = ("number", "string", "object", "binData", "objectId")
+"""In the order in which the server sorts them; a comparison keeps to one type."""
+_PYTHON_TYPES: tuple[Any, ...] = ((int, float), str, Mapping)
+
+
+def _later_ids(id: Any) -> list[dict[str, Any]]:
+    """Return filters of the ids behind this one; other programs may have used any type for theirs."""
+    if isinstance(id, ObjectId):
+        return [{"_id": {"$gt": id}}]
+    own = next((place for place, kind in enumerate(_PYTHON_TYPES) if isinstance(id, kind)), len(_PYTHON_TYPES))
+    types = ID_TYPES[own + 1 :]
+    return [{"_id": {"$gt": id}}, {"_id": {"$type": list(types)}}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +112,65 @@ class Page(Generic[M]):
     rest: Range | None
 
 
-def history_range(since: datetime | None, until: datetime | None, page: int) -> Range:
+def history_range(
+    context: QueueContext[Any],
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    where: Any,
+    state: Selection,
+    page: int,
+) -> Range:
     """Check what to read."""
     first = BEGINNING if since is None else moment(since, "since")
     last = None if until is None else moment(until, "until")
     if last is not None and last < first:
         raise ArgumentInvalid("until", f"{until} lies before since, {since}")
-    return Range(first, last, None, count(page, "page"))
+    in_state(context.name, state, BEGINNING)
+    filter = {} if where is None else where_filter(where, context.broker.encoding)
+    return Range(state, first, last, filter, count(page, "page"))
 
 
 def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
-    """Read one page (``find`` over the history index, majority read concern)."""
+    """Read one page (``find`` over the index of history or of claims, majority read concern)."""
+    found, rest = yield from documents_page(context, wanted)
+    return Page(context.items(found, context.broker.clock.now()), rest)
+
+
+def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
+    """Read the documents of one page, no more than fit one reply, and say where to go on."""
     yield from ready(context.broker, write=False)
-    arguments: Mapping[str, Any] = {
-        "filter": wanted.filter(context.name),
-        "sort": ORDER,
-        "limit": wanted.page,
-    }
-    found: Any = yield from Command("find", arguments, target="history")
-    rest = None
-    if len(found) == wanted.page:
-        last = found[-1]
-        rest = Range(last["processed"], wanted.until, last["_id"], wanted.page)
-    now = context.broker.clock.now()
-    return Page([read(context, document, now) for document in found], rest)
+    if wanted.started is None:
+        wanted = replace(wanted, started=context.broker.clock.now())
+    find = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
+    try:
+        found, more = yield from _one_reply(context.broker, find)
+    except Exception as error:
+        if _refuses_filter(error, wanted):
+            raise FilterInvalid("where", f"the server refuses it: {error}") from error
+        raise
+    return found, replace(wanted, after=found[-1]) if more else None
+
+
+def _one_reply(broker: BrokerContext, find: dict[str, Any]) -> Flow[tuple[list[Document], bool]]:
+    """Return what the server sends in its first reply (16 MB at most), and whether there may be more.
+
+    No cursor is left open, and a page of large items takes no more memory than that.
+    """
+    if broker.serverless:
+        order = list(find["sort"].items())
+        found: list[Document] = yield from Command("find", {**find, "sort": order}, target="history")
+        return found, len(found) == find["limit"]
+    command = {"find": broker.collection, **find, "batchSize": find["limit"], "readConcern": {"level": "majority"}}
+    arguments = {"command": command, "codec_options": broker.encoding.options}
+    reply: Any = yield from insisted(Command("command", arguments, target="database"))
+    cursor = reply["cursor"]
+    if cursor["id"]:
+        kill = {"killCursors": broker.collection, "cursors": [cursor["id"]]}
+        yield from Command("command", {"command": kill}, target="database")
+    return cursor["firstBatch"], bool(cursor["id"]) or len(cursor["firstBatch"]) == find["limit"]
+
+
+def _refuses_filter(error: Exception, wanted: Range) -> bool:
+    cause = error.cause if isinstance(error, Interruption) else error
+    return bool(wanted.where) and getattr(cause, "code", None) in REFUSED_FILTERS

@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid, PatchInvalid, PayloadTooLarge, ReservationLost
-from mongoq.model.arguments import Duration, text
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import DEAD_SUFFIX, Duration, queue_name, text
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.codec import SIZE_LIMIT
+from mongoq.model.codec import Codec
 from mongoq.model.envelope import REASON_BYTES, error_document, new_envelope, origin_document
 from mongoq.model.item import Item
-from mongoq.model.patch import padding, patch_update
+from mongoq.model.settings import queue_options
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin, fenced, is_back, update_command
+from mongoq.protocol.keyed import check_key, raise_duplicate
+from mongoq.protocol.patching import Patch, checked_patch, settled_with
 from mongoq.protocol.push import check_due, checked_headers, due
-from mongoq.protocol.request import Command, Flow, Refused
+from mongoq.protocol.request import Duplicate, Flow
 
-__all__ = ["EXHAUSTED_REASON", "bury", "check_destination", "dead_envelope", "dead_queue", "move"]
+__all__ = [
+    "EXHAUSTED_REASON",
+    "Destination",
+    "Handover",
+    "burial_update",
+    "bury",
+    "dead_context",
+    "dead_envelope",
+    "dead_queue",
+    "destination",
+    "hand_over",
+    "handover",
+    "move",
+]
 
 EXHAUSTED_REASON = "retries exhausted"
 BURIED_REASON = "buried"
-PATCHED_LIMIT = SIZE_LIMIT + 32 * 1024
-"""Bytes of a whole document that a patch may grow to, so that later claims and burials still fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A queue to move to: its name, and how its payloads are encoded."""
+
+    name: str
+    codec: Codec[Any]
+
+
+def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Destination:
+    """Return where a move goes; a queue of another collection is refused, since a move is one update of one document.
+
+    A queue given by its name takes any payload.
+    """
+    if not isinstance(to, QueueContext):
+        return Destination(queue_name(to, "to"), context.broker.untyped)
+    if to.broker.namespace != context.broker.namespace:
+        raise ArgumentInvalid("to", f"{to.broker.namespace}/{to.name} lies in another collection; push it there")
+    return Destination(to.name, to.codec)
 
 
 def move(
     context: QueueContext[Any],
     item: Item[Any],
-    to: QueueContext[Any],
+    to: Destination,
     *,
     payload: Any,
     replace_payload: bool,
@@ -40,65 +72,87 @@ def move(
     priority: int | None,
     headers: Any,
     replace_headers: bool,
+    key: str | None = None,
 ) -> Flow[None]:
     """Hand an item on to another queue, with a fresh budget of attempts, in one update."""
+    handed = handover(
+        context,
+        to,
+        payload=payload,
+        replace_payload=replace_payload,
+        patch=patch,
+        delay=delay,
+        when=when,
+        priority=priority,
+        headers=headers,
+        replace_headers=replace_headers,
+        key=key,
+    )
+    yield from begin(context, item)
+    yield from hand_over(context, item, handed)
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a move sets and takes away, checked; when the item is due is reckoned as it is sent."""
+
+    changes: dict[str, Any]
+    gone: list[str]
+    patch: Patch
+    delay: Duration | None
+    when: datetime | None
+
+    def update(self, due: datetime) -> dict[str, Any]:
+        """Return the update, without the patch."""
+        return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
+
+
+def handover(
+    context: QueueContext[Any],
+    to: Destination,
+    *,
+    payload: Any,
+    replace_payload: bool,
+    patch: Any,
+    delay: Duration | None,
+    when: datetime | None,
+    priority: int | None,
+    headers: Any,
+    replace_headers: bool,
+    key: str | None = None,
+) -> Handover:
+    """Check what a move is told."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
-    if replace_payload and patch is not None:
-        raise PatchInvalid("patch", "give either payload= or patch=, not both")
+    patched = checked_patch(context, patch, replaces_payload=replace_payload)
     if replace_payload:
         changes["payload"] = to.codec.encode(payload)
+    if key is not None:
+        changes["key"] = check_key(key)
     if priority is not None:
         changes["priority"] = checked_priority(priority)
     if replace_headers and headers is not None:
         changes["headers"] = checked_headers(headers, context.broker.encoding)
-    patched = {} if patch is None else patch_update(patch, context.broker.encoding)
     check_due(delay, when)
-    yield from begin(context, item)
-    changes["when"] = due(context.broker.clock, delay, when)
-    gone = ("token", "error", "key", *(("headers",) if replace_headers and headers is None else ()))
-    update = _merged({"$set": changes, "$unset": dict.fromkeys(gone, "")}, patched)
-    command = update_command(item.id, item.token, update)
-    if patched:
-        yield from _patching(context, item, command, patched, changes["when"])
-        return
-    yield from fenced(context, item, command, lambda found: is_back(found, changes["when"]))
+    gone = ["token", "error"]
+    if key is None:
+        gone.append("key")
+    if replace_headers and headers is None:
+        gone.append("headers")
+    return Handover(changes, gone, patched, delay, when)
 
 
-def check_destination(context: QueueContext[Any], to: QueueContext[Any]) -> None:
-    """Refuse a queue of another broker's collection: a move is one update of one document."""
-    if to.broker.namespace != context.broker.namespace:
-        raise ArgumentInvalid("to", f"{to.broker.namespace}/{to.name} lies in another collection; push it there")
-
-
-def _merged(update: dict[str, Any], patched: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return update | {operator: {**update.get(operator, {}), **fields} for operator, fields in patched.items()}
-
-
-def _patching(
-    context: QueueContext[Any],
-    item: Item[Any],
-    command: Command[bool],
-    patched: Mapping[str, Any],
-    when: datetime,
-) -> Flow[None]:
-    """Send a patch that leaves the item small enough to be claimed again."""
-    size = context.broker.encoding.size(patched) + padding(patched)
-    if not context.broker.serverless:
-        room = {"$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, PATCHED_LIMIT - size]}}
-        command = replace(command, arguments={**command.arguments, "filter": command.arguments["filter"] | room})
+def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
+    """Send the update of a move."""
+    until = due(context.broker.clock, handed.delay, handed.when)
+    update = handed.update(until)
     try:
-        yield from fenced(context, item, command, lambda found: is_back(found, when))
-    except Refused as refused:
-        raise PatchInvalid("patch", f"does not fit the payload: {refused}") from refused.cause
-    except ReservationLost as lost:
-        if lost.certain and (yield from _still_ours(item)):
-            raise PayloadTooLarge("patch", SIZE_LIMIT + size, SIZE_LIMIT) from None
-        raise
-
-
-def _still_ours(item: Item[Any]) -> Flow[bool]:
-    ours = {"_id": item.id, "token": item.token}
-    return (yield from Command("find_one", {"filter": ours, "projection": {"_id": 1}})) is not None
+        yield from settled_with(
+            context, item, update, patch=handed.patch, happened=lambda found: is_back(found, until), event="move"
+        )
+    except Duplicate as duplicate:
+        if "key" not in handed.changes:
+            raise
+        yield from raise_duplicate(context.broker, handed.changes["q"], handed.changes["key"], duplicate.cause)
 
 
 def bury(
@@ -110,15 +164,24 @@ def bury(
     attempts: int | None = None,
 ) -> Flow[None]:
     """Hand an item to the dead queue, where its origin tells what happened."""
-    dead = dead_queue(context)
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
     yield from begin(context, item)
+    dead = dead_queue(context)
     now = context.broker.clock.now()
-    changes = _grave(item, reason, error, item.attempts if attempts is None else attempts, now)
+    counted = item.attempts if attempts is None else attempts
+    update = burial_update(dead, item, reason=reason, error=error, attempts=counted, now=now)
+    command = update_command(item.id, item.token, update)
+    yield from fenced(context, item, command, lambda found: is_back(found, now), "dead")
+
+
+def burial_update(
+    dead: str, item: Item[Any], *, reason: str | None, error: Any, attempts: int, now: datetime
+) -> dict[str, Any]:
+    """Return the update that hands an item to the dead queue."""
+    changes = _grave(item, reason, error, attempts, now)
     changes |= {"q": dead, "when": now, "reserved": False, "attempts": 0}
-    command = update_command(item.id, item.token, {"$set": changes, "$unset": {"token": "", "key": ""}})
-    yield from fenced(context, item, command, lambda found: is_back(found, now))
+    return {"$set": changes, "$unset": {"token": "", "key": ""}}
 
 
 def _grave(item: Item[Any], reason: str | None, error: Any, attempts: int, now: datetime) -> dict[str, Any]:
@@ -131,11 +194,16 @@ def _grave(item: Item[Any], reason: str | None, error: Any, attempts: int, now: 
 def dead_queue(context: QueueContext[Any]) -> str:
     """Return the name of the dead queue; raises when the queue has none."""
     if context.settings.dead is None:
-        raise ArgumentInvalid(
-            "queue",
-            f"{context.name!r} has no dead queue (a dead queue never has one); move the item, or remove it",
-        )
+        why = "is a dead queue" if context.name.endswith(DEAD_SUFFIX) else "was opened with dead=None"
+        raise ArgumentInvalid("queue", f"{context.name!r} {why}, and has no dead queue; move the item, or commit it")
     return context.settings.dead
+
+
+def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
+    """Return the context of the dead queue, untyped; it has no dead queue itself."""
+    name = dead_queue(context)
+    options = queue_options(name) if name.endswith(DEAD_SUFFIX) else queue_options(name, dead=None)
+    return QueueContext(context.broker, options, context.broker.untyped)
 
 
 def dead_envelope(

@@ -15,8 +15,9 @@ from mongoq.model.clock import Clock
 from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.envelope import new_envelope
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.control import ready
-from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, matched
+from mongoq.protocol.keyed import OnDuplicate, check_key, check_on_duplicate, push_keyed
+from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, insisted, matched
+from mongoq.protocol.settings import prepared
 
 __all__ = ["REMEMBER", "checked_headers", "due", "push"]
 
@@ -33,16 +34,20 @@ def push(
     priority: int,
     headers: Mapping[str, Any] | None,
     id: ObjectId | None,
-    once: Duration,
+    once: Duration | None,
+    key: str | None = None,
+    on_duplicate: OnDuplicate = "keep",
 ) -> Flow[ObjectId]:
     """Insert one item and return its id; the same ``id`` again, while it is remembered, inserts nothing."""
+    check_on_duplicate(on_duplicate, key)
+    checked_key = None if key is None else check_key(key)
     value = context.codec.encode(payload)
     headers = checked_headers(headers, context.broker.encoding)
     priority = checked_priority(priority)
     given = None if id is None else object_id(id)
-    remember = duration(once, "once", zero=False)
+    remember = remembered(once, given is not None)
     check_due(delay, when)
-    yield from ready(context.broker, write=True)
+    yield from prepared(context, fresh=False)
     clock = context.broker.clock
     envelope = new_envelope(
         context.name,
@@ -54,14 +59,27 @@ def push(
         once=None if given is None else clock.now() + remember,
     )
     try:
+        if checked_key is not None:
+            return (yield from push_keyed(context, envelope, checked_key, on_duplicate, given=given is not None))
         yield from Command("insert_one", {"document": envelope})
     except Duplicate:
         if given is None:
             raise
+        return given
     except ReplyLost:
         if not (yield from _confirmed(envelope["_id"])):
             raise
+    context.count("put")
     return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above
+
+
+def remembered(once: Duration | None, identified: bool) -> timedelta:
+    """Return for how long ids are remembered; an item whose id nobody gave is not pushed again."""
+    if once is None:
+        return REMEMBER
+    if not identified:
+        raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
+    return duration(once, "once", zero=False)
 
 
 def _confirmed(id: ObjectId) -> Flow[bool]:
@@ -69,7 +87,8 @@ def _confirmed(id: ObjectId) -> Flow[bool]:
 
     Sent again, the push could double an item that has come and gone in the meantime.
     """
-    return (yield from Command("update_one", {"filter": {"_id": id}, "update": {"$set": {"_id": id}}}, matched))
+    command = Command("update_one", {"filter": {"_id": id}, "update": {"$set": {"_id": id}}}, matched)
+    return (yield from insisted(command))
 
 
 def check_due(delay: Duration | None, when: datetime | None) -> None:

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar, get_args
 
 from bson import ObjectId
 
-from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
-from mongoq.model.envelope import Document
-from mongoq.model.indexes import CLAIM, HISTORY
+from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
 from mongoq.protocol.claim import ORDER
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
+from mongoq.protocol.lookup import find_few, find_one
 from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.settings import prepared
 
-__all__ = ["Counts", "Selection", "counts", "get", "next_when", "peek", "purge", "queues", "remove", "size"]
+__all__ = [
+    "Counts",
+    "Selection",
+    "count_states",
+    "counts",
+    "counts_of",
+    "get",
+    "next_when",
+    "peek",
+    "purge",
+    "queues",
+    "remove",
+    "size",
+]
 
 M = TypeVar("M")
 Selection = State | None
 """A state, or ``None`` for all that is not processed."""
 
-BEGINNING = datetime.min.replace(tzinfo=UTC)
-"""Before every date, so that ``$gte`` says "exists" in a form that the server answers from the index alone."""
+
+NOT_RESERVED = {"$ne": True}
+"""Some other program's document may hold anything there, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +68,15 @@ def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> 
     if state not in get_args(State):
         raise ArgumentInvalid(argument, f"one of {', '.join(get_args(State))} or None, not {state!r}")
     due = {"$lte": now} if state in ("ready", "expired") else {"$gt": now}
-    return {"q": queue, "when": due, "reserved": state in ("reserved", "expired")}
-
-
-def read(context: QueueContext[M], document: Document, now: datetime) -> Item[M]:
-    """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
-    item = context.raw_item(document, now)
-    try:
-        return context.decoded(item)
-    except PayloadInvalid as invalid:
-        hint = f"{invalid.problem} (item {item.id}); a queue handle without a model shows it as it is"
-        raise PayloadInvalid(invalid.path, hint, item=item) from invalid
+    return {"q": queue, "when": due, "reserved": True if state in ("reserved", "expired") else NOT_RESERVED}
 
 
 def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
     yield from ready(context.broker, write=False)
-    document: Any = yield from Command("find_one", {"filter": filter})
-    return None if document is None else read(context, document, context.broker.clock.now())
+    document = yield from find_one(context.broker, filter)
+    return None if document is None else context.item(document, context.broker.clock.now())
 
 
 def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:
@@ -80,8 +85,8 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
     yield from ready(context.broker, write=False)
     now = context.broker.clock.now()
     sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
-    command: Command[Any] = Command("find", {"filter": in_state(context.name, state, now), "sort": sort, "limit": n})
-    return [read(context, document, now) for document in (yield from command)]
+    found = yield from find_few(context.broker, in_state(context.name, state, now), sort, n)
+    return context.items(found, now)
 
 
 def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
@@ -97,13 +102,25 @@ def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
         count(limit, "limit")
     yield from ready(context.broker, write=False)
     now = context.broker.clock.now()
+    return counts_of((yield from count_states(in_state(context.name, None, now), now, limit=limit)))
+
+
+def count_states(
+    filter: Mapping[str, Any], now: datetime, *, limit: int | None = None, by_queue: bool = False
+) -> Command[list[Any]]:
+    """Return the ``aggregate`` that counts items by state, and by queue if asked."""
+    queue = {"q": "$q"} if by_queue else {}
     pipeline: list[Mapping[str, Any]] = [
-        {"$match": in_state(context.name, None, now)},
+        {"$match": filter},
         *([] if limit is None else [{"$limit": limit}]),
-        {"$project": {"reserved": 1, "due": {"$lte": ["$when", now]}}},
-        {"$group": {"_id": {"reserved": "$reserved", "due": "$due"}, "n": {"$sum": 1}}},
+        {"$project": {"q": 1, "reserved": {"$eq": ["$reserved", True]}, "due": {"$lte": ["$when", now]}}},
+        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", **queue}, "n": {"$sum": 1}}},
     ]
-    groups: Any = yield from Command("aggregate", {"pipeline": pipeline})
+    return Command("aggregate", {"pipeline": pipeline})
+
+
+def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
+    """Read the groups of one queue that ``count_states`` found."""
     names = {
         (False, True): "ready",
         (False, False): "scheduled",
@@ -131,8 +148,8 @@ def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
     """Delete one item unless somebody holds it (``delete`` by ``_id``); its id is forgotten too."""
     identity = object_id(id)
-    yield from ready(context.broker, write=True)
-    free = [{"reserved": False}, {"when": {"$lte": context.broker.clock.now()}}]
+    yield from prepared(context, fresh=False)
+    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     filter = {"_id": identity, "q": context.name, "$or": free}
     return (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count)))
 
@@ -142,11 +159,11 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
 
     It is one command, and not atomic: a crash of the server in between leaves the rest.
     """
-    yield from ready(context.broker, write=True)
+    yield from prepared(context, fresh=False)
     now = context.broker.clock.now()
     filter = in_state(context.name, state, now)
     if state is None:
-        filter["$or"] = [{"reserved": False}, {"when": {"$lte": now}}]
+        filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     return (yield from Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count)))
 
 

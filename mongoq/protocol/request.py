@@ -16,6 +16,7 @@ __all__ = [
     "Duplicate",
     "Flow",
     "Interruption",
+    "PartlyRefused",
     "Refused",
     "ReplyLost",
     "Request",
@@ -23,37 +24,36 @@ __all__ = [
     "Unreadable",
     "Wait",
     "hands_over",
+    "insisted",
     "matched",
 ]
 
 T = TypeVar("T")
 
-Target = Literal["collection", "history", "database"]
-"""Where a method is called: the collection, the same with majority read concern, or its database."""
+Target = Literal["collection", "history", "database", "sessions"]
+"""Where a method is called: the collection, the same with majority read concern, its database, or our sessions."""
 
 
-def _same(reply: Any) -> Any:
-    return reply
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Command(Generic[T]):
     """One call of a method of the collection or its database; one command to the server.
 
     Attributes:
         method: the method's name, the same in every driver.
         arguments: its keyword arguments.
-        parse: makes the result of the reply. ``find`` and ``aggregate`` reply with a list.
+        parse: makes the result of the reply; ``None`` takes it as it is. ``find`` and ``aggregate`` reply with a list.
         undo: given the reply, the command that gives back what this one took, or ``None`` when it took nothing;
             run by the driver when the caller has gone before the reply came, or when the flow fails later.
         target: what the method is called on.
+        session: the driver's session in whose transaction it is sent.
     """
 
     method: str
     arguments: Mapping[str, Any]
-    parse: Callable[[Any], T] = _same
+    parse: Callable[[Any], T] | None = None
     undo: Callable[[Any], Command[Any] | None] | None = None
     target: Target = "collection"
+    session: Any = None
 
     def __iter__(self) -> Flow[T]:
         """Perform this command: ``reply = yield from command``."""
@@ -73,6 +73,14 @@ class Wait:
 
 Request = Command[Any] | Wait
 Flow = Generator[Request, Any, T]
+
+
+def insisted(command: Command[T]) -> Flow[T]:
+    """Perform a command that is safe to send twice; when its reply is lost it is sent again, once."""
+    try:
+        return (yield from command)
+    except ReplyLost:
+        return (yield from command)
 
 
 def matched(reply: Any) -> bool:
@@ -110,3 +118,17 @@ def hands_over(error: BaseException) -> bool:
 
 class Refused(Interruption):
     """The server refused an update that does not fit the stored document."""
+
+
+class PartlyRefused(Interruption):
+    """The server refused some statements of a bulk, or some documents of an insert; the others happened.
+
+    Attributes:
+        refusals: by the position of each, its error as a flow would have met it alone.
+        total: how many documents the others matched, deleted or inserted.
+    """
+
+    def __init__(self, cause: Exception, refusals: Mapping[int, Exception], total: int) -> None:
+        super().__init__(cause)
+        self.refusals = refusals
+        self.total = total

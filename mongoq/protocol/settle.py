@@ -14,19 +14,26 @@ from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin, deleted, fenced, is_back, update_command
 from mongoq.protocol.move import EXHAUSTED_REASON, bury
+from mongoq.protocol.patching import checked_patch, settled_with
 from mongoq.protocol.request import Command, Flow, matched
 
 __all__ = [
     "commit",
     "extend",
+    "is_extended",
+    "kept_update",
     "processed_update",
     "release",
     "release_command",
+    "release_update",
     "rollback",
+    "rollback_update",
+    "settled_by",
+    "unless_ours",
     "unprocess_command",
 ]
 
-STUB_DROPS = ("payload", "headers", "error", "origin", "by")
+STUB_DROPS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch")
 
 
 def processed_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -40,31 +47,44 @@ def processed_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tupl
     return update
 
 
-def commit(context: QueueContext[Any], item: Item[Any], *, payload: Any, replace_payload: bool) -> Flow[None]:
+def commit(
+    context: QueueContext[Any], item: Item[Any], *, payload: Any, replace_payload: bool, patch: Any = None
+) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
     value = {"payload": context.codec.encode(payload)} if replace_payload else {}
+    patched = checked_patch(context, patch, replaces_payload=replace_payload)
     yield from begin(context, item)
-    now = context.broker.clock.now()
+    update = kept_update(context, item, context.broker.clock.now(), value)
+    if update is None:
+        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, deleted)
+        yield from fenced(context, item, command, lambda found: unless_ours(found, item), "commit")
+        return
+    if context.settings.history is None:
+        patched = {}  # a stub has no payload
+    yield from settled_with(
+        context, item, update, patch=patched, happened=lambda found: settled_by(found, item), event="commit"
+    )
+
+
+def kept_update(
+    context: QueueContext[Any], item: Item[Any], now: datetime, changes: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the update that keeps a settled item as history or as a stub; ``None`` when it is to be deleted."""
     expires = expiry(now, context.settings.history, item.once)
     if expires is None:
-        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, deleted)
-        yield from fenced(context, item, command, lambda found: _unless_ours(found, item))
-        return
+        return None
     marks = {"processed": now, "expires": expires, "settled": item.token}
     if context.settings.history is None:
-        update = processed_update(marks, unset=STUB_DROPS)
-    else:
-        update = processed_update(marks | value)
-    command = update_command(item.id, item.token, update)
-    yield from fenced(context, item, command, lambda found: _settled_by(found, item))
+        return processed_update(marks, unset=STUB_DROPS)
+    return processed_update({**marks, **changes})
 
 
-def _unless_ours(found: Document, item: Item[Any]) -> bool | None:
+def unless_ours(found: Document, item: Item[Any]) -> bool | None:
     """A document that is still there was not deleted; under our token the delete may still come."""
     return None if found.get("token") == item.token else False
 
 
-def _settled_by(found: Document, item: Item[Any]) -> bool | None:
+def settled_by(found: Document, item: Item[Any]) -> bool | None:
     if "settled" in found:
         return bool(found["settled"] == item.token)
     return None if found.get("token") == item.token else False
@@ -81,44 +101,47 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
     now = context.broker.clock.now()
     when = now + length
     failure = error_document(error, now)
-    command = update_command(
-        item.id,
-        item.token,
-        {
-            "$set": {"when": when, "reserved": False, **({"error": failure} if failure else {})},
-            "$unset": {"token": ""},
-        },
-    )
-    yield from fenced(context, item, command, lambda found: is_back(found, when))
+    command = update_command(item.id, item.token, rollback_update(when, failure))
+    yield from fenced(context, item, command, lambda found: is_back(found, when), "rollback")
+
+
+def rollback_update(when: datetime, failure: Document | None) -> dict[str, Any]:
+    """Return the update that hands an item back after a failure."""
+    return {
+        "$set": {"when": when, "reserved": False, **({"error": failure} if failure else {})},
+        "$unset": {"token": ""},
+    }
+
+
+def release_update(when: datetime) -> dict[str, Any]:
+    """Return the update that hands an item back unused: where it was in the order, its attempt not counted."""
+    return {"$set": {"when": when, "reserved": False}, "$unset": {"token": ""}, "$inc": {"attempts": -1}}
 
 
 def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Command[bool]:
-    """Return the update that hands an item back unused: where it was in the order, its attempt not counted."""
-    return update_command(
-        id,
-        token,
-        {"$set": {"when": when, "reserved": False}, "$unset": {"token": ""}, "$inc": {"attempts": -1}},
-    )
+    """Return the fenced update that hands an item back unused."""
+    return update_command(id, token, release_update(when))
 
 
 def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Hand an item back unused."""
     yield from begin(context, item)
     when = item.due or context.broker.clock.now()
-    yield from fenced(context, item, release_command(item.id, item.token, when), lambda found: is_back(found, when))
+    command = release_command(item.id, item.token, when)
+    yield from fenced(context, item, command, lambda found: is_back(found, when), "release")
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
     """Let the lease end so much later than now, and return that time."""
-    length = context.settings.lease if lease is None else duration(lease, "lease", zero=False)
+    length = None if lease is None else duration(lease, "lease", zero=False)
     yield from begin(context, item)
-    until = context.broker.clock.now() + length
+    until = context.broker.clock.now() + (length or context.settings.lease)
     command = update_command(item.id, item.token, {"$set": {"when": until}})
-    yield from fenced(context, item, command, lambda found: _is_extended(found, item, until), settles=False)
+    yield from fenced(context, item, command, lambda found: is_extended(found, item, until), None)
     return until
 
 
-def _is_extended(found: Document, item: Item[Any], until: datetime) -> bool | None:
+def is_extended(found: Document, item: Item[Any], until: datetime) -> bool | None:
     if found.get("token") != item.token:
         return False
     return True if found["when"] == until else None

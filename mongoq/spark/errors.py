@@ -17,7 +17,9 @@ class SparkUnavailable(MongoqError, ImportError):
     """
 
     def __init__(self, package: str) -> None:
-        super().__init__(f"{package} is not installed: run pip install 'mongoq-driver[spark]'")
+        super().__init__(
+            f"{package} is not installed: install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
+        )
         self.package = package
 
 

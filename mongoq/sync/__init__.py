@@ -2,7 +2,8 @@
 """The asyncio shells. ``mongoq.sync`` is generated from this package."""
 
 from mongoq.sync.broker import Broker
-from mongoq.sync.queue import Queue
+from mongoq.sync.queue import DeadQueue, Queue
 from mongoq.sync.reserved import Reserved
+from mongoq.sync.transaction import Transaction
 
-__all__ = ["Broker", "Queue", "Reserved"]
+__all__ = ["Broker", "DeadQueue", "Queue", "Reserved", "Transaction"]

@@ -16,17 +16,19 @@ from mongoq.drive.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
-from mongoq.model.settings import DEFAULT, Default, queue_settings
-from mongoq.protocol import control, read
+from mongoq.model.settings import DEFAULT, Default, queue_options
+from mongoq.protocol import control, read, stats
 from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.stats import QueueStats
 from mongoq.sync.queue import Queue
+from mongoq.sync.transaction import Transactions
 
 __all__ = ["Broker"]
 
 M = TypeVar("M")
 
 
-class Broker:
+class Broker(Transactions):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:
@@ -56,6 +58,7 @@ class Broker:
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = ThreadDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
+        self._driver.look_after(self._context.counters, lambda: stats.flush(self._context))
         self._on_close = on_close
 
     def __repr__(self) -> str:
@@ -74,7 +77,7 @@ class Broker:
         *,
         model: type[M] | TypeAdapter[M],
         lease: Duration | None = None,
-        history: Duration | None = None,
+        history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
     ) -> Queue[M]: ...
@@ -86,7 +89,7 @@ class Broker:
         *,
         model: None = None,
         lease: Duration | None = None,
-        history: Duration | None = None,
+        history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
     ) -> Queue[Any]: ...
@@ -97,16 +100,20 @@ class Broker:
         *,
         model: Any = None,
         lease: Duration | None = None,
-        history: Duration | None = None,
+        history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
     ) -> Queue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
+        ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue: the first write through the
+        handle stores what is given, and every process goes by what is stored. What is stored already wins, with a
+        warning in the log; ``queue.configure`` changes it.
+
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
             model: a type that pydantic can validate, or a ``TypeAdapter``; payloads are validated on the way in
-                and out. ``None`` takes any BSON value.
+                and out. ``None`` takes any BSON value. It belongs to the handle and is not stored.
             lease: how long a reservation lasts, a ``timedelta`` or seconds. Default 30 s.
             history: how long processed items are kept, a ``timedelta`` or seconds; ``None`` deletes them.
             max_retries: how many further runs an item gets after the first; then it goes to the dead queue.
@@ -119,9 +126,9 @@ class Broker:
             QueueNameInvalid: the name cannot be stored.
             ArgumentInvalid: another option cannot be used; it is named.
         """
-        settings = queue_settings(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
+        options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
         codec: Codec[Any] = Codec(self._context.encoding, model)
-        return Queue(self._driver, QueueContext(self._context, settings, codec))
+        return Queue(self._driver, QueueContext(self._context, options, codec))
 
     def queues(self) -> list[str]:
         """Return the names of the queues that hold an item, live or in history, or remember an id; sorted.
@@ -129,6 +136,16 @@ class Broker:
         Two ``distinct`` commands, each answered from an index in time proportional to the number of queues.
         """
         return self._driver.run(read.queues(self._context))
+
+    def stats(self) -> dict[str, QueueStats]:
+        """Return what became of the items of each queue, and how many it holds now, by the queue's name.
+
+        Every process counts what its brokers do, and adds it to the collection every five seconds and when a broker
+        is closed (``update`` of one document for each queue); a process that is killed loses the counts of its last
+        seconds. What a transaction did counts also when it is aborted. Depths are counted from the index of live
+        items (``aggregate``): processed items cost nothing. The answer is a second old at most.
+        """
+        return self._driver.run(stats.stats(self._context))
 
     def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does it by itself.

@@ -3,39 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
 from mongoq.drive.threads import ThreadDriver
-from mongoq.model.arguments import Duration, queue_name
-from mongoq.model.codec import Codec
+from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
-from mongoq.model.settings import Default, QueueSettings, queue_settings
-from mongoq.protocol import claim, control, move, push, read, settle
+from mongoq.model.replayed import Replayed
+from mongoq.model.settings import KEEP, QueueSettings
+from mongoq.protocol import claim, move, pop, push, settle
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.history import Range, history_page, history_range
-from mongoq.protocol.read import Counts, Selection
+from mongoq.protocol.keyed import OnDuplicate
+from mongoq.protocol.revival import revive
+from mongoq.protocol.transaction import within
+from mongoq.sync.batches import Batches
+from mongoq.sync.looking import Looking
+from mongoq.sync.past import Past
 from mongoq.sync.reserved import Reserved
 
-__all__ = ["KEEP", "Queue"]
+__all__ = ["DeadQueue", "Queue"]
 
 M = TypeVar("M")
 
 
-class _Keep(Default):
-    def __repr__(self) -> str:
-        return "KEEP"
-
-
-KEEP: Any = _Keep()
-"""Stands for a payload or headers that stay as they are."""
-
-
-class Queue(Generic[M]):
+class Queue(Batches[M], Past[M], Looking[M]):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
@@ -56,19 +51,20 @@ class Queue(Generic[M]):
 
     @property
     def settings(self) -> QueueSettings:
-        """Lease, history, retries and dead queue that this handle goes by."""
+        """Lease, history, retries and dead queue, as this process knows them: stored, given, or the defaults.
+
+        Read without any I/O; operations that go by them read them again once a second.
+        """
         return self._context.settings
 
     @property
-    def dead(self) -> Queue[Any]:
+    def dead(self) -> DeadQueue:
         """The dead queue, untyped, so that what no model fits can be looked at.
 
         Raises:
-            ArgumentInvalid: this queue has none, being a dead queue itself.
+            ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        settings = queue_settings(move.dead_queue(self._context), dead=None)
-        codec: Codec[Any] = Codec(self._context.broker.encoding)
-        return Queue(self._driver, QueueContext(self._context.broker, settings, codec))
+        return DeadQueue(self._driver, move.dead_context(self._context))
 
     def push(
         self,
@@ -77,41 +73,53 @@ class Queue(Generic[M]):
         delay: Duration | None = None,
         when: datetime | None = None,
         priority: int = 0,
+        key: str | None = None,
+        on_duplicate: OnDuplicate = "keep",
         headers: Mapping[str, Any] | None = None,
         id: ObjectId | None = None,
-        once: Duration = push.REMEMBER,
+        once: Duration | None = None,
+        session: Any = None,
     ) -> ObjectId:
-        """Add an item, and return its id once a majority has it (``insert``).
+        """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
 
         Args:
             payload: any BSON value, or a value of the queue's model.
             delay: not to be handed out before so long from now, a ``timedelta`` or seconds.
             when: not to be handed out before this time (aware).
             priority: -100 (first) to 100 (last).
+            key: a non-empty string of at most 1 KiB. The queue holds at most one live item (ready, scheduled or
+                reserved) for each key; a processed, moved or buried one has given it free.
+            on_duplicate: what to do when the key is taken: ``"keep"`` the live item and return its id; ``"replace"``
+                its payload, time, priority and headers, and return its id, whereupon who holds it gets
+                ``ReservationLost`` and it starts afresh; or ``"raise"``.
             headers: metadata that stays with the item over moves, at most 16 KiB as BSON.
             id: the item's id. The same id again, also after the item was settled, adds nothing.
             once: how long a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
+                the transaction is committed, or not at all.
 
         Raises:
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
+            DuplicateItem: the key is taken, and ``on_duplicate="raise"``; it names the live item.
             ArgumentInvalid: another argument cannot be used; it is named.
 
         After a network error the item may have been pushed; give an ``id`` to push it again without doubling it.
         A cancelled push may still happen.
         """
-        return self._driver.run(
-            push.push(
-                self._context,
-                payload,
-                delay=delay,
-                when=when,
-                priority=priority,
-                headers=headers,
-                id=id,
-                once=once,
-            )
+        pushing = push.push(
+            self._context,
+            payload,
+            delay=delay,
+            when=when,
+            priority=priority,
+            headers=headers,
+            id=id,
+            once=once,
+            key=key,
+            on_duplicate=on_duplicate,
         )
+        return self._driver.run(within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Take the first eligible item for good, or return ``None``: at most once, no settling (``findAndModify``).
@@ -127,7 +135,7 @@ class Queue(Generic[M]):
         Raises:
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item.
         """
-        return self._driver.run(claim.pop(self._context, on_invalid=on_invalid))
+        return self._driver.run(pop.pop(self._context, on_invalid=on_invalid))
 
     def reserve(
         self,
@@ -160,33 +168,54 @@ class Queue(Generic[M]):
         *,
         lease: Duration | None = None,
         wait: Duration | None = None,
+        delay: Duration = 0,
         on_invalid: OnInvalid = "bury",
     ) -> Reserved[M]:
         """Reserve an item for the length of a block: ``with queue.reserved(wait=5) as item``.
 
         ``item`` is ``None`` when none came in time. At the end of the block the item is committed; an exception
-        rolls it back with the error; a cancelled or interrupted block releases it, its attempt not counted.
-        A block that settles the item itself (by ``move``, say) is left alone. Arguments as for ``reserve``.
+        rolls it back with the error; what stops the process or the task (``SystemExit``, ``KeyboardInterrupt``, a
+        cancellation) releases it at once, its attempt not counted.
+        A block that settles the item itself (by ``move``, say) is left alone.
+
+        Args:
+            lease: as for ``reserve``.
+            wait: as for ``reserve``.
+            delay: how long an item whose block has failed waits for its next run, a ``timedelta`` or seconds. A loop
+                around a block that fails at once would else spend all its retries in a moment.
+            on_invalid: as for ``reserve``; what is raised on entry leaves its ``item`` reserved, to be settled.
 
         Raises:
             ReservationLost: at the end of the block, when the lease was over and somebody else took the item.
         """
-        return Reserved(self._driver, self._context, lease, wait, on_invalid)
+        return Reserved(self._driver, self._context, lease=lease, wait=wait, delay=delay, on_invalid=on_invalid)
 
-    def commit(self, item: Item[Any], *, payload: Any = KEEP) -> None:
+    def commit(
+        self,
+        item: Item[Any],
+        *,
+        payload: Any = KEEP,
+        patch: Mapping[str, Mapping[str, Any]] | None = None,
+        session: Any = None,
+    ) -> None:
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
 
         Args:
             item: what ``reserve`` returned.
             payload: what the history shall keep instead of the payload; without history it is checked, and gone.
+            patch: or operators that change the payload for the history, as for ``move``.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
+                the transaction is committed, or not at all.
 
         Raises:
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
                 With ``certain=False`` the reply was lost and the commit may have happened.
             ItemForeign: the item belongs to another queue or broker.
+            PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is untouched and still reserved.
         """
         given = payload is not KEEP
-        self._driver.run(settle.commit(self._context, item, payload=payload, replace_payload=given))
+        committing = settle.commit(self._context, item, payload=payload, replace_payload=given, patch=patch)
+        self._driver.run(within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; beyond its retries, bury it at once (one ``update``).
@@ -237,7 +266,9 @@ class Queue(Generic[M]):
         delay: Duration | None = None,
         when: datetime | None = None,
         priority: int | None = None,
+        key: str | None = None,
         headers: Mapping[str, Any] | None = KEEP,
+        session: Any = None,
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
 
@@ -254,39 +285,35 @@ class Queue(Generic[M]):
             delay: not to be handed out there before so long from now, a ``timedelta`` or seconds.
             when: not to be handed out there before this time (aware).
             priority: the new priority.
+            key: its key there; the one it had is given free in any case.
             headers: the new headers; ``None`` removes them.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
+                the transaction is committed, or not at all.
 
         Raises:
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
+            DuplicateItem: ``key`` is taken there; the item is untouched and still reserved.
             PatchInvalid: an operator or a path that is not allowed, or a patch that does not fit the payload; the
                 item is untouched and still reserved.
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        self._driver.run(
-            move.move(
-                self._context,
-                item,
-                self._destination(to),
-                payload=payload,
-                replace_payload=payload is not KEEP,
-                patch=patch,
-                delay=delay,
-                when=when,
-                priority=priority,
-                headers=headers,
-                replace_headers=headers is not KEEP,
-            )
+        moving = move.move(
+            self._context,
+            item,
+            move.destination(self._context, to._context if isinstance(to, Queue) else to),
+            payload=payload,
+            replace_payload=payload is not KEEP,
+            patch=patch,
+            delay=delay,
+            when=when,
+            priority=priority,
+            headers=headers,
+            replace_headers=headers is not KEEP,
+            key=key,
         )
-
-    def _destination(self, to: str | Queue[Any]) -> QueueContext[Any]:
-        broker = self._context.broker
-        if isinstance(to, Queue):
-            move.check_destination(self._context, to._context)
-            return to._context
-        settings = queue_settings(queue_name(to, "to"), dead=None)
-        return QueueContext(broker, settings, Codec(broker.encoding))
+        self._driver.run(within(self._context, session, moving, item))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
@@ -299,102 +326,41 @@ class Queue(Generic[M]):
         Raises:
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
-            ArgumentInvalid: this queue has no dead queue, being one itself.
+            ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
         self._driver.run(move.bury(self._context, item, reason=reason, error=error))
 
-    def get(self, id: ObjectId) -> Item[M] | None:
-        """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
 
-        Raises:
-            PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item.
-        """
-        return self._driver.run(read.get(self._context, id))
+class DeadQueue(Queue[Any]):
+    """The dead letters of a queue, made by ``queue.dead``: a queue like any other, whose items can be sent back."""
 
-    def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
-        """Return up to ``n`` items of a state in the order in which they would be handed out (``find``).
+    def replay(  # type: ignore[override]  # the letters themselves go back, and no copies of a history
+        self,
+        *,
+        ids: Iterable[ObjectId] | None = None,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        to: str | Queue[Any] | None = None,
+    ) -> Replayed:
+        """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
-        Args:
-            n: how many at most.
-            state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest
-                first), or ``None`` for all that are not processed.
-
-        Raises:
-            PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
-        """
-        return self._driver.run(read.peek(self._context, n, state))
-
-    def size(self, state: Selection = None) -> int:
-        """Count the items of a state, or all that are not processed, in time proportional to them (``aggregate``)."""
-        return self._driver.run(read.size(self._context, state))
-
-    def counts(self, *, limit: int | None = None) -> Counts:
-        """Count the live items by state in one pass (``aggregate``); one that changes meanwhile may be missed.
-
-        Takes time in proportion to the live items; history costs nothing.
+        Each goes in one update, with its id, payload, headers and origin, with its key if that is free, and with a
+        fresh budget of attempts. What somebody has reserved here stays.
 
         Args:
-            limit: look at no more than so many items.
-        """
-        return self._driver.run(read.counts(self._context, limit))
+            ids: these alone.
+            where: those whose payload it matches, as for ``history``.
+            limit: no more than so many.
+            to: all into this queue instead, without their keys.
 
-    def next_when(self) -> datetime | None:
-        """Return when the next item is, or was, due: ready since, scheduled for, or its lease's end; else ``None``.
-
-        One ``aggregate`` that looks at one index key for each priority in use.
-        """
-        return self._driver.run(read.next_when(self._context))
-
-    def remove(self, id: ObjectId) -> bool:
-        """Delete an item, live or in history, unless somebody holds it; say whether it was deleted (``delete``).
-
-        Its id is forgotten: pushed again, it is a new item.
-        """
-        return self._driver.run(read.remove(self._context, id))
-
-    def purge(self, *, state: Selection = None) -> int:
-        """Delete all items of a state, and return how many (``delete``).
-
-        ``None`` deletes what is live and held by nobody; ``"reserved"`` takes items away from their holders, who
-        get ``ReservationLost``; ``"processed"`` empties the history. One command, not atomic: a crash of the
-        server leaves the rest.
-        """
-        return self._driver.run(read.purge(self._context, state))
-
-    def pause(self) -> None:
-        """Hand out nothing, in any process, within a second; pushes go on (``update`` of a control document)."""
-        self._driver.run(control.set_paused(self._context, True))
-
-    def resume(self) -> None:
-        """End a pause, in every process within a second (``update`` of a control document)."""
-        self._driver.run(control.set_paused(self._context, False))
-
-    def is_paused(self) -> bool:
-        """Ask the server whether the queue is paused (``find`` of a control document)."""
-        return self._driver.run(control.is_paused(self._context))
-
-    def history(
-        self, *, since: datetime | None = None, until: datetime | None = None, page: int = 500
-    ) -> Iterator[Item[M]]:
-        """Iterate over processed items, oldest first, in pages by key (``find``, majority read concern).
-
-        No cursor stays open between pages, so a reader may take its time.
-
-        Args:
-            since: processed at this time or later (aware).
-            until: processed before this time (aware).
-            page: items per command.
+        Returns:
+            ``pushed`` went back; ``skipped`` are held by somebody; ``refused`` have no origin, or a live item of the
+            origin has their key; ``missing`` are ``ids`` that are not here.
 
         Raises:
-            ArgumentInvalid: an argument cannot be used; it is named.
-            PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
-        """
-        return self._pages(history_range(since, until, page))
+            ArgumentInvalid: an argument cannot be used; it is named, and nothing was changed.
 
-    def _pages(self, wanted: Range) -> Iterator[Item[M]]:
-        rest: Range | None = wanted
-        while rest is not None:
-            found = self._driver.run(history_page(self._context, rest))
-            for item in found.items:
-                yield item
-            rest = found.rest
+        A crash in between leaves the rest here: call it again.
+        """
+        target = to._context if isinstance(to, Queue) else to
+        return self._driver.run(revive(self._context, to=target, ids=ids, where=where, limit=limit))

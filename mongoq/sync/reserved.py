@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from mongoq.drive.threads import ThreadDriver
 from mongoq.errors import ReservationLost
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, duration
 from mongoq.model.item import Item
-from mongoq.protocol import claim, settle
+from mongoq.protocol import claim, settle, transaction
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.request import Flow
 
@@ -28,13 +28,16 @@ class Reserved(Generic[M]):
         self,
         driver: ThreadDriver,
         context: QueueContext[M],
+        *,
         lease: Duration | None,
         wait: Duration | None,
+        delay: Duration,
         on_invalid: claim.OnInvalid,
     ) -> None:
         self._driver = driver
         self._context = context
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
+        self._delay = duration(delay, "delay")
         self._item: Item[M] | None = None
 
     def __enter__(self) -> Item[M] | None:
@@ -52,16 +55,18 @@ class Reserved(Generic[M]):
         if item is None or item.token not in self._context.broker.unsettled:
             return
         self._context.broker.unsettled.discard(item.token)
+        tentative = self._driver.sessions.forget(item.token)
         if error is None:
             commit = settle.commit(self._context, item, payload=None, replace_payload=False)
-            self._driver.run_shielded(commit)
+            self._driver.run_shielded(transaction.unless_settled(tentative, commit))
             return
         try:
-            self._driver.run_shielded(self._handing_back(item, error))
+            back = self._handing_back(item, error)
+            self._driver.run_shielded(transaction.unless_settled(tentative, back))
         except ReservationLost as lost:
             logger.warning("after %r: %s", error, lost)
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         if isinstance(error, Exception):
-            return settle.rollback(self._context, item, delay=0, error=error)
+            return settle.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

@@ -178,3 +178,10 @@ async def test_queues_are_named_while_they_hold_something(shell: Shell) -> None:
     await kept.pop()
     await shell.queue("z").pause()
     assert await shell.broker.queues() == ["a", "b", "kept"]
+
+
+async def test_a_peek_that_exceeds_one_reply_is_whole(shell: Shell) -> None:
+    queue = shell.queue()
+    for letter in "abc":
+        await queue.push(letter * 7_000_000)
+    assert [item.payload[0] for item in await queue.peek(5)] == ["a", "b", "c"]

@@ -115,6 +115,35 @@ async def test_a_patch_changes_the_payload_in_the_move(shell: Shell, patch: Any,
     assert (await shell.queue("next").reserve()).payload == expected
 
 
+async def test_a_patch_changes_the_payload_in_the_commit(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    id = await queue.push({"a": 1, "l": [1], "s": {"t": 1}})
+    await queue.commit(await queue.reserve(), patch={"$set": {"s.t": {"$inc": 1}}, "$unset": {"l": 1}})
+    assert (await queue.get(id)).payload == {"a": 1, "s": {"t": {"$inc": 1}}}
+
+
+async def test_a_patch_that_cannot_be_committed_leaves_the_item_reserved(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    await queue.push({"a": "text"})
+    item = await queue.reserve()
+    with pytest.raises(mongoq.PatchInvalid, match="either payload= or patch="):
+        await queue.commit(item, payload=1, patch={"$set": {"a": 1}})
+    with pytest.raises(mongoq.PatchInvalid, match="fit"):
+        await queue.commit(item, patch={"$inc": {"a": 1}})
+    assert await queue.size("reserved") == 1
+    await queue.commit(item)
+
+
+async def test_a_patch_for_no_history_is_checked_and_gone(shell: Shell) -> None:
+    queue = shell.queue()
+    id = await queue.push({"a": 1})
+    item = await queue.reserve()
+    with pytest.raises(mongoq.PatchInvalid):
+        await queue.commit(item, patch={"$where": {"a": 1}})
+    await queue.commit(item, patch={"$set": {"a": 2}})
+    assert await queue.get(id) is None
+
+
 @pytest.mark.parametrize(
     "patch",
     [

@@ -204,7 +204,7 @@ async def test_an_item_that_nobody_reserved_cannot_be_settled(shell: Shell) -> N
     (seen,) = await queue.peek()
     with pytest.raises(mongoq.ReservationLost):
         await queue.commit(seen)
-    with pytest.raises(TypeError, match="item"):
+    with pytest.raises(mongoq.ArgumentInvalid, match="item"):
         await queue.commit({"_id": seen.id})
     assert await queue.size() == 1
 
@@ -230,6 +230,19 @@ async def test_a_block_that_raises_rolls_back_with_the_error(shell: Shell) -> No
             _ = 1 / 0
     again = await queue.reserve()
     assert (again.attempts, again.error.type) == (2, "ZeroDivisionError")
+
+
+async def test_a_block_that_raises_may_wait_for_its_next_run(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    with pytest.raises(ValueError, match="broken"):
+        async with queue.reserved(delay=60):
+            raise ValueError("broken")
+    assert await queue.reserve() is None
+    shell.clock.advance(60)
+    assert (await queue.reserve()).attempts == 2
+    with pytest.raises(mongoq.ArgumentInvalid, match="delay"):
+        queue.reserved(delay=-1)
 
 
 async def test_a_block_that_is_interrupted_releases(shell: Shell) -> None:

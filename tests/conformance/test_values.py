@@ -423,7 +423,7 @@ async def test_an_undecodable_payload_is_buried_and_the_next_one_comes(shell: Sh
     assert (await queue.reserve()).payload == model.model_validate(good)
     (dead,) = await queue.dead.peek()
     assert (dead.payload, dead.headers) == (bad, {"h": 1})
-    assert dead.origin.reason.startswith("payload does not fit the queue's model: ")
+    assert dead.origin.reason.startswith("payload: does not fit the queue's model: ")
     assert dead.error.type == "mongoq.errors.PayloadInvalid"
 
 

@@ -56,6 +56,9 @@ def run(page: str, *, spark: bool, replacements: Mapping[str, str] | None = None
             if spark or not block.needs_spark:
                 block.run(namespace, replacements or {})
     finally:
+        broker = namespace.get("broker")
+        if broker is not None:
+            broker.close()
         server = namespace.get("server")
         if server is not None:
             server.stop()

@@ -118,7 +118,7 @@ def _pushed(process: Process, payload: Any = 1, *, remembered: bool = False, **o
     queue = process.queue(**options)
     process.queue().push(payload, id=ID, once=7 * DAY if remembered else 0.001)
     process.clock.advance(1)
-    queue.is_paused()  # known for the next second
+    queue.resume()  # stores what the handle was told, and knows it for the next second
     return queue
 
 

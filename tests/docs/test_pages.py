@@ -18,6 +18,8 @@ from tests.docs import blocks
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README_URI = "mongodb://localhost:27017/app"
+HOW_TO = ("delay-and-schedule", "keys", "dead-letters", "history-and-replay", "outbox")
+RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
@@ -27,8 +29,9 @@ def test_the_readme_runs(uri: str, database: str) -> None:
     blocks.run("README.md", spark=False, replacements={README_URI: own})
 
 
-def test_the_tutorial_runs() -> None:
-    blocks.run("docs/tutorial.md", spark=False)
+@pytest.mark.parametrize("page", RUN)
+def test_a_page_runs(page: str) -> None:
+    blocks.run(page, spark=False)
 
 
 @pytest.mark.spark
@@ -53,7 +56,7 @@ def test_the_tutorial_runs_with_spark() -> None:
     assert run.returncode == 0, run.stderr[-4000:]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", *RUN])
 def test_what_is_run_is_not_little(page: str) -> None:
     """A fence that the expression does not find would be a block that nobody runs."""
     found = list(blocks.blocks(page))

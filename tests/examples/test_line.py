@@ -162,7 +162,7 @@ def test_garbage_is_dead_with_its_reason(queues: Queues, raw: Any, rows: list[Ra
     run(queues, stations(queues, tables), [*garbage, good])
     told = reasons(queues.raw)
     assert told.pop("departure and delay contradict each other") == 1
-    misfits = [reason.removeprefix("payload does not fit the queue's model: ").split(":")[0] for reason in told]
+    misfits = [reason.removeprefix("payload: does not fit the queue's model: ").split(":")[0] for reason in told]
     assert sorted(misfits) == ["dep_time", "month", "surplus", "year"]
     assert proof_of(raw, [*garbage, good]) == Proof(pushed=6, done=1, dead=5, elsewhere=0)
 

@@ -16,7 +16,7 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import control
 from mongoq.protocol.context import BrokerContext
-from tests.unit.scripted import context, play
+from tests.unit.scripted import context, found, play
 
 PASSWORD = "hunter2:secret"
 
@@ -197,8 +197,7 @@ def test_a_sharded_collection_is_refused(flow: Any) -> None:
 
 
 def test_an_unsharded_collection_behind_mongos_is_fine() -> None:
-    listed = {"cursor": {"firstBatch": []}}
-    _, outcome = play(control.check(context().broker), [SHARDED[0], {"ok": 1}, listed, None])
+    _, outcome = play(control.check(context().broker), [SHARDED[0], {"ok": 1}, found(), found()])
     assert outcome is None
 
 

@@ -126,7 +126,8 @@ def test_reserve_passes_one_key_of_each_priority_that_only_waits(crowded: Watche
 
 @pytest.mark.parametrize("history", [None, 60])
 def test_pop_examines_one_key(crowded: Watched, history: float | None) -> None:
-    queue = crowded.broker.queue("orders", history=history)
+    queue = crowded.broker.queue("orders")
+    queue.configure(history=history)
     queue.push("first", priority=-5)
     queue.push("second", priority=-5)
     popped = queue.pop()

@@ -13,7 +13,7 @@ from bson import ObjectId
 from mongoq.model.clock import VirtualClock
 from mongoq.model.codec import Codec, Encoding, codec_options
 from mongoq.model.item import Item
-from mongoq.model.settings import queue_settings
+from mongoq.model.settings import queue_options
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.request import Command, Flow, ReplyLost
 
@@ -23,11 +23,14 @@ TOKEN = ObjectId("65920080bbbbbbbbbbbbbbbb")
 LOST = ReplyLost(ConnectionError("the connection broke"))
 
 
-def context(name: str = "orders", *, model: Any = None, **options: Any) -> QueueContext[Any]:
+def context(name: str = "orders", *, model: Any = None, serverless: bool = False, **options: Any) -> QueueContext[Any]:
     """A queue whose broker has been made ready, on a clock that stands still."""
-    broker = BrokerContext("app.mongoq", VirtualClock(NOW), Encoding(codec_options()), checked=True, indexed=True)
-    broker.pause_mark(name).put(False)
-    return QueueContext(broker, queue_settings(name, **options), Codec(broker.encoding, model))
+    encoding = Encoding(codec_options())
+    broker = BrokerContext("app.mongoq", VirtualClock(NOW), encoding, serverless, checked=True, indexed=True)
+    made = QueueContext(broker, queue_options(name, **options), Codec(broker.encoding, model))
+    made.saved = True
+    made.state.put(paused=False)
+    return made
 
 
 def reserved_item(**changes: Any) -> Item[Any]:
@@ -52,6 +55,15 @@ def matched(count: int) -> Any:
     return SimpleNamespace(matched_count=count, deleted_count=count)
 
 
+def found(*documents: Any, cursor: int = 0) -> Any:
+    """The server's reply to ``find``."""
+    return {"cursor": {"firstBatch": list(documents), "id": cursor}}
+
+
+def _parsed(command: Command[Any], reply: Any) -> Any:
+    return reply if command.parse is None else command.parse(reply)
+
+
 def play(flow: Flow[Any], replies: Iterable[Any]) -> tuple[list[Command[Any]], Any]:
     """Run a flow on scripted replies; return the commands it sent, and its result or the error it raised."""
     script, sent, outcome = deque(replies), [], None
@@ -62,7 +74,7 @@ def play(flow: Flow[Any], replies: Iterable[Any]) -> tuple[list[Command[Any]], A
             sent.append(request)
             assert script, f"no reply was scripted for {request}"
             reply = script.popleft()
-            request = flow.throw(reply) if isinstance(reply, Exception) else flow.send(request.parse(reply))
+            request = flow.throw(reply) if isinstance(reply, Exception) else flow.send(_parsed(request, reply))
     except StopIteration as stop:
         outcome = stop.value
     except Exception as error:

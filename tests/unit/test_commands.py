@@ -10,13 +10,16 @@ from typing import Any
 import bson
 import mongomock
 import pymongo.asynchronous.collection
+import pymongo.asynchronous.database
 import pymongo.collection
+import pymongo.database
 import pytest
 from bson import ObjectId
 
-from mongoq.protocol import claim, control, history, move, push, read, settle
+from mongoq.model.codec import codec_options
+from mongoq.protocol import claim, history, move, patching, pop, push, read, settings, settle
 from mongoq.protocol.request import Command, Flow
-from tests.unit.scripted import ID, NOW, TOKEN, context, matched, play, reserved_item
+from tests.unit.scripted import ID, NOW, TOKEN, context, found, matched, play, reserved_item
 
 ANY_TOKEN = object()
 LEASE = NOW + timedelta(seconds=30)
@@ -44,6 +47,8 @@ STORED = {
     "attempts": 0,
     "reserved": False,
 }
+IDENTIFIED = {"_id": ID, "q": "orders", "payload": {"$exists": True}}
+OPTIONS = codec_options()
 PATCHED = {"$set": {"payload.a": 1}, "$push": {"payload.l": {"$each": [2]}}}
 ORIGIN = {"queue": "orders", "id": ID, "attempts": 1, "key": None, "at": NOW}
 
@@ -69,14 +74,14 @@ CASES = [
     ),
     case(
         "pop",
-        lambda: claim.pop(context(), on_invalid="bury"),
+        lambda: pop.pop(context(), on_invalid="bury"),
         "find_one_and_delete",
         {"filter": ELIGIBLE, "sort": SORT},
         STORED,
     ),
     case(
         "pop with history",
-        lambda: claim.pop(context(history=DAY), on_invalid="bury"),
+        lambda: pop.pop(context(history=DAY), on_invalid="bury"),
         "find_one_and_update",
         {
             "filter": ELIGIBLE,
@@ -148,9 +153,12 @@ CASES = [
                     "token": "",
                     "payload": "",
                     "headers": "",
+                    "key": "",
                     "error": "",
                     "origin": "",
+                    "replayed": "",
                     "by": "",
+                    "batch": "",
                 },
             },
         },
@@ -235,7 +243,7 @@ CASES = [
         {
             "filter": {
                 **FENCE,
-                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, move.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
+                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patching.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
             },
             "update": {
                 "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},
@@ -267,15 +275,40 @@ CASES = [
     case(
         "get",
         lambda: read.get(context(), ID),
+        "command",
+        {
+            "command": {"find": "mongoq", "filter": IDENTIFIED, "limit": 1, "singleBatch": True},
+            "codec_options": OPTIONS,
+        },
+        found(),
+    ),
+    case(
+        "get from mongomock",
+        lambda: read.get(context(serverless=True), ID),
         "find_one",
-        {"filter": {"_id": ID, "q": "orders", "payload": {"$exists": True}}},
+        {"filter": IDENTIFIED, "projection": None},
         None,
     ),
     case(
         "peek",
         lambda: read.peek(context(), 3, "ready"),
+        "command",
+        {
+            "command": {
+                "find": "mongoq",
+                "filter": {**ELIGIBLE, "reserved": {"$ne": True}},
+                "sort": dict(SORT),
+                "limit": 3,
+            },
+            "codec_options": OPTIONS,
+        },
+        found(),
+    ),
+    case(
+        "peek from mongomock",
+        lambda: read.peek(context(serverless=True), 3, "ready"),
         "find",
-        {"filter": {**ELIGIBLE, "reserved": False}, "sort": SORT, "limit": 3},
+        {"filter": {**ELIGIBLE, "reserved": {"$ne": True}}, "sort": SORT, "limit": 3},
         [],
     ),
     case("size", lambda: read.size(context(), "scheduled"), "count_documents", ANY_TOKEN, 0),
@@ -285,13 +318,15 @@ CASES = [
     case("remove", lambda: read.remove(context(), ID), "delete_one", ANY_TOKEN, matched(1)),
     case(
         "history",
-        lambda: history.history_page(context(), history.history_range(None, None, 5)),
-        "find",
+        lambda: history.history_page(
+            context(), history.history_range(context(), since=None, until=None, where=None, state="processed", page=5)
+        ),
+        "command",
         ANY_TOKEN,
-        [],
+        found(),
     ),
-    case("pause", lambda: control.set_paused(context(), True), "update_one", ANY_TOKEN, matched(1)),
-    case("is_paused", lambda: control.is_paused(context()), "find_one", ANY_TOKEN, None),
+    case("pause", lambda: settings.set_paused(context(), True), "update_one", ANY_TOKEN, matched(1)),
+    case("is_paused", lambda: settings.is_paused(context()), "command", ANY_TOKEN, found()),
 ]
 
 
@@ -315,12 +350,19 @@ def _like(actual: Any, expected: Any) -> bool:
 @pytest.mark.parametrize(("flow", "method", "arguments", "reply"), CASES)
 @pytest.mark.parametrize(
     "backend",
-    [pymongo.collection.Collection, pymongo.asynchronous.collection.AsyncCollection, mongomock.Collection],
+    [
+        (pymongo.collection.Collection, pymongo.database.Database),
+        (pymongo.asynchronous.collection.AsyncCollection, pymongo.asynchronous.database.AsyncDatabase),
+        (mongomock.Collection, mongomock.Database),
+    ],
     ids=["pymongo", "pymongo async, and motor by delegation", "mongomock"],
 )
-def test_every_backend_takes_the_arguments(flow: Any, method: str, arguments: Any, reply: Any, backend: Any) -> None:
+def test_every_backend_takes_the_arguments(
+    flow: Any, method: str, arguments: Any, reply: Any, backend: tuple[Any, Any]
+) -> None:
     (command,), _ = play(flow(), [reply])
-    inspect.signature(getattr(backend, method)).bind(None, **command.arguments)
+    target = backend[command.target == "database"]
+    inspect.signature(getattr(target, method)).bind(None, **command.arguments)
 
 
 def test_a_claim_knows_how_to_give_back_what_it_took() -> None:
@@ -335,9 +377,9 @@ def test_a_claim_knows_how_to_give_back_what_it_took() -> None:
 
 
 def test_a_pop_knows_how_to_put_back_what_it_took() -> None:
-    (command,), _ = play(claim.pop(context(), on_invalid="bury"), [STORED])
+    (command,), _ = play(pop.pop(context(), on_invalid="bury"), [STORED])
     assert command.undo is not None
     undo = command.undo(STORED)
     assert undo is not None
-    assert (undo.method, undo.arguments) == ("insert_one", {"document": STORED})
+    assert (undo.method, undo.arguments["replacement"], undo.arguments["upsert"]) == ("replace_one", STORED, True)
     assert command.undo(None) is None

@@ -10,9 +10,9 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol import claim, move, push, settle
+from mongoq.protocol import claim, move, pop, push, settle
 from mongoq.protocol.request import Flow, ReplyLost
-from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, matched, play, reserved_item
+from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
 from tests.unit.test_commands import MOVE, PUSH, STORED
 
 OTHER = ObjectId()
@@ -61,13 +61,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("flow", "found", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("flow", "stored", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_lost_reply_is_resolved_or_said_to_be_uncertain(
-    flow: Callable[[], Flow[Any]], found: Any, expected: Any
+    flow: Callable[[], Flow[Any]], stored: Any, expected: Any
 ) -> None:
-    replies = [LOST, matched(1)] if expected is SENT_AGAIN else [LOST, matched(0), found]
+    reading = found() if stored is None else found(stored)
+    replies = [LOST, matched(1)] if expected is SENT_AGAIN else [LOST, matched(0), reading]
     if expected is CERTAINLY_LOST:
-        replies.append(found)
+        replies.append(reading)
     sent, outcome = play(flow(), replies)
     assert sent[0] == sent[1]
     if expected in (DONE, SENT_AGAIN):
@@ -99,16 +100,14 @@ def test_a_reservation_whose_reply_was_lost_is_found_by_its_token() -> None:
 @pytest.mark.parametrize("history", [None, 60])
 def test_a_claim_that_took_nothing_is_the_drivers_error(history: float | None) -> None:
     replies = [LOST] if history is None else [LOST, None]
-    _, outcome = play(claim.pop(context(history=history), on_invalid="bury"), replies)
+    _, outcome = play(pop.pop(context(history=history), on_invalid="bury"), replies)
     assert isinstance(outcome, ReplyLost)
     _, outcome = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None])
     assert isinstance(outcome, ReplyLost)
 
 
 def test_a_pop_into_history_whose_reply_was_lost_is_found() -> None:
-    _, item = play(
-        claim.pop(context(history=60), on_invalid="bury"), [LOST, {**STORED, "processed": NOW, "attempts": 1}]
-    )
+    _, item = play(pop.pop(context(history=60), on_invalid="bury"), [LOST, {**STORED, "processed": NOW, "attempts": 1}])
     assert (item.id, item.attempts, item.state) == (ID, 1, "processed")
 
 

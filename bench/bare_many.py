@@ -1,0 +1,171 @@
+"""The bare driver with many items at once: the commands that mongoq sends, as short as one can write them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, NamedTuple
+
+from bson import ObjectId
+from pymongo import DeleteMany, UpdateMany, UpdateOne
+
+from bench.bare import HISTORY, LEASE, ORDER, Bare
+
+__all__ = ["CALLS", "HeldMany", "read", "stepped"]
+
+FIRST_BATCH = 101
+MOST_ATTEMPTS = 11
+
+Steps = Generator[Any, Any, Any]
+
+
+class HeldMany(NamedTuple):
+    """A batch under one token, as a bare loop would remember it."""
+
+    ids: list[ObjectId]
+    token: ObjectId
+    dues: list[datetime]
+
+
+def stepped(steps: Callable[..., Steps]) -> Callable[..., Any]:
+    """Let a function yield what the driver returns, and get replies: at once from threads, awaited with asyncio."""
+
+    @wraps(steps)
+    def call(*arguments: Any) -> Any:
+        running = steps(*arguments)
+        first = next(running)
+        return _awaited(running, first) if inspect.isawaitable(first) else _run(running, first)
+
+    return call
+
+
+def _run(running: Steps, reply: Any) -> Any:
+    try:
+        while True:
+            reply = running.send(reply)
+    except StopIteration as stop:
+        return stop.value
+
+
+async def _awaited(running: Steps, pending: Any) -> Any:
+    try:
+        while True:
+            pending = running.send(await pending)
+    except StopIteration as stop:
+        return stop.value
+
+
+def read(bare: Bare, find: Mapping[str, Any]) -> Steps:
+    """Find in one reply, by the command itself: the cursor asks for one document more, and takes longer."""
+    collection = bare.collection
+    command = {"find": collection.name, **find}
+    reply = yield collection.database.command(command, codec_options=collection.codec_options)
+    return reply["cursor"]["firstBatch"]
+
+
+def push_many(bare: Bare, payloads: Sequence[Any]) -> Any:
+    now = datetime.now(UTC)
+    fresh = {"when": now, "priority": 0, "attempts": 0, "reserved": False}
+    documents = [{"_id": ObjectId(), "q": bare.queue, "payload": payload, **fresh} for payload in payloads]
+    return bare.collection.insert_many(documents, ordered=False)
+
+
+@stepped
+def reserve_many(bare: Bare, n: int) -> Steps:
+    now, token = datetime.now(UTC), ObjectId()
+    ready = {"q": bare.queue, "when": {"$lte": now}}
+    whole = {"limit": n, **({"batchSize": n} if n > FIRST_BATCH else {})}
+    fields = {"priority": 1, "when": 1}
+    first = yield from read(bare, {"filter": ready, "sort": dict(ORDER), "projection": fields, **whole})
+    among = {"_id": {"$in": [document["_id"] for document in first]}}
+    lease = {"when": now + LEASE, "reserved": True, "token": token, "by": bare.by, "batch": token}
+    yield bare.collection.update_many(
+        {**among, **ready, "attempts": {"$lt": MOST_ATTEMPTS}}, {"$set": lease, "$inc": {"attempts": 1}}
+    )
+    return (yield from read(bare, {"filter": {**among, "token": token}, "sort": {"_id": 1}, **whole}))
+
+
+def commit_many(bare: Bare, held: HeldMany) -> Any:
+    return bare.collection.bulk_write([DeleteMany(_fence(held))], ordered=False)
+
+
+def commit_many_history(bare: Bare, held: HeldMany) -> Any:
+    now = datetime.now(UTC)
+    return _update(
+        bare,
+        held,
+        {
+            "$set": {"processed": now, "expires": now + HISTORY, "settled": held.token, "reserved": False},
+            "$unset": {"when": "", "token": ""},
+        },
+    )
+
+
+def rollback_many(bare: Bare, held: HeldMany) -> Any:
+    now = datetime.now(UTC)
+    error = {"type": "", "message": "bench", "at": now}
+    return _update(bare, held, {"$set": {"when": now, "reserved": False, "error": error}, "$unset": {"token": ""}})
+
+
+def release_many(bare: Bare, held: HeldMany) -> Any:
+    return _update(bare, held, _released(held.dues[0]))
+
+
+def release_apart(bare: Bare, held: HeldMany) -> Any:
+    return _update_each(bare, held, [_released(due) for due in held.dues])
+
+
+def extend_many(bare: Bare, held: HeldMany) -> Any:
+    return _update(bare, held, {"$set": {"when": datetime.now(UTC) + LEASE}})
+
+
+def move_many(bare: Bare, held: HeldMany) -> Any:
+    return _update(bare, held, _moved(bare, datetime.now(UTC)))
+
+
+def move_apart(bare: Bare, subject: tuple[HeldMany, list[Any]]) -> Any:
+    held, payloads = subject
+    now = datetime.now(UTC)
+    return _update_each(bare, held, [_moved(bare, now, payload=payload) for payload in payloads])
+
+
+def _fence(held: HeldMany) -> dict[str, Any]:
+    return {"_id": {"$in": held.ids}, "token": held.token}
+
+
+def _update(bare: Bare, held: HeldMany, update: dict[str, Any]) -> Any:
+    return bare.collection.bulk_write([UpdateMany(_fence(held), update)], ordered=False)
+
+
+def _update_each(bare: Bare, held: HeldMany, updates: list[dict[str, Any]]) -> Any:
+    token = held.token
+    pairs = zip(held.ids, updates, strict=True)
+    return bare.collection.bulk_write(
+        [UpdateOne({"_id": id, "token": token}, update) for id, update in pairs], ordered=False
+    )
+
+
+def _released(due: datetime) -> dict[str, Any]:
+    return {"$set": {"when": due, "reserved": False}, "$unset": {"token": ""}, "$inc": {"attempts": -1}}
+
+
+def _moved(bare: Bare, now: datetime, **more: Any) -> dict[str, Any]:
+    changes = {"q": bare.to, "reserved": False, "attempts": 0, "when": now, **more}
+    return {"$set": changes, "$unset": {"token": "", "error": "", "key": ""}}
+
+
+CALLS: Mapping[str, Callable[[Bare, Any], Any]] = {
+    "push_many": push_many,
+    "reserve_many": reserve_many,
+    "commit_many": commit_many,
+    "commit_many with history": commit_many_history,
+    "rollback_many": rollback_many,
+    "release_many": release_many,
+    "release_many, dues apart": release_apart,
+    "extend_many": extend_many,
+    "move_many": move_many,
+    "move_many, own payloads": move_apart,
+}
+"""By the name of the operation."""

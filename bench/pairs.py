@@ -1,0 +1,96 @@
+"""Two ways side by side: mongoq's and the driver's, on one client, and once more on a client that is listened to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench import report, spy
+from bench.measure import Comparison, Way
+from bench.operations import Seed
+from bench.place import Place
+from bench.shells import Shell, bare_collection
+from mongoq.model.counters import Counters, Event
+
+__all__ = ["QUEUES", "Pairs", "compared", "deafened", "line", "queue_name"]
+
+QUEUES = ("bench.mongoq", "bench.driver")
+"""Names of one length for the two ways, which share a collection."""
+
+Make = Callable[[bool], Way]
+"""Makes a way, given whether it is listened to."""
+
+
+class Pairs:
+    """What the two ways of a shell work on.
+
+    Attributes:
+        seed: brings the collection into a state.
+        collections: the driver's, by whether it is listened to.
+        brokers: mongoq's, likewise; one that is listened to does not write counters meanwhile.
+    """
+
+    def __init__(self, shell: Shell, place: Place) -> None:
+        self._shell = shell
+        self._spy = spy.Spy()
+        self.seed = Seed(bare_collection(place.client, place.database, place.collection))
+        self.collections: dict[bool, Any] = {
+            False: bare_collection(shell.client(), place.database, place.collection),
+            True: bare_collection(shell.client(self._spy), place.database, place.collection),
+        }
+        self.brokers: dict[bool, Any] = {
+            False: shell.broker(self.collections[False]),
+            True: deafened(shell.broker(self.collections[True])),
+        }
+
+    def same_commands(self, mongoq: Make, driver: Make) -> dict[str, Any]:
+        """Say whether both ways send the same commands, values aside; show them when they do not."""
+        ours, theirs = ([spy.shape(command) for command in self._commands(make(True))] for make in (mongoq, driver))
+        if ours == theirs:
+            return {"same_commands": True}
+        return {"same_commands": False, "commands": {"mongoq": spy.folded(ours), "bare": spy.folded(theirs)}}
+
+    def _commands(self, way: Way) -> list[dict[str, Any]]:
+        return spy.sent(self._spy, self._shell.caller, way.call, list(way.prepare(2)))
+
+
+class _Deaf(Counters):
+    """Counts nothing."""
+
+    def add(self, queue: str, event: Event, number: int = 1) -> None:
+        """Forget it."""
+
+
+def deafened(broker: Any) -> Any:
+    """Return the broker, which counts nothing from now on."""
+    broker._context.counters = _Deaf()
+    broker._driver._background = None
+    return broker
+
+
+def queue_name(way: str, *, history: bool) -> str:
+    """Name a queue; those that keep history are queues of their own, since it is a setting of the queue."""
+    return f"{way}.kept" if history else way
+
+
+def compared(comparison: Comparison, target: float) -> dict[str, Any]:
+    """Return what each way took, and how fast ours is, the driver being 1."""
+    ratio = comparison.rate_ratio()
+    return {
+        "mongoq": report.latency(comparison.subject),
+        "bare": report.latency(comparison.reference),
+        "ratio": report.spread(ratio),
+        "ratio_of_median_calls": report.spread(comparison.median_ratio()),
+        "target": target,
+        "reached": ratio.median >= target,
+    }
+
+
+def line(shell: str, name: str, result: dict[str, Any]) -> str:
+    """Return a line of the table on the terminal."""
+    ratio = result["ratio"]
+    return (
+        f"{shell:8} {name:26} {ratio['median']:.3f} ± {ratio['error']:.3f} of the bare driver, "
+        f"{result['ratio_of_median_calls']['median']:.3f} by medians, "
+        f"{result['mongoq']['median_us']:.0f} and {result['bare']['median_us']:.0f} µs"
+    )

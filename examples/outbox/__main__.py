@@ -1,0 +1,62 @@
+"""``python -m examples.outbox``: on a private MongoDB, or on one of yours with ``--uri``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import mongoq
+from examples.outbox.shop import Shop, Unpaid
+from mongoq.embedded import EmbeddedServer
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the example; 0 when it went as told, 2 when there is no server, or one without transactions."""
+    parser = argparse.ArgumentParser(prog="python -m examples.outbox", description="The transactional outbox.")
+    parser.add_argument("--uri", help="a MongoDB to use: collections 'outbox' and 'orders' (default: a private one)")
+    options = parser.parse_args(arguments)
+    try:
+        with _server(options.uri) as uri, Shop(uri) as shop:
+            tell(shop)
+    except mongoq.MongoqError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+@contextmanager
+def _server(uri: str | None) -> Iterator[str]:
+    if uri:
+        yield uri
+        return
+    with EmbeddedServer() as server:
+        yield server.uri
+
+
+def tell(shop: Shop) -> None:
+    """Order, fail to order, fail to ship, and ship."""
+    shop.order("Ada", 12)
+    say("ordered, in one commit", shop)
+    try:
+        shop.order("Mallory", 99, paid=False)
+    except Unpaid as error:
+        say(f"rolled back, {error}", shop)
+    try:
+        shop.ship(broken=True)
+    except ConnectionError as error:
+        say(f"not shipped, {error}", shop)
+    shop.ship()
+    say("shipped, in one commit", shop)
+
+
+def say(what: str, shop: Shop) -> None:
+    """Print what has happened, and what is there now."""
+    print(f"{what:24} {shop}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Many items at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from bson import ObjectId
+
+from mongoq.drive.aio import AioDriver
+from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
+from mongoq.protocol import push_many, reserve_many, settle_many
+from mongoq.protocol.claim import OnInvalid
+from mongoq.protocol.context import QueueContext
+
+__all__ = ["AsyncBatches"]
+
+M = TypeVar("M")
+
+
+class AsyncBatches(Generic[M]):
+    """The side of a queue that works on many items in few commands; part of ``AsyncQueue``."""
+
+    _driver: AioDriver
+    _context: QueueContext[M]
+
+    async def push_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        when: datetime | None = None,
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        ids: Iterable[ObjectId] | None = None,
+        once: Duration | None = None,
+    ) -> list[ObjectId]:
+        """Add items, and return their ids in order once a majority has them (``insert`` of many).
+
+        They are handed out in the order given; with ``ids`` in the order of the ids. One command carries up to
+        10,000 items or 16 MiB. Not atomic: a crash between two commands leaves the first items pushed.
+
+        Args:
+            payloads: any iterable of BSON values, or of values of the queue's model; read once.
+            delay: as for ``push``, for all of them.
+            when: as for ``push``, for all of them.
+            priority: as for ``push``, for all of them.
+            headers: as for ``push``, for all of them.
+            ids: the items' ids, one for each payload. The same id again, also after the item was settled, adds nothing
+                and is no error.
+            once: how long given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; it is named, as ``payloads[3].at``,
+                and nothing was written.
+            ArgumentInvalid: another argument cannot be used; it is named.
+            BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
+                ``ids`` push them again without doubling any.
+
+        A cancelled call may still push all or the first of them.
+        """
+        return await self._driver.run(
+            push_many.push_many(
+                self._context,
+                payloads,
+                delay=delay,
+                when=when,
+                priority=priority,
+                headers=headers,
+                ids=ids,
+                once=once,
+            )
+        )
+
+    async def reserve_many(
+        self,
+        n: int,
+        *,
+        lease: Duration | None = None,
+        wait: Duration | None = None,
+        on_invalid: OnInvalid = "bury",
+    ) -> list[Item[M]]:
+        """Reserve up to ``n`` items in the order of the queue under one token (``find``, ``update`` of many, ``find``).
+
+        Items may be fewer though more are there, when others claim at the same time; none means that nothing is ready
+        or the queue is paused. A crash of the holder counts as an attempt of each item. One that had all its runs is
+        buried, unless its last reservation was one of a batch: a neighbour may have killed the holder, so it gets one
+        more run, alone, as the only item of a batch or by ``reserve``.
+
+        Args:
+            n: how many at most, 1 to 10,000.
+            lease: how long, a ``timedelta`` or seconds; default the queue's.
+            wait: how long to wait for the first item, as for ``reserve``. A cancelled call leaves nothing reserved, if
+                the broker is closed before the event loop ends.
+            on_invalid: what to do with payloads that do not fit the model: ``"bury"`` them, or ``"raise"``.
+
+        Raises:
+            ArgumentInvalid: an argument cannot be used; it is named.
+            PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the first raw item that
+                does not fit, reserved. The others were given back unused.
+        """
+        return await self._driver.run(
+            reserve_many.reserve_many(self._context, n, lease=lease, wait=wait, on_invalid=on_invalid)
+        )
+
+    async def commit_many(self, items: Iterable[Item[Any]]) -> None:
+        """Settle items as done (``bulkWrite`` with one ``delete`` of many for each token; with history ``update``).
+
+        Args:
+            items: what ``reserve_many`` or ``reserve`` returned, each once; any iterable.
+
+        Raises:
+            BatchIncomplete: some items could not be settled; its ``failed`` tells the ``ReservationLost`` of each. The
+                server counts only: which of them were lost is read afterwards, and where nothing tells it any more,
+                ``certain`` is false. Items whose leases may be over are settled one by one, whose answers are exact.
+            ItemForeign: an item belongs to another queue or broker; nothing was sent.
+            ReservationLost: an item was never reserved; nothing was sent.
+            ArgumentInvalid: no iterable, or an item is given twice; nothing was sent.
+
+        A cancelled call may still settle all or some of them; so may one that a crash or a network error ends. What is
+        not settled is handed out again when its lease ends.
+        """
+        await self._driver.run(settle_many.commit_many(self._context, items))
+
+    async def rollback_many(
+        self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
+    ) -> None:
+        """Hand items back after a failure; bury those beyond their retries (``bulkWrite`` of ``update``).
+
+        Args:
+            items: as for ``commit_many``.
+            delay: not to be handed out again before so long from now, a ``timedelta`` or seconds.
+            error: what went wrong; its type and text are kept on every item, shortened to 4 KiB.
+
+        Raises:
+            BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
+        """
+        await self._driver.run(settle_many.rollback_many(self._context, items, delay=delay, error=error))
+
+    async def release_many(self, items: Iterable[Item[Any]]) -> None:
+        """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
+
+        Raises:
+            BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
+        """
+        await self._driver.run(settle_many.release_many(self._context, items))
+
+    async def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
+        """Let the leases end so long from now, and return the items with their new end (``bulkWrite`` of ``update``).
+
+        Args:
+            items: as for ``commit_many``; they stay as good as the returned ones for settling, but only the returned
+                ones know that their leases are not over, and are settled together.
+            lease: how long from now, a ``timedelta`` or seconds; default the queue's.
+
+        Raises:
+            BatchIncomplete: some leases could not be extended; those of its ``done`` were.
+            ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
+        """
+        return await self._driver.run(settle_many.extend_many(self._context, items, lease=lease))
+
+    async def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
+        """Hand items on to other queues, each in one ``update`` (``bulkWrite``): none is ever in both or in neither.
+
+        Moves that are equal and have no patch share a statement; they need not go to the same queue.
+
+        Args:
+            moves: pairs of an item and a ``Move``, each item once; any iterable.
+
+        Raises:
+            BatchIncomplete: some items could not be moved; its ``failed`` tells of each, such as ``PatchInvalid`` for
+                a patch that does not fit its payload. Those are untouched and still reserved.
+            PayloadInvalid, PayloadTooLarge, PatchInvalid, ArgumentInvalid: a move cannot be made; it is named, as
+                ``moves[3].priority``, and nothing was sent.
+            ItemForeign, ReservationLost: as for ``commit_many``.
+        """
+        await self._driver.run(settle_many.move_many(self._context, moves, _resolved))
+
+
+def _resolved(to: Any) -> Any:
+    return to._context if isinstance(to, AsyncBatches) else to

@@ -1,0 +1,125 @@
+"""What a queue holds, what it is told, and what is thrown away."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from bson import ObjectId
+
+from mongoq.drive.aio import AioDriver
+from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+from mongoq.model.settings import DEFAULT, Default, QueueSettings
+from mongoq.protocol import read, settings
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.read import Counts, Selection
+
+__all__ = ["AsyncLooking"]
+
+M = TypeVar("M")
+
+
+class AsyncLooking(Generic[M]):
+    """The side of a queue that looks after it as a whole; part of ``AsyncQueue``."""
+
+    _driver: AioDriver
+    _context: QueueContext[M]
+
+    async def get(self, id: ObjectId) -> Item[M] | None:
+        """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
+
+        Raises:
+            PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item.
+        """
+        return await self._driver.run(read.get(self._context, id))
+
+    async def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
+        """Return up to ``n`` items of a state in the order in which they would be handed out (``find``).
+
+        Args:
+            n: how many at most.
+            state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest
+                first), or ``None`` for all that are not processed.
+
+        Raises:
+            PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
+        """
+        return await self._driver.run(read.peek(self._context, n, state))
+
+    async def size(self, state: Selection = None) -> int:
+        """Count the items of a state, or all that are not processed, in time proportional to them (``aggregate``)."""
+        return await self._driver.run(read.size(self._context, state))
+
+    async def counts(self, *, limit: int | None = None) -> Counts:
+        """Count the live items by state in one pass (``aggregate``); one that changes meanwhile may be missed.
+
+        Takes time in proportion to the live items; history costs nothing.
+
+        Args:
+            limit: look at no more than so many items.
+        """
+        return await self._driver.run(read.counts(self._context, limit))
+
+    async def next_when(self) -> datetime | None:
+        """Return when the next item is, or was, due: ready since, scheduled for, or its lease's end; else ``None``.
+
+        One ``aggregate`` that looks at one index key for each priority in use.
+        """
+        return await self._driver.run(read.next_when(self._context))
+
+    async def remove(self, id: ObjectId) -> bool:
+        """Delete an item, live or in history, unless somebody holds it; say whether it was deleted (``delete``).
+
+        Its id is forgotten: pushed again, it is a new item.
+        """
+        return await self._driver.run(read.remove(self._context, id))
+
+    async def purge(self, *, state: Selection = None) -> int:
+        """Delete all items of a state, and return how many (``delete``).
+
+        ``None`` deletes what is live and held by nobody; ``"reserved"`` takes items away from their holders, who
+        get ``ReservationLost``; ``"processed"`` empties the history. Ids that were to be remembered are forgotten
+        with their items: pushed again, they are new. One command, not atomic: a crash of the server leaves the rest.
+        """
+        return await self._driver.run(read.purge(self._context, state))
+
+    async def configure(
+        self,
+        *,
+        lease: Duration | Default = DEFAULT,
+        history: Duration | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        dead: str | Default | None = DEFAULT,
+        existing: bool = False,
+    ) -> QueueSettings:
+        """Change the queue's settings for all processes within a second, and return them (``update``).
+
+        Options that are left out stay as they are.
+
+        Args:
+            lease: how long a reservation lasts from the next one on, a ``timedelta`` or seconds.
+            history: how long items are kept that are processed from now on, a ``timedelta`` or seconds; ``None``
+                deletes them.
+            max_retries: how many further runs an item gets after the first; ``None`` for no limit.
+            dead: the dead queue; ``None`` for none, and no limit of retries.
+            existing: let ``history`` hold for what is kept already, too: one ``update`` of all of it, in time
+                proportional to it. A crash after the first command leaves it undone; call it again.
+
+        Raises:
+            ArgumentInvalid: an option cannot be used; it is named, and nothing was written.
+        """
+        options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+        return await self._driver.run(settings.configure(self._context, options, existing=existing))
+
+    async def pause(self) -> None:
+        """Hand out nothing, in any process, within a second; pushes go on (``update`` of a control document)."""
+        await self._driver.run(settings.set_paused(self._context, True))
+
+    async def resume(self) -> None:
+        """End a pause, in every process within a second (``update`` of a control document)."""
+        await self._driver.run(settings.set_paused(self._context, False))
+
+    async def is_paused(self) -> bool:
+        """Ask the server whether the queue is paused (``find`` of a control document)."""
+        return await self._driver.run(settings.is_paused(self._context))

@@ -1,0 +1,74 @@
+"""What a driver does by itself a while after its callers gave it something to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from weakref import WeakSet
+
+from mongoq.model.counters import Counters
+from mongoq.protocol.request import Flow
+
+__all__ = ["INTERVAL", "Background"]
+
+logger = logging.getLogger("mongoq.drive")
+
+INTERVAL = 5.0
+"""Seconds after which counters are written."""
+
+
+class Background(ABC):
+    """Writes counters down some seconds after the first of them; each kind of driver has a clock of its own."""
+
+    def __init__(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
+        self._counters = counters
+        self.flush = flush
+        self._armed = self._stopped = False
+        _all.add(self)
+
+    def attend(self) -> None:
+        """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""
+        if not self._armed and not self._stopped:
+            self._armed = True
+            try:
+                self._arm(INTERVAL)
+            except RuntimeError as error:  # no thread can be started just now
+                self._armed = False
+                logger.debug("counters will be written later: %r", error)
+
+    def written(self) -> None:
+        """Go on waiting when something was counted meanwhile."""
+        self._armed = False
+        if self._counters:
+            self.attend()
+
+    @abstractmethod
+    def _arm(self, seconds: float) -> None:
+        """Have what was counted written after so many seconds."""
+
+    def stop(self) -> None:
+        """Start nothing any more: the driver closes, and writes the rest itself."""
+        self._stopped = True
+        self._disarm()
+
+    @abstractmethod
+    def _disarm(self) -> None:
+        """Let what was armed not happen."""
+
+    def forget(self) -> None:
+        """Start afresh in a forked child: what was counted is the parent's to write."""
+        self._counters.take()
+        self._armed = False
+
+
+_all: WeakSet[Background] = WeakSet()
+
+
+def _after_fork() -> None:
+    for background in _all:
+        background.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

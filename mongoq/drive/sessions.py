@@ -1,0 +1,99 @@
+"""The sessions of a client, and the transactions in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import ObjectId
+from pymongo import ReadPreference, WriteConcern
+from pymongo.read_concern import ReadConcern
+
+from mongoq.errors import ArgumentInvalid, TransactionsUnavailable
+from mongoq.protocol.transaction import Tentative
+
+__all__ = ["Sessions"]
+
+STANDALONE = "Standalone"
+
+
+class Sessions:
+    """What the steps of a transaction are called on; what a driver's own method returns, an awaitable say, is returned.
+
+    PyMongo's sessions, PyMongo's for asyncio and Motor's have the same methods.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._tentative: dict[ObjectId | None, Tentative] = {}
+        self._callers: set[Any] = set()
+
+    def require(self) -> None:
+        """Refuse mongomock and a standalone server, as far as the client knows what it is; sends nothing."""
+        if self._client is None:
+            raise TransactionsUnavailable("mongomock")
+        for (host, port), server in self._client.topology_description.server_descriptions().items():
+            if server.server_type_name == STANDALONE:
+                raise TransactionsUnavailable(f"a standalone server at {host}:{port}")
+
+    def join(self, session: Any) -> None:
+        """Refuse a session in which this broker's commands cannot be part of a transaction; sends nothing."""
+        self.require()
+        try:
+            client, running = session.client, session.in_transaction and not session.has_ended
+        except AttributeError:
+            problem = f"a session of the client, such as tx.session, not {type(session).__name__}"
+            raise ArgumentInvalid("session", problem) from None
+        if client is not self._client:
+            raise ArgumentInvalid("session", "belongs to another client than the broker's; start it with that client")
+        if not running:
+            raise ArgumentInvalid("session", "is in no transaction; use broker.transaction(), or leave session= out")
+
+    def start(self) -> Any:
+        """Make a session."""
+        return self._client.start_session()
+
+    def begin(self, session: Any) -> Any:
+        """Begin a transaction; the server hears of it with the first command."""
+        return session.start_transaction(
+            read_concern=ReadConcern("snapshot"),
+            write_concern=WriteConcern(w="majority"),
+            read_preference=ReadPreference.PRIMARY,
+        )
+
+    def commit(self, session: Any) -> Any:
+        """Commit, or commit again."""
+        return session.commit_transaction()
+
+    def end(self, session: Any, *, committed: bool) -> Any:
+        """Give the session back to its client; a transaction that still runs is aborted."""
+        outcome = True if committed else False if session.in_transaction else None
+        for tentative in self._of(session):
+            tentative.committed = outcome
+        return session.end_session()
+
+    def closing(self, session: Any) -> None:
+        """Take note that the transaction is about to end, in a task of its own."""
+        for tentative in self._of(session):
+            tentative.closing = True
+
+    def settle(self, session: Any, token: ObjectId) -> None:
+        """Remember that a reservation ends with the transaction, for the block that holds it."""
+        self._tentative[token] = Tentative(session)
+
+    def forget(self, token: ObjectId | None) -> Tentative | None:
+        """Return what is known of a reservation, to the end of its block."""
+        return self._tentative.pop(token, None)
+
+    def _of(self, session: Any) -> list[Tentative]:
+        return [tentative for tentative in list(self._tentative.values()) if tentative.session is session]
+
+    def enter(self, caller: Any) -> None:
+        """Refuse a transaction within another one of the same thread or task."""
+        if caller in self._callers:
+            problem = "one is running here already, and the two could wait for each other; use its tx.session"
+            raise ArgumentInvalid("transaction", problem)
+        self._callers.add(caller)
+
+    def leave(self, caller: Any) -> None:
+        """Let the thread or task have another one."""
+        self._callers.discard(caller)

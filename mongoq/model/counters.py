@@ -1,0 +1,43 @@
+"""Counters of a process: what its brokers did, by queue, until it is written down."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Literal, get_args
+
+__all__ = ["EVENTS", "Counters", "Event"]
+
+Event = Literal["put", "get", "reserve", "commit", "rollback", "release", "move", "dead"]
+EVENTS: tuple[Event, ...] = get_args(Event)
+
+
+class Counters:
+    """A buffer of events. Threads add to it without a lock, since ``deque`` is atomic there."""
+
+    def __init__(self) -> None:
+        self._events: deque[tuple[str, str, int]] = deque()
+
+    def __bool__(self) -> bool:
+        """Say whether something waits to be written."""
+        return bool(self._events)
+
+    def add(self, queue: str, event: Event, number: int = 1) -> None:
+        """Count something that has happened."""
+        self._events.append((queue, event, number))
+
+    def take(self) -> dict[str, Counter[str]]:
+        """Return the sums by queue of all that was counted so far, and forget it."""
+        sums: dict[str, Counter[str]] = {}
+        for _ in range(len(self._events)):
+            try:
+                queue, event, number = self._events.popleft()
+            except IndexError:  # another thread takes them as well
+                break
+            sums.setdefault(queue, Counter())[event] += number
+        return sums
+
+    def put_back(self, sums: dict[str, Counter[str]]) -> None:
+        """Keep what could not be written for the next time."""
+        for queue, events in sums.items():
+            for event, number in events.items():
+                self._events.append((queue, event, number))

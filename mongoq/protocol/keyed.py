@@ -1,0 +1,105 @@
+"""Keys: at most one live item for each key of a queue."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NoReturn, get_args
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, DuplicateItem
+from mongoq.model.arguments import text
+from mongoq.model.envelope import Document
+from mongoq.model.indexes import BEGINNING, KEY
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.lookup import find_one
+from mongoq.protocol.request import Command, Duplicate, Flow
+
+__all__ = ["OnDuplicate", "check_key", "check_on_duplicate", "live", "push_keyed", "raise_duplicate"]
+
+OnDuplicate = Literal["keep", "replace", "raise"]
+KEY_BYTES = 1024
+RACES = 5
+"""How often somebody else may be faster before a push gives up."""
+REPLACED = ("payload", "when", "priority", "attempts", "reserved")
+REMOVED = ("token", "by", "error", "origin", "batch")
+
+
+def check_key(key: Any) -> str:
+    """Return a key: a non-empty string of at most 1 KiB."""
+    if not text(key, "key", KEY_BYTES):
+        raise ArgumentInvalid("key", "cannot be empty; None is no key")
+    if any("\ud800" <= letter <= "\udfff" for letter in key):
+        raise ArgumentInvalid("key", "cannot hold lone surrogates")
+    return str(key)
+
+
+def check_on_duplicate(value: Any, key: str | None) -> None:
+    """Refuse what is no way to meet a duplicate, and one that is given without a key."""
+    if value not in get_args(OnDuplicate):
+        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
+    if key is None and value != "keep":
+        raise ArgumentInvalid("on_duplicate", "says what to do with an item of the same key; give key= as well")
+
+
+def push_keyed(
+    context: QueueContext[Any], envelope: Document, key: str, on_duplicate: OnDuplicate, *, given: bool
+) -> Flow[ObjectId]:
+    """Insert an item unless one with its key is live, and return the id of the one that is live then.
+
+    ``findAndModify`` with upsert: a caught error of the unique index would abort a caller's transaction. The index
+    still decides between two that insert at the same moment; whoever loses meets the other's item. A ``given`` id is
+    looked for first: sent again when its item is done, it must not replace what was pushed since.
+    """
+    if given and (yield from _is_pushed(context.broker, envelope["_id"])):
+        return envelope["_id"]  # type: ignore[no-any-return]
+    command = _command(envelope, key, on_duplicate, serverless=context.broker.serverless)
+    for left in reversed(range(RACES)):
+        try:
+            found = yield from command
+        except Duplicate:
+            if (yield from _is_pushed(context.broker, envelope["_id"])):
+                return envelope["_id"]  # type: ignore[no-any-return]  # pushed before under this id, perhaps done
+            if not left:
+                raise
+            continue
+        if found["_id"] == envelope["_id"]:
+            context.count("put")
+        elif on_duplicate == "raise":
+            raise DuplicateItem(context.name, key, found["_id"])
+        return found["_id"]  # type: ignore[no-any-return]
+    raise AssertionError("the last race is won, or raises")
+
+
+def _command(envelope: Document, key: str, on_duplicate: OnDuplicate, *, serverless: bool) -> Command[Any]:
+    fields = {name: value for name, value in envelope.items() if name != "q"}
+    if on_duplicate == "replace":
+        changes = {name: fields.pop(name) for name in (*REPLACED, "headers") if name in fields}
+        gone = REMOVED if "headers" in changes else (*REMOVED, "headers")
+        update = {"$set": changes, "$unset": dict.fromkeys(gone, ""), "$setOnInsert": fields}
+    else:
+        update = {"$setOnInsert": fields}
+    arguments = {
+        "filter": live(envelope["q"], key),
+        "update": update,
+        "upsert": True,
+        "projection": {"_id": 1},
+        "return_document": True,
+    }
+    if not serverless:  # the claim index would do as well for the planner, at the cost of all that is live
+        arguments["hint"] = KEY.name
+    return Command("find_one_and_update", arguments)
+
+
+def live(queue: str, key: str) -> dict[str, Any]:
+    """Return the filter of the live item with a key; the unique index answers it."""
+    return {"q": queue, "key": key, "when": {"$gte": BEGINNING}}
+
+
+def _is_pushed(broker: BrokerContext, id: ObjectId) -> Flow[bool]:
+    return (yield from find_one(broker, {"_id": id}, {"_id": 1})) is not None
+
+
+def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> Flow[NoReturn]:
+    """Name the live item that stands in the way; it may be gone by now."""
+    found = yield from find_one(broker, live(queue, key), {"_id": 1})
+    raise DuplicateItem(queue, key, found and found["_id"]) from error

@@ -1,0 +1,67 @@
+"""Reads by the ``find`` command itself: the driver's cursor around it takes longer than all that is ours.
+
+What the driver does besides is done here: a read whose reply was lost is sent again, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mongoq.model.item import Document
+from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.request import Command, Flow, Target, insisted
+
+__all__ = ["find_few", "find_one"]
+
+FIRST_BATCH = 101
+"""Documents that the server sends at first unless told otherwise."""
+
+Order = list[tuple[str, int]]
+
+
+def find_one(
+    broker: BrokerContext, filter: Mapping[str, Any], projection: Mapping[str, Any] | None = None
+) -> Flow[dict[str, Any] | None]:
+    """Find the document that matches, or ``None`` (``find``)."""
+    if broker.serverless:
+        return (yield from Command("find_one", {"filter": filter, "projection": projection}))
+    options: dict[str, Any] = {} if projection is None else {"projection": projection}
+    reply = yield from _sent(broker, {"filter": filter, "limit": 1, "singleBatch": True, **options})
+    return reply["firstBatch"][0] if reply["firstBatch"] else None
+
+
+def find_few(
+    broker: BrokerContext,
+    filter: Mapping[str, Any],
+    order: Order,
+    limit: int,
+    *,
+    projection: Mapping[str, Any] | None = None,
+    target: Target = "collection",
+) -> Flow[list[Document]]:
+    """Find the first so many documents; with ``target="history"`` as a majority has them.
+
+    What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
+    """
+    fields: dict[str, Any] = {} if projection is None else {"projection": projection}
+    if not broker.serverless:
+        options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
+        if limit > FIRST_BATCH:
+            options["batchSize"] = limit
+        cursor = yield from _sent(broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options})
+        if not cursor["id"]:
+            return cursor["firstBatch"]  # type: ignore[no-any-return]
+        kill = {"killCursors": broker.collection, "cursors": [cursor["id"]]}
+        yield from Command("command", {"command": kill}, target="database")
+    return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+
+
+def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.options}
+    command: Command[dict[str, Any]] = Command("command", arguments, _cursor, target="database")
+    return (yield from insisted(command))
+
+
+def _cursor(reply: Any) -> Any:
+    return reply["cursor"]

@@ -1,0 +1,94 @@
+"""Originals: the processed items that a replay copies, oldest first, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.copies import COPY_MARK
+from mongoq.model.item import Document
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.history import Range, documents_page
+from mongoq.protocol.request import Command, Flow
+
+__all__ = ["ByIds", "InRange", "located"]
+
+IDS_PER_FIND = 1000
+SKEW = timedelta(seconds=1)
+"""How much later than our now a commit that was answered before may be dated; clocks agree far better."""
+
+
+class InRange:
+    """Reads the items between two times, without those that a replay of this queue has made.
+
+    The end is fixed when it begins. Its own copies are told by their mark, so they are never met, whatever the clocks.
+    """
+
+    missing: tuple[ObjectId, ...] = ()
+
+    def __init__(self, context: QueueContext[Any], wanted: Range) -> None:
+        self._context = context
+        originals = {COPY_MARK: {"$ne": context.name}}
+        where = {"$and": [wanted.where, originals]} if wanted.where else originals
+        until = wanted.until or context.broker.clock.now() + SKEW
+        self._page = wanted.page
+        self._rest: Range | None = replace(wanted, where=where, until=until)
+
+    def read(self, room: float) -> Flow[list[Document]]:
+        """Read the next page, oldest first; nothing at the end."""
+        found: list[Document] = []
+        while self._rest is not None and not found:
+            wanted = replace(self._rest, page=int(min(self._page, room)))
+            found, self._rest = yield from documents_page(self._context, wanted)
+        return found
+
+
+class ByIds:
+    """Reads chosen items, in the order in which they were processed."""
+
+    def __init__(
+        self, context: QueueContext[Any], places: Sequence[ObjectId], missing: list[ObjectId], page: int
+    ) -> None:
+        self._context = context
+        self._ids = list(places)
+        self._page = page
+        self._missing = missing
+
+    @property
+    def missing(self) -> tuple[ObjectId, ...]:
+        return tuple(self._missing)
+
+    def read(self, room: float) -> Flow[list[Document]]:
+        """Read the next page; items that have expired meanwhile are missing."""
+        found: list[Document] = []
+        while self._ids and not found:
+            size = int(min(self._page, room))
+            wanted, self._ids = self._ids[:size], self._ids[size:]
+            documents = {document["_id"]: document for document in (yield from _find_kept(self._context, wanted))}
+            found = [documents[id] for id in wanted if id in documents]
+            self._missing += [id for id in wanted if id not in documents]
+        return found
+
+
+def located(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[ByIds]:
+    """Find out which of the ids are in the history, and in which order (``find`` by ``_id``)."""
+    found = []
+    for start in range(0, len(ids), IDS_PER_FIND):
+        found += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
+    order = sorted((document["processed"], document["_id"]) for document in found)
+    there = {id for _, id in order}
+    return ByIds(context, [id for _, id in order], [id for id in ids if id not in there], page)
+
+
+def _find_kept(
+    context: QueueContext[Any], ids: Sequence[ObjectId], fields: dict[str, int] | None = None
+) -> Flow[list[Document]]:
+    """Find items of the history by their ids; by ``_id`` alone, so that no other index is considered."""
+    filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
+    arguments = {"filter": filter, "projection": fields}
+    found: list[Document] = yield from Command("find", arguments, target="history")
+    return [document for document in found if document.get("q") == context.name and document.get("processed")]

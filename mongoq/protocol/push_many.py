@@ -1,0 +1,149 @@
+"""Pushes of many items: ``insert`` in chunks, and what is known when one of them fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.errors import ArgumentInvalid, BatchIncomplete
+from mongoq.model.arguments import Duration, listed, object_id
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.envelope import Document, new_envelope
+from mongoq.protocol.bulk import chunks, finish, own_error, within
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.push import check_due, checked_headers, due, remembered
+from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, insisted
+from mongoq.protocol.settings import prepared
+
+__all__ = ["push_many"]
+
+logger = logging.getLogger("mongoq.push")
+
+Failures = dict[ObjectId, Exception]
+
+
+def push_many(
+    context: QueueContext[Any],
+    payloads: Iterable[Any],
+    *,
+    delay: Duration | None,
+    when: datetime | None,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    ids: Iterable[ObjectId] | None,
+    once: Duration | None,
+) -> Flow[list[ObjectId]]:
+    """Insert many items and return their ids in order; nothing is sent unless all of them can be stored."""
+    values = _encoded(context, payloads)
+    given = None if ids is None else _given(ids, len(values))
+    stored_headers = checked_headers(headers, context.broker.encoding)
+    priority = checked_priority(priority)
+    remember = remembered(once, given is not None)
+    check_due(delay, when)
+    if not values:
+        return []
+    yield from prepared(context, fresh=False)
+    clock = context.broker.clock
+    # sorted, since the counter in them begins again at 0 after 16 million
+    identities = given or sorted(ObjectId() for _ in values)
+    eligible = due(clock, delay, when)
+    until = None if given is None else clock.now() + remember
+    envelopes = [
+        new_envelope(context.name, value, id=id, when=eligible, priority=priority, headers=stored_headers, once=until)
+        for id, value in zip(identities, values, strict=True)
+    ]
+    yield from _pushed(context, envelopes, again=given is not None)
+    return identities
+
+
+def _encoded(context: QueueContext[Any], payloads: Iterable[Any]) -> list[Any]:
+    values = []
+    for place, payload in enumerate(listed(payloads, "payloads")):
+        with within(f"payloads[{place}]", "payload"):
+            values.append(context.codec.encode(payload))
+    return values
+
+
+def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
+    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+    if len(given) != number:
+        raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
+    if len(set(given)) != number:
+        raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
+    return given
+
+
+def _pushed(context: QueueContext[Any], envelopes: Sequence[Document], *, again: bool) -> Flow[None]:
+    """Send the chunks; after a lost reply the next one is still sent, after any other error none."""
+    done: list[ObjectId] = []
+    failed: Failures = {}
+    stopped: Exception | None = None
+    lost = False
+    for chunk in chunks(envelopes, lambda envelope: _bytes(context, envelope)):
+        ids = [envelope["_id"] for envelope in chunk]
+        try:
+            if stopped is not None:
+                raise stopped
+            refused, unknown = yield from _inserted(context, chunk, again=again)
+        except Exception as error:
+            stopped = error
+            refused, unknown = dict.fromkeys(ids, own_error(error)), False
+        failed |= refused
+        lost |= unknown
+        done += [id for id in ids if id not in failed]
+    if lost:
+        # whoever pushes does not know the ids yet, and so could not look for what was pushed
+        raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
+    finish(context.name, done, failed)
+
+
+def _inserted(context: QueueContext[Any], chunk: Sequence[Document], *, again: bool) -> Flow[tuple[Failures, bool]]:
+    """Insert a chunk; return the error of each that is not known to be there, and whether some of them may be.
+
+    Ids given by the producer are remembered, so that such a chunk is safe to send again; another could double an item
+    that has come and gone in the meantime.
+    """
+    command: Command[Any] = Command("insert_many", {"documents": chunk, "ordered": False})
+    try:
+        yield from (insisted(command) if again else command)
+    except PartlyRefused as refused:
+        context.count("put", refused.total)
+        return {
+            chunk[place]["_id"]: own_error(error)
+            for place, error in refused.refusals.items()
+            if not (again and isinstance(error, Duplicate))
+        }, False
+    except ReplyLost as reply:
+        missing = [envelope["_id"] for envelope in chunk]
+        try:
+            missing = yield from _missing(context, missing)
+        except Exception as error:
+            logger.debug("what was pushed could not be looked for: %r", error)
+        context.count("put", len(chunk) - len(missing))
+        return dict.fromkeys(missing, reply.cause), bool(missing)
+    context.count("put", len(chunk))
+    return {}, False
+
+
+def _missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
+    """Return which are not there, by an update that changes nothing and waits for the majority as any does."""
+    nothing = {"$unset": {"unheard_of": ""}}
+    command = Command(
+        "update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, lambda reply: int(reply.matched_count)
+    )
+    if (yield from insisted(command)) == len(ids):
+        return []
+    found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
+    there = {document["_id"] for document in found}
+    return [id for id in ids if id not in there]
+
+
+def _bytes(context: QueueContext[Any], envelope: Document) -> int:
+    payload = envelope["payload"]
+    return len(payload.raw) if isinstance(payload, RawBSONDocument) else context.broker.encoding.size({"": payload})

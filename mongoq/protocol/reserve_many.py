@@ -1,0 +1,256 @@
+"""Claims of many items: the first ids by the index, one ``update`` of many under one token, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.model.arguments import Duration, count, duration, wait_seconds
+from mongoq.model.envelope import Document, attempts_of
+from mongoq.model.item import Item
+from mongoq.protocol import foreign
+from mongoq.protocol.bulk import IDS, Statement, statement
+from mongoq.protocol.claim import (
+    ORDER,
+    OnInvalid,
+    bury_exhausted,
+    check_on_invalid,
+    eligible,
+    is_suspect,
+    refuse_or_bury,
+    reserve_now,
+    waiting,
+)
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted
+from mongoq.protocol.settings import prepared
+from mongoq.protocol.settle import release_update
+
+__all__ = ["reserve_many"]
+
+M = TypeVar("M")
+COUNTABLE = 2**31
+"""Attempts below this can be counted on; other programs may have written anything."""
+
+
+def reserve_many(
+    context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
+) -> Flow[list[Item[M]]]:
+    """Claim up to ``n`` items, waiting for the first if asked."""
+    if count(n, "n") > IDS:
+        raise ArgumentInvalid("n", f"{IDS:,} is the most that can be reserved at once, not {n:,}")
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    patience = wait_seconds(wait)
+    check_on_invalid(on_invalid)
+    if not patience:
+        return (yield from _reserve_now(context, n, length, on_invalid)) or []
+    return (yield from waiting(lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
+
+
+def _reserve_now(
+    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid
+) -> Flow[list[Item[M]] | None]:
+    """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
+    yield from prepared(context)
+    while not context.state.paused:
+        now = context.broker.clock.now()
+        filter = eligible(context.name, now)
+        read = yield from find_few(context.broker, filter, ORDER, n, projection={"priority": 1, "when": 1})
+        if not read:
+            return None
+        first = [document for document in read if _is_ordinary(document)]
+        if not first:
+            one = yield from reserve_now(context, lease, on_invalid)
+            return [one] if one else None
+        claim = _Claim.of(context, first, lease or context.settings.lease)
+        items = yield from _decoded(claim, (yield from _claimed(claim)), on_invalid)
+        if items:
+            context.count("reserve", len(items))
+            return items
+    return None
+
+
+def _is_ordinary(document: Document) -> bool:
+    """Say whether it can go into a batch; what some other program made of odd types is claimed by itself."""
+    return isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """One claim: what it was made for, and the marks it leaves.
+
+    Attributes:
+        context: the queue.
+        dues: from when each item was eligible, by the key of its id, in the order of claims. An item that comes and
+            goes between the two commands keeps the earlier date, and is released to that place.
+        ids: the ids by those keys; other programs may have used anything for an id.
+        now: when it is made.
+        mine: what it sets.
+    """
+
+    context: QueueContext[Any]
+    dues: Mapping[Any, datetime]
+    ids: Mapping[Any, Any]
+    now: datetime
+    mine: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, context: QueueContext[Any], first: Sequence[Document], lease: timedelta) -> _Claim:
+        now = context.broker.clock.now()
+        mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
+        dues = {_key(document["_id"]): document["when"] for document in first}
+        return cls(context, dues, {_key(document["_id"]): document["_id"] for document in first}, now, mine)
+
+    @property
+    def token(self) -> ObjectId:
+        return self.mine["token"]  # type: ignore[no-any-return]
+
+    def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the filter of those that are still eligible."""
+        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
+
+    def command(self) -> Command[Any]:
+        """Return the claim of all that have runs left; alone, an item is not one of a batch."""
+        most = self.context.settings.most_attempts
+        batch = {"batch": self.token} if len(self.ids) > 1 else {}
+        return Command(
+            "update_many",
+            {
+                "filter": {
+                    **self.filter(list(self.ids.values())),
+                    "attempts": {"$lt": COUNTABLE if most is None else most},
+                },
+                "update": {"$set": {**self.mine, **batch}, "$inc": {"attempts": 1}},
+            },
+            undo=lambda _: self.give_back(self.ids),
+        )
+
+    def give_back(self, keys: Iterable[Any]) -> Command[Any]:
+        """Return the command that hands back what this claim holds of these, unused."""
+        if self.context.broker.serverless:
+            ids = [self.ids[key] for key in keys]
+            filter = {"_id": {"$in": ids}, "token": self.token}
+            return Command("update_many", {"filter": filter, "update": release_update(self.now)})
+        places: dict[datetime, list[Any]] = {}
+        for key in keys:
+            places.setdefault(self.dues[key], []).append(self.ids[key])
+        requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
+        return Command("bulk_write", {"requests": requests, "ordered": False})
+
+    def item(self, document: Document) -> Item[Any]:
+        return self.context.raw_item(document, self.now, due=self.dues[_key(document["_id"])])
+
+
+def _key(id: Any) -> Any:
+    return id if isinstance(id, ObjectId) else repr(id)
+
+
+def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
+    """Send the claim and read back what it took, in the order of claims.
+
+    Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more.
+    """
+    command = claim.command()
+    try:
+        yield from insisted(command)
+    except ReplyLost:
+        yield from insisted(claim.give_back(claim.ids))
+        raise
+    except Refused:
+        # one of them fits no update, and says not which: those before it are given back, and each is tried alone
+        yield from insisted(claim.give_back(claim.ids))
+    taken = yield from _read_back(claim, list(claim.ids.values()))
+    keys = {_key(document["_id"]) for document in taken}
+    items = [claim.item(document) for document in taken]
+    if len(keys) < len(claim.ids):
+        items += yield from _left_over(claim, [id for key, id in claim.ids.items() if key not in keys], alone=not items)
+    order = {key: place for place, key in enumerate(claim.ids)}
+    return sorted(items, key=lambda item: order[_key(item.id)])
+
+
+def _read_back(claim: _Claim, ids: list[Any]) -> Flow[list[Document]]:
+    """Read what the claim holds; what nobody can decode is looked for by halves, and buried."""
+    filter = {"_id": {"$in": ids}, "token": claim.token}
+    try:
+        return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids)))
+    except Unreadable:
+        if len(ids) == 1:
+            yield from foreign.bury_unreadable(claim.context, claim.mine, _id=ids[0])
+            return []
+        half = len(ids) // 2
+        return (yield from _read_back(claim, ids[:half])) + (yield from _read_back(claim, ids[half:]))
+
+
+def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[Any]]]:
+    """Look after what was eligible and not claimed, and is not somebody else's by now.
+
+    What had all its runs is buried. But a neighbour may have killed the holder of a batch, so its items get one more
+    run, alone: the first of them if nothing else was claimed, else they go behind what is ready.
+    """
+    context = claim.context
+    fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
+    found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
+    suspects = [document["_id"] for document in found if _is_spent(context, document) and is_suspect(document)]
+    items = []
+    for document in found:
+        if document["_id"] not in suspects and (item := (yield from _taken_or_buried(claim, document["_id"]))):
+            items.append(item)
+    if suspects and alone and not items:
+        item = yield from _taken_or_buried(claim, suspects[0])
+        return [item] if item else []
+    if suspects:
+        # still under its old token, which tells that it was one of a batch
+        update = {"$set": {"when": claim.now}}
+        yield from Command("update_many", {"filter": claim.filter(suspects), "update": update})
+    return items
+
+
+def _is_spent(context: QueueContext[Any], document: Document) -> bool:
+    most = context.settings.most_attempts
+    return most is not None and attempts_of(document) >= most
+
+
+def _taken_or_buried(claim: _Claim, id: Any) -> Flow[Item[Any] | None]:
+    """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted."""
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": {"_id": id, **eligible(claim.context.name, claim.now)},
+            "update": {"$set": claim.mine, "$inc": {"attempts": 1}},
+        },
+        undo=lambda _: claim.give_back(claim.ids),
+    )
+    try:
+        before = yield from command
+    except Refused:
+        if not (yield from foreign.bury_uncountable(claim.context)):
+            raise
+        return None
+    if before is None:
+        return None
+    item = claim.item({**before, **claim.mine, "attempts": attempts_of(before) + 1})
+    if not _is_spent(claim.context, before) or is_suspect(before):
+        return item
+    yield from bury_exhausted(claim.context, item)
+    return None
+
+
+def _decoded(claim: _Claim, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
+    """Bury what does not fit the model; or raise with the first such item, which alone stays reserved."""
+    context, decoded = claim.context, []
+    for item in items:
+        try:
+            decoded.append(context.decoded(item))
+        except PayloadInvalid as invalid:
+            if on_invalid == "raise" or context.settings.dead is None:
+                others = [_key(other.id) for other in items if other is not item]
+                if others:
+                    yield from insisted(claim.give_back(others))
+            yield from refuse_or_bury(context, item, invalid, on_invalid)
+    return decoded

@@ -1,0 +1,193 @@
+"""Dead letters handed back to the queue they died in, or to another one, each in one update."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import count, listed, object_id, queue_name
+from mongoq.model.envelope import Document
+from mongoq.model.replayed import Replayed
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.history import Range, documents_page, history_range
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.move import destination
+from mongoq.protocol.read import NOT_RESERVED
+from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost
+from mongoq.protocol.settings import prepared
+
+__all__ = ["revive"]
+
+PAGE = 500
+Statement = tuple[str, dict[str, Any]]
+
+
+def revive(
+    context: QueueContext[Any],
+    *,
+    to: str | QueueContext[Any] | None,
+    ids: Iterable[ObjectId] | None,
+    where: Any,
+    limit: int | None,
+) -> Flow[Replayed]:
+    """Hand back the dead letters that are chosen and held by nobody, in the order of claims, page by page.
+
+    A crash between two pages leaves the rest in the dead queue.
+    """
+    target = None if to is None else destination(context, to).name
+    if target == context.name:
+        raise ArgumentInvalid("to", f"{target!r} is the dead queue itself")
+    room = math.inf if limit is None else count(limit, "limit")
+    wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
+    chosen = None if ids is None else _checked_ids(ids, where)
+    yield from prepared(context, fresh=False)
+    pages = _Chosen(context, chosen) if chosen is not None else _All(context, wanted)
+    done = Replayed()
+    while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
+        done += yield from _handed_back(context, documents, target)
+    return replace(done, missing=pages.missing)
+
+
+def _checked_ids(ids: Iterable[ObjectId], where: Any) -> list[ObjectId]:
+    if where is not None:
+        raise ArgumentInvalid("ids", "give either ids= or where=, not both")
+    return [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+
+
+class _All:
+    """Reads the dead letters of a range, a page at a time; those that could not be handed back are passed by."""
+
+    missing: tuple[ObjectId, ...] = ()
+
+    def __init__(self, context: QueueContext[Any], wanted: Range) -> None:
+        self._context = context
+        self._rest: Range | None = wanted
+        self._met: set[str] = set()
+
+    def read(self, room: float) -> Flow[Sequence[Document]]:
+        """Read the next page; what was sent back, and has died again meanwhile, is not met a second time."""
+        found: Sequence[Document] = ()
+        while self._rest is not None and not found:
+            page = replace(self._rest, page=int(min(PAGE, room)))
+            read, self._rest = yield from documents_page(self._context, page)
+            found = [document for document in read if repr(document["_id"]) not in self._met]
+            self._met.update(repr(document["_id"]) for document in found)
+        return found
+
+
+class _Chosen:
+    """Reads dead letters by their ids."""
+
+    def __init__(self, context: QueueContext[Any], ids: list[ObjectId]) -> None:
+        self._context = context
+        self._ids = list(dict.fromkeys(ids))
+        self.missing: tuple[ObjectId, ...] = ()
+
+    def read(self, room: float) -> Flow[Sequence[Document]]:
+        found: Sequence[Document] = ()
+        while self._ids and not found:
+            size = int(min(PAGE, room))
+            wanted, self._ids = self._ids[:size], self._ids[size:]
+            filter = {"_id": {"$in": wanted}, "q": self._context.name, "when": {"$exists": True}}
+            found = yield from find_few(self._context.broker, filter, [("_id", 1)], len(wanted))
+            there = {document["_id"] for document in found}
+            self.missing += tuple(id for id in wanted if id not in there)
+        return found
+
+
+def _handed_back(context: QueueContext[Any], documents: Sequence[Document], target: str | None) -> Flow[Replayed]:
+    """Send one page, and count what became of each."""
+    homeless = [] if target else [document["_id"] for document in documents if _home(document) in (None, context.name)]
+    refusals = [(id, "it has no origin to go back to; give to=") for id in homeless]
+    going = [document for document in documents if document["_id"] not in homeless]
+    statements = list(_statements(context, going, target))
+    moved = yield from _sent(context, statements, refusals)
+    context.count("move", moved)
+    held = len(documents) - moved - len(refusals)
+    return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
+
+
+def _home(document: Document) -> str | None:
+    origin = document.get("origin")
+    try:
+        return queue_name(origin["queue"]) if isinstance(origin, Mapping) else None
+    except (ArgumentInvalid, KeyError):
+        return None
+
+
+def _key(document: Document) -> Any:
+    """Return the key to go back with: one given in the dead queue, else the one it died with."""
+    return document.get("key") or document["origin"].get("key")
+
+
+def _statements(context: QueueContext[Any], documents: Iterable[Document], target: str | None) -> Iterable[Statement]:
+    """Group the letters without a key by where they go; one with a key may find it taken, and goes by itself."""
+    now, when = context.broker.clock.now(), context.broker.clock.stamp()
+    together: dict[str, list[ObjectId]] = {}
+    for document in documents:
+        home = _home(document)
+        key = _key(document) if target is None else None
+        if isinstance(key, str):
+            yield "UpdateOne", _update(context, {"_id": document["_id"]}, {"q": home, "key": key}, now, when)
+        else:
+            together.setdefault(target or str(home), []).append(document["_id"])
+    for queue, ids in together.items():
+        yield "UpdateMany", _update(context, {"_id": {"$in": ids}}, {"q": queue}, now, when)
+
+
+def _update(
+    context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
+) -> dict[str, Any]:
+    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
+    gone = ("token", "error", "batch") if "key" in changes else ("token", "error", "batch", "key")
+    changes = {**changes, "when": when, "reserved": False, "attempts": 0}
+    return {
+        "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
+        "update": {"$set": changes, "$unset": dict.fromkeys(gone, "")},
+    }
+
+
+def _sent(context: QueueContext[Any], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
+    """Send the statements, twice if a reply is lost: what has gone is not found again. Return how many went."""
+    if not statements:
+        return 0
+    if context.broker.serverless:
+        return (yield from _one_by_one(statements))
+    command = Command("bulk_write", {"requests": statements, "ordered": False}, lambda reply: int(reply.matched_count))
+    try:
+        return (yield from _tolerant(command, statements, refusals))
+    except ReplyLost:
+        yield from _tolerant(command, statements, refusals)
+        return (yield from _gone(context, statements))
+
+
+def _tolerant(command: Command[int], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
+    try:
+        return (yield from command)
+    except PartlyRefused as refused:
+        for place, error in refused.refusals.items():
+            if not isinstance(error, Duplicate):
+                raise
+            refusals.append((statements[place][1]["filter"]["_id"], "a live item has its key"))
+        return refused.total
+
+
+def _one_by_one(statements: list[Statement]) -> Flow[int]:
+    counts: Counter[str] = Counter()
+    for _, arguments in statements:
+        counts["moved"] += yield from Command("update_many", arguments, lambda reply: int(reply.matched_count))
+    return counts["moved"]
+
+
+def _gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:
+    which = [arguments["filter"]["_id"] for _, arguments in statements]
+    ids = [id for each in which for id in (each["$in"] if isinstance(each, dict) else [each])]
+    left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})
+    return len(ids) - left

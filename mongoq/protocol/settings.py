@@ -1,0 +1,153 @@
+"""The control document of a queue: its settings, and whether it is paused. Every process goes by it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.control import ready
+from mongoq.protocol.lookup import find_one
+from mongoq.protocol.request import Command, Duplicate, Flow
+
+__all__ = ["REFRESH", "configure", "is_paused", "prepared", "set_paused"]
+
+logger = logging.getLogger("mongoq.settings")
+
+REFRESH = 1.0
+"""Seconds after which an operation that goes by the settings reads them again."""
+
+
+def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
+    """Do what must come before a write to a queue: the broker is ready, what the handle was told is stored.
+
+    With ``fresh`` the settings are those of a second ago at most. Almost always there is nothing to do, and no flow is
+    made.
+    """
+    if context.saved and not (fresh and context.state.stale(REFRESH)):
+        return ready(context.broker, write=True)
+    return _prepared(context)
+
+
+def _prepared(context: QueueContext[Any]) -> Flow[None]:
+    yield from ready(context.broker, write=True)
+    yield from _adopted(context)
+
+
+def _adopted(context: QueueContext[Any]) -> Flow[None]:
+    """Read the control document (``find``), having written what it does not say yet and this handle was told.
+
+    What is stored wins: a process that knows nothing of a queue's history must not delete it.
+    """
+    document = yield from _read(context)
+    missing = context.options.given.keys() - context.state.stored.keys()
+    if missing and not context.saved:
+        yield from _add(
+            context, {option: context.options.given[option] for option in missing}, together=document is None
+        )
+        yield from _read(context)
+    if not context.saved:
+        _warn(context)
+        context.saved = True
+
+
+def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
+    document = yield from find_one(context.broker, {"_id": _id(context)})
+    found = document or {}
+    try:
+        stored = from_stored(context.name, found.get("settings", {}))
+    except ArgumentInvalid as error:
+        problem = f"holds settings of queue {context.name!r} that cannot be used ({error}); mend {_id(context)!r} in it"
+        raise CollectionUnsuitable(context.broker.namespace, problem) from error
+    context.state.put(paused=bool(found.get("paused")), stored=stored)
+    return document
+
+
+def _id(context: QueueContext[Any]) -> str:
+    return f"queue:{context.name}"
+
+
+def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> Flow[None]:
+    """Store options that are not stored yet (``update``, upsert).
+
+    All in one for a new document; else one by one, each only if nobody else was faster. A crash in between leaves some
+    of them, and the next process that was told the others stores those.
+    """
+    groups = [options] if together else [{option: value} for option, value in options.items()]
+    for group in groups:
+        filter = {"_id": _id(context), **{f"settings.{option}": {"$exists": False} for option in group}}
+        try:
+            yield from Command("update_one", {"filter": filter, "update": _update(group), "upsert": True})
+        except Duplicate:  # somebody has just stored one of them
+            if together:
+                yield from _add(context, options, together=False)
+
+
+def _update(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}}
+
+
+def _warn(context: QueueContext[Any]) -> None:
+    for option, value in context.options.given.items():
+        stored = context.state.stored.get(option, value)
+        if stored != value:
+            logger.warning(
+                "queue %r goes by its stored %s=%s, not by the %s that this process gave; queue.configure() changes it",
+                context.name,
+                option,
+                stored,
+                value,
+            )
+
+
+def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
+    """Change what is stored (``update`` of the control document), and the retention of what is kept if asked.
+
+    A crash between the two commands leaves the retention of what is kept as it was: configure again.
+    """
+    given = checked_options(context.name, **options)
+    if not isinstance(existing, bool):
+        raise ArgumentInvalid("existing", f"a bool, not {type(existing).__name__}")
+    if existing and "history" not in given:
+        raise ArgumentInvalid("existing", "tells history= to hold for what is kept already; give history= as well")
+    if not given:
+        raise ArgumentInvalid("configure", "give at least one of lease=, history=, max_retries=, dead=")
+    yield from prepared(context)
+    check_limit(context.name, given, dead=context.settings.dead)
+    context.options = replace(context.options, given={**context.options.given, **given})
+    yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True})
+    yield from _read(context)
+    if existing:
+        yield from _keep_for(context, given["history"])
+    return context.settings
+
+
+def _keep_for(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
+    """Let what is kept expire as it would had it been processed under this retention (``update`` of many).
+
+    Remembered ids are kept for as long as was promised.
+    """
+    length = 0 if history is None else int(history.total_seconds() * 1000)
+    expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
+    filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
+    yield from Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]})
+
+
+def is_paused(context: QueueContext[Any]) -> Flow[bool]:
+    """Ask the server whether the queue is paused (``find`` of one control document)."""
+    yield from _read(context)
+    return context.state.paused
+
+
+def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
+    """Pause or resume the queue (``update`` of one control document, upsert)."""
+    yield from prepared(context)
+    update = {"$set": {"paused": paused}}
+    yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True})
+    context.state.put(paused=paused)

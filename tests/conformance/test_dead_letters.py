@@ -1,0 +1,178 @@
+"""Dead letters: looked at, handed back to where they died or elsewhere, and purged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.shells import Shell
+
+
+async def _dead(queue: Any, payload: Any, **options: Any) -> Any:
+    id = await queue.push(payload, **options)
+    item = await queue.reserve()
+    assert item.id == id
+    await queue.bury(item, error=ValueError(f"bad {payload}"))
+    return id
+
+
+async def test_all_go_back_in_their_order_with_a_fresh_budget(shell: Shell) -> None:
+    queue = shell.queue(max_retries=0)
+    ids = []
+    for n in range(3):
+        ids.append(await queue.push(n, headers={"n": n}))
+        await queue.rollback(await queue.reserve(), error="bad")
+    await queue.dead.release(await queue.dead.reserve())
+    for _ in range(3):
+        await queue.dead.rollback(await queue.dead.reserve(), error="still bad")
+        shell.clock.advance(1)
+    done = await queue.dead.replay()
+    assert (done.found, done.pushed, done.refused, done.skipped, done.missing) == (3, 3, 0, 0, ())
+    assert await queue.dead.size() == 0
+    for n in range(3):
+        item = await queue.reserve()
+        assert (item.id, item.payload, item.attempts, item.headers, item.error) == (ids[n], n, 1, {"n": n}, None)
+        assert item.origin.reason == "retries exhausted"
+
+
+async def test_one_or_a_few_by_their_ids(shell: Shell) -> None:
+    queue = shell.queue()
+    ids = [await _dead(queue, n) for n in range(4)]
+    stranger = ObjectId()
+    done = await queue.dead.replay(ids=[ids[2], stranger, ids[0], ids[2]])
+    assert (done.found, done.pushed, done.missing) == (2, 2, (stranger,))
+    assert [item.payload for item in await queue.peek(9)] == [0, 2]
+    assert [item.payload for item in await queue.dead.peek(9)] == [1, 3]
+
+
+async def test_the_first_n(shell: Shell) -> None:
+    queue = shell.queue()
+    for n in range(5):
+        await _dead(queue, n)
+    assert (await queue.dead.replay(limit=2)).pushed == 2
+    assert [item.payload for item in await queue.peek(9)] == [0, 1]
+    assert (await queue.dead.replay(limit=50)).pushed == 3
+
+
+async def test_those_that_a_filter_matches(shell: Shell) -> None:
+    queue = shell.queue()
+    for n in range(6):
+        await _dead(queue, {"n": n})
+    done = await queue.dead.replay(where={"n": {"$gte": 2}}, limit=3)
+    assert done.pushed == 3
+    assert [item.payload["n"] for item in await queue.peek(9)] == [2, 3, 4]
+
+
+async def test_elsewhere(shell: Shell) -> None:
+    queue = shell.queue()
+    await _dead(queue, 1)
+    await _dead(queue, 2)
+    await queue.dead.replay(to="repair", limit=1)
+    await queue.dead.replay(to=shell.queue("inspect"))
+    assert [item.payload for item in await shell.queue("repair").peek(9)] == [1]
+    assert [item.payload for item in await shell.queue("inspect").peek(9)] == [2]
+
+
+async def test_letters_of_several_queues_go_each_to_its_own(shell: Shell) -> None:
+    for name in ("a", "b"):
+        await _dead(shell.queue(name, dead="graves"), name)
+    assert (await shell.queue("a").dead.replay()).pushed == 2
+    assert await shell.queue("a").size() == await shell.queue("b").size() == 1
+
+
+async def test_a_key_comes_back_unless_it_is_taken(shell: Shell) -> None:
+    queue = shell.queue()
+    first = await _dead(queue, 1, key="k")
+    await _dead(queue, 2, key="l")
+    taken = await queue.push(3, key="k")
+    if shell.kind == "mongomock":  # it has no partial indexes
+        await queue.remove(taken)
+        assert (await queue.dead.replay()).pushed == 2
+        return
+    done = await queue.dead.replay()
+    assert (done.found, done.pushed, done.refused, done.refusals) == (2, 1, 1, ((first, "a live item has its key"),))
+    assert {item.key for item in await queue.peek(9)} == {"k", "l"}
+    assert (await queue.dead.peek(9))[0].id == first
+    await queue.remove(taken)
+    assert (await queue.dead.replay()).pushed == 1
+    assert (await queue.get(first)).key == "k"
+
+
+async def test_what_somebody_holds_stays(shell: Shell) -> None:
+    queue = shell.queue()
+    await _dead(queue, 1)
+    await _dead(queue, 2)
+    held = await queue.dead.reserve()
+    done = await queue.dead.replay()
+    assert (done.found, done.pushed, done.skipped) == (2, 1, 1)
+    await queue.dead.commit(held)
+    assert await queue.dead.size() == 0
+
+
+async def test_what_never_was_elsewhere_has_to_be_told_where_to_go(shell: Shell) -> None:
+    queue = shell.queue()
+    id = await queue.dead.push("straight into it")
+    done = await queue.dead.replay()
+    assert done.refusals == ((id, "it has no origin to go back to; give to="),)
+    assert (await queue.dead.replay(to="orders")).pushed == 1
+
+
+async def test_many_go_back_page_by_page(shell: Shell) -> None:
+    queue = shell.queue(max_retries=0)
+    for n in range(7):
+        await _dead(queue, n)
+    stays = await queue.dead.push("no origin", priority=-1)
+    assert (await queue.dead.replay()).pushed == 7
+    assert [item.id for item in await queue.dead.peek(9)] == [stays]
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"ids": [1]}, "ids[0]"),
+        ({"ids": "abc"}, "ids"),
+        ({"ids": [], "where": {"a": 1}}, "ids"),
+        ({"limit": 0}, "limit"),
+        ({"limit": -1}, "limit"),
+        ({"limit": 1.5}, "limit"),
+        ({"to": ""}, "to"),
+        ({"to": "orders.dead"}, "to"),
+        ({"where": {"$where": "1"}}, "where"),
+    ],
+    ids=str,
+)
+async def test_arguments_that_cannot_be_used_are_named(shell: Shell, options: Any, argument: str) -> None:
+    queue = shell.queue()
+    await _dead(queue, {"a": 1})
+    with pytest.raises(mongoq.ArgumentInvalid) as caught:
+        await queue.dead.replay(**options)
+    assert caught.value.argument == argument
+    assert await queue.dead.size() == 1
+
+
+async def test_purge_empties_it(shell: Shell) -> None:
+    queue = shell.queue()
+    await _dead(queue, 1)
+    assert await queue.dead.purge() == 1
+    assert (await queue.dead.replay()).found == 0
+
+
+async def test_a_letter_that_died_in_the_dead_queue_does_not_go_round(shell: Shell) -> None:
+    queue = shell.queue(dead="graves")
+    for n in range(3):
+        await _dead(queue, n)
+    shell.raw.update_many({"q": "graves"}, {"$set": {"origin.queue": "graves"}})
+    done = await queue.dead.replay()
+    assert (done.found, done.pushed, done.refused) == (3, 0, 3)
+
+
+async def test_letters_go_elsewhere_without_their_keys(shell: Shell) -> None:
+    queue = shell.queue()
+    await shell.queue("repair").push("in the way", key="k")
+    for payload in ("one", "two"):
+        await queue.dead.push(payload, key="k" if payload == "one" else None)
+    assert (await queue.dead.replay(to="repair")).pushed == 2
+    assert [item.key for item in await shell.queue("repair").peek(9)] == ["k", None, None]

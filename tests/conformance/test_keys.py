@@ -1,0 +1,213 @@
+"""Keys: at most one live item for each, and what becomes of a key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.shells import Shell
+
+LATER = timedelta(hours=1)
+
+
+async def test_a_live_item_with_the_key_is_kept(shell: Shell) -> None:
+    queue = shell.queue()
+    first = await queue.push({"n": 1}, key="k")
+    assert await queue.push({"n": 2}, key="k", delay=5, priority=3, headers={"h": 1}) == first
+    (item,) = await queue.peek(5, state=None)
+    assert (item.id, item.payload, item.key, item.priority, item.headers) == (first, {"n": 1}, "k", 0, {})
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "reserved", "expired"])
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace", "raise"])
+async def test_every_live_state_counts(shell: Shell, state: str, on_duplicate: str) -> None:
+    queue = shell.queue()
+    first = await queue.push(1, key="k", delay=LATER if state == "scheduled" else None)
+    if state in ("reserved", "expired"):
+        await queue.reserve(lease=10)
+    if state == "expired":
+        shell.clock.advance(11)
+    if on_duplicate == "raise":
+        with pytest.raises(mongoq.DuplicateItem) as caught:
+            await queue.push(2, key="k", on_duplicate="raise")
+        assert (caught.value.item_id, caught.value.key, caught.value.queue) == (first, "k", "orders")
+    else:
+        assert await queue.push(2, key="k", on_duplicate=on_duplicate) == first
+    (item,) = await queue.peek(5, state=None)
+    assert item.state == ("ready" if on_duplicate == "replace" else state)
+    assert item.payload == (2 if on_duplicate == "replace" else 1)
+
+
+async def test_keys_are_per_queue_and_items_without_one_are_free(shell: Shell) -> None:
+    await shell.queue().push(1, key="k")
+    await shell.queue("other").push(1, key="k")
+    await shell.queue().push(1)
+    await shell.queue().push(1)
+    await shell.queue().push(1, key="l")
+    assert await shell.queue().size() == 4
+    assert await shell.queue("other").size() == 1
+
+
+async def test_a_replaced_item_takes_all_that_was_pushed(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push(1, key="k", priority=5, headers={"old": 1}, delay=LATER)
+    await queue.push(2, key="k", on_duplicate="replace", priority=-5)
+    item = await queue.reserve()
+    assert (item.payload, item.priority, item.headers, item.key) == (2, -5, {}, "k")
+    await queue.push(3, key="k", on_duplicate="replace", headers={"new": 1})
+    assert (await queue.peek())[0].headers == {"new": 1}
+
+
+async def test_replacing_takes_the_fence_away_and_starts_afresh(shell: Shell) -> None:
+    queue = shell.queue(max_retries=1)
+    await queue.push(1, key="k")
+    await queue.rollback(await queue.reserve(), error="bad")
+    held = await queue.reserve()
+    assert held.attempts == 2
+    await queue.push(2, key="k", on_duplicate="replace")
+    for settle in (queue.commit, queue.rollback, queue.release, queue.extend, queue.bury):
+        with pytest.raises(mongoq.ReservationLost):
+            await settle(held)
+    with pytest.raises(mongoq.ReservationLost):
+        await queue.move(held, "next")
+    again = await queue.reserve()
+    assert (again.payload, again.attempts, again.error) == (2, 1, None)
+
+
+@pytest.mark.parametrize("history", [None, 3600])
+@pytest.mark.parametrize("end", ["commit", "pop", "move", "bury", "remove", "purge"])
+async def test_a_key_is_free_when_its_item_is_no_longer_live_there(shell: Shell, end: str, history: Any) -> None:
+    queue = shell.queue(history=history)
+    first = await queue.push(1, key="k")
+    if end == "pop":
+        await queue.pop()
+    elif end == "remove":
+        await queue.remove(first)
+    elif end == "purge":
+        await queue.purge()
+    else:
+        item = await queue.reserve()
+        await (queue.move(item, "next") if end == "move" else getattr(queue, end)(item))
+    second = await queue.push(2, key="k", on_duplicate="raise")
+    assert second != first
+    assert (await queue.get(second)).key == "k"
+
+
+@pytest.mark.parametrize("back", ["rollback", "release"])
+async def test_what_is_handed_back_keeps_its_key(shell: Shell, back: str) -> None:
+    queue = shell.queue()
+    first = await queue.push(1, key="k")
+    await getattr(queue, back)(await queue.reserve())
+    assert await queue.push(2, key="k") == first
+
+
+async def test_history_keeps_the_key_and_many_of_them(shell: Shell) -> None:
+    queue = shell.queue(history=3600)
+    for n in range(3):
+        await queue.push(n, key="k")
+        await queue.commit(await queue.reserve())
+    assert [item.key async for item in queue.history()] == ["k"] * 3
+
+
+async def test_a_key_stays_behind_in_a_move_and_in_the_origin_of_a_burial(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push(1, key="k")
+    await queue.move(await queue.reserve(), "next")
+    assert (await shell.queue("next").peek())[0].key is None
+    await queue.push(2, key="k")
+    await queue.bury(await queue.reserve())
+    (dead,) = await queue.dead.peek()
+    assert (dead.key, dead.origin.key) == (None, "k")
+
+
+async def test_a_move_may_give_a_key(shell: Shell) -> None:
+    queue, following = shell.queue(), shell.queue("next")
+    await queue.push(1, key="k")
+    await queue.move(await queue.reserve(), "next", key="l")
+    (item,) = await following.peek()
+    assert item.key == "l"
+    assert await following.push(2, key="l") == item.id
+
+
+async def test_a_move_to_a_key_that_is_taken_leaves_the_item_reserved(shell: Shell) -> None:
+    queue, following = shell.queue(), shell.queue("next")
+    taken = await following.push(1, key="l")
+    await queue.push(2)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.DuplicateItem) as caught:
+        await queue.move(item, "next", key="l")
+    assert (caught.value.item_id, caught.value.queue) == (taken, "next")
+    assert await queue.size("reserved") == 1
+    await queue.commit(item)
+
+
+async def test_an_id_and_a_key_are_one_item_also_after_it_was_done(shell: Shell) -> None:
+    queue, id = shell.queue(), ObjectId()
+    assert await queue.push(1, id=id, key="k") == id
+    assert await queue.push(2, id=id, key="k") == id
+    await queue.commit(await queue.reserve())
+    assert await queue.push(3, id=id, key="k") == id
+    assert await queue.size() == 0
+    live = await queue.push(4, key="k")
+    assert await queue.push(5, id=ObjectId(), key="k") == live
+
+
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace", "raise"])
+async def test_a_push_that_is_sent_again_when_it_was_done_disturbs_nothing_newer(
+    shell: Shell, on_duplicate: str
+) -> None:
+    queue, id = shell.queue(), ObjectId()
+    await queue.push("old", id=id, key="k", on_duplicate=on_duplicate)
+    await queue.commit(await queue.reserve())
+    await queue.push("new", key="k")
+    held = await queue.reserve()
+    assert await queue.push("old", id=id, key="k", on_duplicate=on_duplicate) == id
+    assert held.payload == "new"
+    await queue.commit(held)
+
+
+async def test_a_key_may_look_like_an_operator(shell: Shell) -> None:
+    queue = shell.queue()
+    for key in ("$set", "a.b", "$$NOW", " ", "ключ"):
+        first = await queue.push(1, key=key)
+        assert await queue.push(2, key=key) == first
+        assert (await queue.get(first)).key == key
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": 7}, "key"),
+        ({"key": b"k"}, "key"),
+        ({"key": "k" * 1025}, "key"),
+        ({"key": "\ud800"}, "key"),
+        ({"key": {"$ne": None}}, "key"),
+        ({"key": "k", "on_duplicate": "drop"}, "on_duplicate"),
+        ({"key": "k", "on_duplicate": None}, "on_duplicate"),
+        ({"key": "k", "on_duplicate": ["keep"]}, "on_duplicate"),
+        ({"on_duplicate": "replace"}, "on_duplicate"),
+        ({"on_duplicate": "raise"}, "on_duplicate"),
+    ],
+    ids=str,
+)
+async def test_keys_that_cannot_be_used_are_named(shell: Shell, options: Any, argument: str) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.ArgumentInvalid) as caught:
+        await queue.push(1, **options)
+    assert caught.value.argument == argument
+    assert await queue.size() == 0
+
+
+@pytest.mark.parametrize("key", ["", 7, "k" * 1025])
+async def test_a_move_names_a_key_that_cannot_be_used(shell: Shell, key: Any) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.ArgumentInvalid, match="^key: "):
+        await queue.move(item, "next", key=key)
+    await queue.commit(item)

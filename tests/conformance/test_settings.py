@@ -1,0 +1,195 @@
+"""Settings that stand with the queue: adopted, stored, changed, and seen by every process."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol import settings
+from tests.shells import Shell
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are read before every operation that goes by them, not once a second."""
+    monkeypatch.setattr(settings, "REFRESH", 0.0)
+
+
+def _stored(shell: Shell) -> Any:
+    document = shell.raw.find_one({"_id": "queue:orders"})
+    return None if document is None else document.get("settings")
+
+
+async def test_a_handle_is_made_without_io_and_tells_what_it_was_told(shell: Shell) -> None:
+    queue = shell.queue(lease=60, history=DAY, max_retries=3, dead="graves")
+    assert queue.settings == mongoq.QueueSettings("orders", timedelta(minutes=1), DAY, 3, "graves")
+    assert _stored(shell) is None
+
+
+async def test_the_first_write_stores_what_was_given_and_nothing_else(shell: Shell) -> None:
+    await shell.queue(history=DAY).push(1)
+    assert _stored(shell) == {"history": 86400.0}
+    await shell.queue(lease=2.5, max_retries=None).push(2)
+    assert _stored(shell) == {"history": 86400.0, "lease": 2.5, "max_retries": None}
+
+
+async def test_a_handle_that_was_told_nothing_stores_nothing(shell: Shell) -> None:
+    await shell.queue().push(1)
+    assert _stored(shell) is None
+
+
+async def test_a_process_that_knows_nothing_keeps_the_history(shell: Shell) -> None:
+    await shell.queue(history=DAY).push(1)
+    ignorant = shell.another().queue("orders")
+    item = await ignorant.reserve()
+    await ignorant.commit(item)
+    assert (await ignorant.get(item.id)).state == "processed"
+    assert ignorant.settings.history == DAY
+
+
+async def test_what_is_stored_wins_with_a_warning(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    await shell.queue(history=DAY).push(1)
+    with caplog.at_level(logging.WARNING, "mongoq.settings"):
+        queue = shell.another().queue("orders", history=None, lease=7)
+        await queue.commit(await queue.reserve())
+        await queue.push(2)
+    assert queue.settings.history == DAY
+    assert queue.settings.lease == timedelta(seconds=7)
+    (warning,) = caplog.records
+    assert "history=1 day, 0:00:00, not by the None" in warning.getMessage()
+    assert _stored(shell) == {"history": 86400.0, "lease": 7.0}
+
+
+async def test_configure_changes_it_for_every_handle(shell: Shell, at_once: None) -> None:
+    old = shell.queue(history=DAY, max_retries=5)
+    await old.push(1)
+    changed = await shell.another().queue("orders").configure(history=None, lease=90, dead="graves")
+    assert changed == mongoq.QueueSettings("orders", timedelta(seconds=90), None, 5, "graves")
+    item = await old.reserve()
+    assert item.lease_until == shell.clock.now() + timedelta(seconds=90)
+    await old.bury(item)
+    assert await shell.queue("graves").size() == 1
+    assert old.settings == changed
+
+
+async def test_configure_says_what_holds_now_and_warns_nobody_who_asked_for_it(
+    shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = shell.queue(history=DAY)
+    await queue.push(1)
+    with caplog.at_level(logging.WARNING, "mongoq.settings"):
+        await queue.configure(history=60)
+        await queue.commit(await queue.reserve())
+    assert caplog.records == []
+    assert queue.settings.history == timedelta(minutes=1)
+
+
+async def test_a_lower_limit_of_retries_holds_at_once(shell: Shell, at_once: None) -> None:
+    queue = shell.queue(max_retries=5)
+    await queue.push(1)
+    for _ in range(2):
+        await queue.rollback(await queue.reserve())
+    await queue.configure(max_retries=1)
+    assert await queue.reserve() is None
+    (dead,) = await queue.dead.peek()
+    assert dead.origin.reason == "retries exhausted"
+
+
+async def test_a_new_retention_holds_for_what_is_processed_from_then_on(shell: Shell) -> None:
+    queue = shell.queue(history=DAY)
+    first, second = await queue.push(1), await queue.push(2)
+    await queue.commit(await queue.reserve())
+    await queue.configure(history=60)
+    await queue.commit(await queue.reserve())
+    expires = {each["_id"]: each["expires"] for each in shell.raw.find({"q": "orders"})}
+    assert expires == {first: shell.clock.now() + DAY, second: shell.clock.now() + timedelta(minutes=1)}
+
+
+@pytest.mark.parametrize(("history", "kept"), [(60, timedelta(minutes=1)), (None, timedelta(0))])
+async def test_and_for_what_is_kept_already_when_asked(shell: Shell, history: Any, kept: timedelta) -> None:
+    queue = shell.queue(history=DAY)
+    plain = await queue.push(1)
+    remembered = await queue.push(2, id=ObjectId(), once=3600)
+    for _ in range(2):
+        await queue.commit(await queue.reserve())
+    await queue.configure(history=history, existing=True)
+    expires = {each["_id"]: each["expires"] for each in shell.raw.find({"q": "orders"})}
+    assert expires == {plain: shell.clock.now() + kept, remembered: shell.clock.now() + timedelta(hours=1)}
+
+
+async def test_a_pause_and_settings_do_not_disturb_each_other(shell: Shell) -> None:
+    queue = shell.queue(history=DAY)
+    await queue.pause()
+    assert _stored(shell) == {"history": 86400.0}
+    await queue.configure(history=60)
+    assert await queue.is_paused()
+    await queue.resume()
+    assert _stored(shell) == {"history": 60.0}
+
+
+async def test_options_of_a_later_version_are_left_alone(shell: Shell) -> None:
+    shell.raw.insert_one({"_id": "queue:orders", "settings": {"colour": "red", "lease": 5}})
+    queue = shell.queue()
+    await queue.push(1)
+    assert (await queue.reserve()).lease_until == shell.clock.now() + timedelta(seconds=5)
+    await queue.configure(lease=6)
+    assert _stored(shell) == {"colour": "red", "lease": 6.0}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{"lease": "long"}, {"history": -1}, {"max_retries": 1.5}, {"dead": "orders"}, {"dead": ""}, [], 7],
+    ids=str,
+)
+async def test_settings_of_another_program_are_named_and_nothing_is_done(shell: Shell, stored: Any) -> None:
+    shell.raw.insert_one({"_id": "queue:orders", "settings": stored})
+    with pytest.raises(mongoq.CollectionUnsuitable, match="queue 'orders'") as caught:
+        await shell.queue(history=60).push(1)
+    assert "mend 'queue:orders'" in str(caught.value)
+    assert shell.raw.count_documents({"q": "orders"}) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({}, "configure"),
+        ({"lease": 0}, "lease"),
+        ({"lease": -1}, "lease"),
+        ({"lease": "1"}, "lease"),
+        ({"history": 0}, "history"),
+        ({"history": float("nan")}, "history"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_retries": True}, "max_retries"),
+        ({"dead": "orders"}, "dead"),
+        ({"dead": "$x"}, "dead"),
+        ({"dead": 3}, "dead"),
+        ({"lease": 5, "existing": True}, "existing"),
+        ({"history": 5, "existing": 1}, "existing"),
+        ({"max_retries": 3, "dead": None}, "max_retries"),
+    ],
+    ids=str,
+)
+async def test_options_that_cannot_be_used_are_named_and_nothing_is_written(
+    shell: Shell, options: Any, argument: str
+) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid) as caught:
+        await shell.queue().configure(**options)
+    assert caught.value.argument == argument
+    assert _stored(shell) is None
+
+
+async def test_a_dead_queue_keeps_its_failures_whatever_its_name(shell: Shell) -> None:
+    queue = shell.queue(dead="graves")
+    await queue.push(1)
+    await queue.bury(await queue.reserve(), reason="bad")
+    for _ in range(20):
+        await queue.dead.rollback(await queue.dead.reserve())
+    assert await queue.dead.size() == 1
+    assert shell.queue("orders.dead").settings.dead is None

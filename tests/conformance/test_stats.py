@@ -1,0 +1,130 @@
+"""Counters of what was done to each queue, and its depth by state."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.drive import background
+from mongoq.protocol import stats
+from tests.shells import Shell
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are never given a second time."""
+    monkeypatch.setattr(stats, "CACHED", 0.0)
+
+
+async def _stats(shell: Shell, name: str = "orders") -> Any:
+    return (await shell.broker.stats())[name]
+
+
+async def test_a_broker_without_queues_has_no_stats(shell: Shell) -> None:
+    assert await shell.broker.stats() == {}
+
+
+async def test_every_operation_is_counted(shell: Shell) -> None:
+    queue = shell.queue(max_retries=1)
+    for n in range(8):
+        await queue.push(n)
+    await queue.pop()
+    await queue.commit(await queue.reserve())
+    await queue.release(await queue.reserve())
+    await queue.move(await queue.reserve(), "next")
+    await queue.bury(await queue.reserve())
+    await queue.rollback(await queue.reserve(), delay=9)
+    await queue.extend(await queue.reserve())
+    await queue.push("later", delay=60)
+    assert await _stats(shell) == mongoq.QueueStats(
+        put=9,
+        get=1,
+        reserve=6,
+        commit=1,
+        rollback=1,
+        release=1,
+        move=1,
+        dead=1,
+        counts=mongoq.Counts(ready=2, scheduled=2, reserved=1),
+    )
+    assert (await _stats(shell, "next")).counts == mongoq.Counts(ready=1)
+    assert (await _stats(shell, "orders.dead")).counts.total == 1
+
+
+async def test_what_changed_nothing_is_not_counted(shell: Shell) -> None:
+    queue = shell.queue()
+    id = await queue.push(1, id=ObjectId(), key="k")
+    await queue.push(2, id=id)
+    await queue.push(3, key="k")
+    assert await queue.push(4, key="k", on_duplicate="replace") == id
+    item = await queue.reserve()
+    await queue.commit(item)
+    with pytest.raises(mongoq.ReservationLost):
+        await queue.commit(item)
+    assert await queue.pop() is None
+    assert await queue.reserve() is None
+    assert await _stats(shell) == mongoq.QueueStats(put=1, reserve=1, commit=1)
+
+
+async def test_burials_of_every_kind_are_counted(shell: Shell) -> None:
+    queue = shell.queue(model=int, max_retries=0)
+    raw = shell.queue()
+    await raw.push("no number")
+    await raw.push("no number")
+    assert await queue.reserve() is None
+    await queue.push(1)
+    await queue.rollback(await queue.reserve())
+    await queue.push(2)
+    await queue.reserve(lease=1)
+    shell.clock.advance(2)
+    assert await queue.reserve() is None
+    await raw.push("no number")
+    assert await queue.pop() is None
+    counted = await _stats(shell)
+    assert (counted.dead, counted.rollback, counted.counts.total) == (5, 0, 0)
+
+
+async def test_counters_add_up_over_brokers_and_are_written_on_close(shell: Shell) -> None:
+    for n in range(3):
+        other = shell.another()
+        await other.queue("orders").push(n)
+        await other.close()
+        await other.close()
+    assert shell.raw.find_one({"_id": "stats:orders"}) == {"_id": "stats:orders", "put": 3}
+    await shell.queue().pop()
+    assert await _stats(shell) == mongoq.QueueStats(put=3, get=1, counts=mongoq.Counts(ready=2))
+
+
+async def test_an_answer_is_a_second_old_at_most(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shell.queue().push(1)
+    first = await shell.broker.stats()
+    monkeypatch.setattr(stats, "CACHED", 60.0)
+    await shell.queue().push(2)
+    assert await shell.broker.stats() == first
+    monkeypatch.setattr(stats, "CACHED", 0.0)
+    assert (await _stats(shell)).put == 2
+
+
+async def test_counters_are_written_by_and_by(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "INTERVAL", 0.05)
+    for n in range(2):
+        await shell.queue().push(n)
+        for _ in range(400):
+            await asyncio.sleep(0.01)
+            found = shell.raw.find_one({"_id": "stats:orders"})
+            if found == {"_id": "stats:orders", "put": n + 1}:
+                break
+        else:
+            pytest.fail(f"not written in 4 s: {found}")
+
+
+async def test_a_queue_may_have_any_name(shell: Shell) -> None:
+    for name in ("a.b", "ключ", "stats:", "~", " "):
+        await shell.queue(name).push(1)
+    assert {name: each.put for name, each in (await shell.broker.stats()).items()} == dict.fromkeys(
+        ("a.b", "ключ", "stats:", "~", " "), 1
+    )

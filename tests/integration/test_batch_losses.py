@@ -1,0 +1,103 @@
+"""Batches whose requests or replies the network loses, on a real server behind a proxy that loses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pymongo.common
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
+
+import mongoq
+from mongoq import Move
+from tests.proxy import Kind, Proxy
+
+IDS = [ObjectId() for _ in range(5)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on five items, the command that is lost, and how many docs of a kind it leaves."""
+
+    name: str
+    act: Callable[[Any, Any], Any]
+    command: str
+    left: dict[str, int]
+    history: float | None = None
+
+
+CASES = [
+    Case("push", lambda q, _: q.push_many(range(5)), "insert", {"live": 10}),
+    Case("push with ids", lambda q, _: q.push_many(range(5), ids=IDS), "insert", {"live": 10}),
+    Case("commit with history", lambda q, items: q.commit_many(items), "update", {"settled": 5}, 60),
+    Case("rollback", lambda q, items: q.rollback_many(items), "update", {"live": 5}),
+    Case("release", lambda q, items: q.release_many(items), "update", {"live": 5, "unused": 5}),
+    Case("extend", lambda q, items: q.extend_many(items, lease=300), "update", {"live": 5, "reserved": 5}),
+    Case("move", lambda q, items: q.move_many([(item, Move("next")) for item in items]), "update", {"moved": 5}),
+]
+FOUND = {
+    "live": {"q": "orders", "when": {"$exists": True}},
+    "settled": {"q": "orders", "settled": {"$exists": True}},
+    "unused": {"q": "orders", "attempts": 0, "reserved": False},
+    "reserved": {"q": "orders", "reserved": True},
+    "moved": {"q": "next"},
+}
+
+
+@pytest.fixture
+def proxied(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Any]]:
+    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+    with Proxy(uri) as proxy, MongoClient[Any](proxy.uri_with(serverMonitoringMode="poll", retryWrites="false")) as own:
+        yield proxy, own[database]["mongoq"]
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_batch_survives_a_loss(proxied: tuple[Proxy, Any], raw: Any, case: Case, kind: Kind) -> None:
+    proxy, collection = proxied
+    clock = mongoq.VirtualClock(datetime(2100, 1, 1, tzinfo=UTC))
+    with mongoq.Broker(collection, clock=clock) as broker:
+        queue = broker.queue("orders", history=case.history)
+        queue.push_many(range(5))
+        items = queue.reserve_many(5) if "push" not in case.name else []
+        proxy.lose(kind, case.command, times=1)
+        if (case.name, kind) == ("push", "request"):
+            # sent again it could double what has come and gone, so what is not there is told
+            with pytest.raises(mongoq.BatchIncomplete) as caught:
+                case.act(queue, items)
+            assert (len(caught.value.failed), caught.value.done) == (5, [])
+            assert isinstance(caught.value.__cause__, AutoReconnect)
+            return
+        case.act(queue, items)
+        assert proxy.lost == 1
+    assert {name: raw.count_documents(FOUND[name]) for name in case.left} == case.left
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+def test_a_lost_reservation_counts_once(proxied: tuple[Proxy, Any], raw: Any, kind: Kind) -> None:
+    proxy, collection = proxied
+    with mongoq.Broker(collection) as broker:
+        queue = broker.queue("orders")
+        queue.push_many(range(5))
+        proxy.lose(kind, "update", times=1)
+        items = queue.reserve_many(5)
+    assert [(item.payload, item.attempts) for item in items] == [(n, 1) for n in range(5)]
+    assert {document["attempts"] for document in raw.find({"q": "orders"})} == {1}
+
+
+def test_a_commit_whose_reply_is_lost_cannot_tell_what_is_gone(proxied: tuple[Proxy, Any], raw: Any) -> None:
+    proxy, collection = proxied
+    with mongoq.Broker(collection) as broker:
+        queue = broker.queue("orders")
+        queue.push_many(range(5))
+        items = queue.reserve_many(5)
+        proxy.lose("reply", "delete", times=1)
+        with pytest.raises(mongoq.BatchIncomplete) as caught:
+            queue.commit_many(items)
+    assert [error.certain for error in caught.value.failed.values()] == [False] * 5  # type: ignore[attr-defined]
+    assert raw.count_documents({"q": "orders"}) == 0

@@ -1,0 +1,65 @@
+"""Keys under contention, and the plan of the lookup."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from tests.integration.test_plans import IGNORED, Plan, Recorder
+
+
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace", "raise"])
+def test_of_many_that_push_one_key_at_once_one_item_comes(broker: mongoq.Broker, raw: Any, on_duplicate: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push("warm up")
+
+    def push(n: int) -> Any:
+        try:
+            return queue.push(n, key=f"k{n % 25}", on_duplicate=on_duplicate)
+        except mongoq.DuplicateItem as error:
+            return error.item_id
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(push, range(200)))
+    live = {item["key"]: item["_id"] for item in raw.find({"q": "orders", "key": {"$exists": True}})}
+    assert len(live) == raw.count_documents({"key": {"$exists": True}}) == 25
+    assert ids == [live[f"k{n % 25}"] for n in range(200)]
+
+
+def test_a_key_is_pushed_and_consumed_at_once_and_no_push_is_lost(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders", history=60)
+
+    def push(n: int) -> Any:
+        return queue.push(n, key="k")
+
+    def consume(_: int) -> Any:
+        item = queue.reserve()
+        return item and queue.commit(item)
+
+    with ThreadPoolExecutor(6) as pool:
+        pushes = [pool.submit(push, n) for n in range(150)]
+        for settled in [pool.submit(consume, n) for n in range(150)]:
+            settled.result()
+        returned = {pushed.result() for pushed in pushes}
+    there = {item.id for item in queue.history()} | {item.id for item in queue.peek(5, state=None)}
+    assert returned == there
+
+
+def test_the_live_item_of_a_key_is_one_look_into_its_index(uri: str, database: str, raw: Any) -> None:
+    recorder = Recorder()
+    with MongoClient(uri, event_listeners=[recorder], tz_aware=True) as client:
+        queue = mongoq.Broker(client[database]["mongoq"]).queue("orders", history=3600)
+        for n in range(30):
+            queue.push(n, key="k")
+            queue.pop()
+            queue.push(n)
+        queue.push("live", key="k")
+        queue.push("kept", key="k")
+    sent = {key: value for key, value in recorder.commands["findAndModify"].items() if key not in IGNORED}
+    plan = Plan(raw.database.command("explain", sent, verbosity="executionStats"))
+    assert "IXSCAN" in plan.stages
+    assert (plan.keys, plan.documents) == (1, 1)

@@ -1,0 +1,197 @@
+"""Replay and history on a real server: plans beside a lot of items, kills, lost replies, items of any size."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.write_concern import WriteConcern
+
+import mongoq
+from tests.integration.test_plans import Watched
+from tests.proxy import Proxy
+
+ROOT = Path(__file__).parents[2]
+CROWD = 20_000
+PAGE = 50
+
+
+@pytest.fixture(scope="module")
+def crowded(uri: str, client: MongoClient[Any]) -> Iterator[Watched]:
+    """A queue with 20,000 ready and 20,000 processed items of ten priorities, five of them processed in one moment."""
+    watched = Watched(uri, "test_replay_plans")
+    watched.broker.ensure_indexes()
+    fast = watched.collection.with_options(write_concern=WriteConcern(w=1))
+    now = datetime.now(UTC)
+    for state in ("ready", "processed"):
+        fast.insert_many([_envelope(state, n, now) for n in range(CROWD)], ordered=False)
+    yield watched
+    watched.client.drop_database("test_replay_plans")
+    watched.client.close()
+
+
+def _envelope(state: str, n: int, now: datetime) -> dict[str, Any]:
+    document = {"_id": ObjectId(), "q": "orders", "payload": {"n": n}, "priority": n % 10 - 5, "attempts": 0}
+    document["reserved"] = False
+    then = now - timedelta(milliseconds=n // 5)
+    return document | ({"when": then} if state == "ready" else {"processed": then, "expires": now + timedelta(days=1)})
+
+
+def _far_into(pages: Iterator[Any], items: int) -> None:
+    for _ in range(items):
+        next(pages)
+
+
+@pytest.mark.parametrize("where", [None, {"n": {"$gte": 0}}, {"$or": [{"n": {"$lt": 5}}, {"n": {"$gt": 4}}]}], ids=str)
+def test_a_page_of_history_costs_a_page(crowded: Watched, where: Any) -> None:
+    _far_into(crowded.queue.history(where=where, page=PAGE), 1000)
+    plan = crowded.plan("find")
+    assert "SORT" not in plan.stages
+    assert "COLLSCAN" not in plan.stages
+    assert "IXSCAN" in plan.stages
+    assert plan.keys <= PAGE + 7
+    assert plan.documents <= PAGE + 7
+
+
+@pytest.mark.parametrize("where", [None, {"n": {"$gte": 0}}, {"$or": [{"n": {"$lt": 5}}, {"n": {"$gt": 4}}]}], ids=str)
+@pytest.mark.parametrize("state", ["ready", None])
+def test_a_page_of_live_items_costs_a_page(crowded: Watched, state: Any, where: Any) -> None:
+    _far_into(crowded.queue.history(state=state, where=where, page=PAGE), 9000)
+    plan = crowded.plan("find")
+    assert "SORT" not in plan.stages
+    assert "COLLSCAN" not in plan.stages
+    assert plan.keys <= 2 * PAGE + 40
+    assert plan.documents <= 2 * PAGE + 40
+
+
+def test_a_replay_costs_what_it_copies(crowded: Watched) -> None:
+    done = crowded.queue.replay(to="copies", since=datetime.now(UTC) - timedelta(seconds=30), limit=200, page=PAGE)
+    assert done.pushed == 200
+    plan = crowded.plan("find")
+    assert plan.stages == ["LIMIT", "FETCH", "IXSCAN"]
+    assert plan.keys <= PAGE + 7
+
+
+def test_a_replay_by_ids_reads_those(crowded: Watched) -> None:
+    ids = [item.id for item in crowded.queue.peek(20, state="processed")]
+    assert crowded.queue.replay(to="chosen", ids=ids).pushed == 20
+    plan = crowded.plan("find")
+    assert "IXSCAN" in plan.stages
+    assert plan.documents <= 20
+    assert plan.keys <= 41
+
+
+def test_history_is_whole_while_others_work(uri: str, database: str) -> None:
+    with mongoq.connect(uri, database=database) as broker:
+        queue = broker.queue("orders", history=3600)
+        ids = [queue.push(n) for n in range(300)]
+        for _ in range(100):
+            queue.pop()
+        threads = [threading.Thread(target=lambda: [queue.pop() for _ in range(100)]) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        seen = [item.id for item in queue.history(page=7)]
+        for thread in threads:
+            thread.join()
+    assert max(Counter(seen).values()) == 1
+    assert set(ids[:100]) <= set(seen) <= set(ids)
+
+
+@pytest.mark.parametrize("state", ["processed", "ready"])
+def test_pages_of_large_items_are_whole(broker: mongoq.Broker, state: Any) -> None:
+    """A reply holds 16 MB, so a page is shorter than asked for, and the next goes on from there."""
+    queue = broker.queue("orders", history=3600)
+    for n in range(7):
+        queue.push({"n": n, "text": "x" * 5_000_000})
+        if state == "processed":
+            queue.pop()
+    assert [item.payload["n"] for item in queue.history(state=state)] == list(range(7))
+    if state == "processed":
+        assert queue.replay(to="next").pushed == 7
+        assert [item.payload["n"] for item in broker.queue("next").history(state="ready")] == list(range(7))
+
+
+def test_a_rate_is_kept(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders", history=3600)
+    for n in range(20):
+        queue.push(n)
+        queue.pop()
+    started = time.monotonic()
+    assert queue.replay(to="next", rate=40).pushed == 20
+    assert time.monotonic() - started >= 0.25
+    started = time.monotonic()
+    assert queue.replay(to="next", rate=0.01).already == 20
+    assert queue.replay(to="other", rate=0.01, dry_run=True).pushed == 20
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+def test_a_lost_insert_is_sent_again_and_pushes_each_once(uri: str, database: str, raw: Any, kind: Any) -> None:
+    with Proxy(uri) as proxy, MongoClient[Any](proxy.uri, tz_aware=True) as client:
+        broker = mongoq.Broker(client[database]["mongoq"])
+        queue = broker.queue("orders", history=3600)
+        for n in range(10):
+            queue.push(n)
+            queue.pop()
+        proxy.lose(kind, "insert", times=2)  # the driver's retry as well
+        done = queue.replay(to="next")
+        assert done.pushed + done.already == 10
+        assert sorted(copy["payload"] for copy in raw.find({"q": "next"})) == list(range(10))
+
+
+REPLAY = """
+import sys, mongoq
+uri, database = sys.argv[1:]
+with mongoq.connect(uri, database=database) as broker:
+    told = lambda done: print(done.pushed, flush=True)
+    broker.queue("orders").replay(to="next", page=5, rate=100, progress=told)
+"""
+
+
+def test_killed_in_between_and_sent_again_it_pushes_each_once(uri: str, database: str, broker: mongoq.Broker) -> None:
+    """Three kills; the first copies are done long before the last ones come, and only their ids are left."""
+    queue = broker.queue("orders", history=3600)
+    for n in range(300):
+        queue.push(n)
+        queue.pop()
+    done: list[int] = []
+    following = broker.queue("next")
+    for _ in range(3):
+        process = _replaying(uri, database, chunks=8)
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        while len(done) < 10_000 and (item := following.pop()) is not None:
+            done.append(item.payload)
+    assert 100 <= len(done) < 300
+    last = queue.replay(to="next")
+    assert last.found == 300
+    assert last.already >= len(done)
+    while (item := following.pop()) is not None:
+        done.append(item.payload)
+    assert done == list(range(300))
+
+
+def _replaying(uri: str, database: str, *, chunks: int) -> subprocess.Popen[str]:
+    """A process in the middle of a replay that has added something."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", REPLAY, uri, database], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    added = set()
+    while len(added) < chunks:
+        added.add(process.stdout.readline())
+    return process

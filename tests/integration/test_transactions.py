@@ -1,0 +1,437 @@
+"""Transactions against a server that refuses, conflicts, loses replies, and outlives its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from bson import ObjectId
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import AutoReconnect, OperationFailure
+from pymongo.monitoring import CommandListener
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from mongoq.protocol import transaction
+from tests.proxy import Proxy
+
+ROOT = Path(__file__).parents[2]
+
+
+class Failed(Exception):
+    """What the caller's own code raises."""
+
+
+@pytest.fixture
+def failing(client: MongoClient[Any]) -> Iterator[Callable[..., None]]:
+    """Sets a fail point, and clears it in the end."""
+
+    def fail(command: str, times: int = 1, **how: Any) -> None:
+        client.admin.command(
+            "configureFailPoint", "failCommand", mode={"times": times}, data={"failCommands": [command], **how}
+        )
+
+    yield fail
+    client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+@pytest.fixture
+def orders(broker: mongoq.Broker, database: str) -> Any:
+    """The caller's own collection, by the client of the broker."""
+    return broker._driver._backend.client[database]["own"]
+
+
+# --- where there are none ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def standalone() -> Iterator[str]:
+    with EmbeddedServer(replica_set=None) as server:
+        yield server.uri
+
+
+def test_a_standalone_server_is_refused_before_anything_is_written(standalone: str) -> None:
+    with MongoClient[Any](standalone) as client:
+        queue = mongoq.Broker(client["one"]["mongoq"]).queue("orders", lease=5)
+        refused = pytest.raises(mongoq.TransactionsUnavailable, match=r"standalone server at 127.*rs\.initiate")
+        with client.start_session() as session, session.start_transaction(), refused:
+            queue.push(1, session=session)
+        broker = mongoq.Broker(client["one"]["mongoq"])
+        with pytest.raises(mongoq.TransactionsUnavailable), broker.transaction():
+            pass
+        with pytest.raises(mongoq.TransactionsUnavailable):
+            broker.run_transaction(lambda tx: None)
+        assert client["one"].list_collection_names() == []
+        broker.queue("orders").push(1)
+        with pytest.raises(mongoq.TransactionsUnavailable), broker.transaction():
+            pass
+
+
+async def test_and_from_asyncio(standalone: str) -> None:
+    async with mongoq.connect_async(standalone, database="two") as broker:
+        with pytest.raises(mongoq.TransactionsUnavailable):
+            async with broker.transaction():
+                pass
+
+
+# --- conflicts and lost replies ------------------------------------------------------------------------
+
+
+def test_a_write_conflict_is_run_again(broker: mongoq.Broker, orders: Any) -> None:
+    orders.insert_one({"_id": 1, "n": 0})
+    calls: list[int] = []
+
+    def work(tx: mongoq.Transaction) -> Any:
+        calls.append(orders.find_one({"_id": 1}, session=tx.session)["n"])
+        if len(calls) == 1:
+            orders.update_one({"_id": 1}, {"$inc": {"n": 1}})  # somebody else
+        id = broker.queue("orders").push(1, session=tx.session)
+        orders.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=tx.session)
+        return id
+
+    id = broker.run_transaction(work)
+    assert calls == [0, 1]
+    item = broker.queue("orders").reserve()
+    assert item is not None
+    assert item.id == id
+    assert broker.queue("orders").reserve() is None
+
+
+async def test_a_conflict_over_an_item_is_run_again_and_then_says_that_it_is_lost(uri: str, database: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push(1)
+        item = await queue.reserve()
+        assert item is not None
+        calls = []
+
+        async def work(tx: mongoq.AsyncTransaction) -> None:
+            await queue.push("more", session=tx.session)
+            calls.append(1)
+            if len(calls) == 1:
+                await queue.extend(item)  # changed since the snapshot, and still ours
+            await queue.commit(item, session=tx.session)
+
+        await broker.run_transaction(work)
+        assert len(calls) == 2
+        assert await queue.size() == 1
+        with pytest.raises(mongoq.ReservationLost):
+            await broker.run_transaction(work)
+        assert await queue.size() == 1
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_transaction_without_another_attempt_raises_the_conflict_as_it_is(
+    broker: mongoq.Broker, orders: Any, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    orders.insert_one({"_id": 1})
+    monkeypatch.setattr(transaction, "LIMIT", 0.0)
+    if not again:
+        monkeypatch.setattr(mongoq.Broker, "run_transaction", _once)
+
+    def work(tx: mongoq.Transaction) -> None:
+        broker.queue("orders").push(1, session=tx.session)
+        orders.find_one(session=tx.session)
+        orders.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        orders.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=tx.session)
+
+    with pytest.raises(OperationFailure) as caught:
+        broker.run_transaction(work)
+    assert caught.value.has_error_label("TransientTransactionError")
+    assert broker.queue("orders").size() == 0
+
+
+def _once(broker: mongoq.Broker, work: Callable[[mongoq.Transaction], None]) -> None:
+    with broker.transaction() as tx:
+        work(tx)
+
+
+def test_a_commit_that_failed_for_the_moment_is_run_again_as_a_whole(broker: mongoq.Broker, failing: Any) -> None:
+    calls = []
+    failing("commitTransaction", errorCode=251, errorLabels=["TransientTransactionError"])
+
+    def work(tx: mongoq.Transaction) -> None:
+        calls.append(1)
+        broker.queue("orders").push(1, session=tx.session)
+
+    broker.run_transaction(work)
+    assert len(calls) == 2
+    assert broker.queue("orders").size() == 1
+
+
+@pytest.mark.parametrize("how", ["with", "run"])
+def test_a_commit_whose_result_is_unknown_is_asked_for_again(broker: mongoq.Broker, failing: Any, how: str) -> None:
+    calls = []
+
+    def work(tx: mongoq.Transaction) -> None:
+        calls.append(1)
+        broker.queue("orders").push(1, session=tx.session)
+
+    failing("commitTransaction", 4, errorCode=64, errorLabels=["UnknownTransactionCommitResult"])
+    if how == "run":
+        broker.run_transaction(work)
+    else:
+        _once(broker, work)
+    assert len(calls) == 1
+    assert broker.queue("orders").size() == 1
+
+
+def test_a_commit_whose_result_stays_unknown_says_so(
+    broker: mongoq.Broker, failing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "LIMIT", 0.0)
+    broker.queue("orders").push(0)
+    failing("commitTransaction", 9, errorCode=64, errorLabels=["UnknownTransactionCommitResult"])
+    with pytest.raises(OperationFailure) as caught, broker.transaction() as tx:
+        broker.queue("orders").push(1, session=tx.session)
+    assert caught.value.has_error_label("UnknownTransactionCommitResult")
+
+
+def test_a_commit_whose_reply_is_lost_is_committed_once(uri: str, database: str) -> None:
+    with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders")
+        queue.push(1)
+        with queue.reserved() as item, broker.transaction() as tx:
+            assert item is not None
+            queue.push(2, session=tx.session)
+            queue.commit(item, session=tx.session)
+            proxy.lose("reply", "commitTransaction", times=3)
+        assert proxy.lost == 3
+        assert [item.payload for item in queue.peek(9)] == [2]
+
+
+@pytest.mark.parametrize("id", [True, False])
+def test_a_push_whose_reply_is_lost_is_not_sent_again_but_the_whole_is(uri: str, database: str, id: bool) -> None:
+    with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
+        queue, given = broker.queue("orders"), ObjectId() if id else None
+        queue.push(0)
+        proxy.lose("reply", "update")
+        with pytest.raises(AutoReconnect) as caught, broker.transaction() as tx:
+            queue.push(1, id=given, session=tx.session)
+        assert caught.value.has_error_label("TransientTransactionError")
+        assert (proxy.lost, queue.size()) == (1, 1)
+        proxy.calm()
+        proxy.lose("reply", "update")
+        broker.run_transaction(lambda tx: queue.push(1, id=given, session=tx.session))
+        assert (proxy.lost, queue.size()) == (1, 2)
+
+
+# --- beginnings ----------------------------------------------------------------------------------------
+
+
+def test_the_first_write_of_a_collection_may_happen_in_a_transaction(broker: mongoq.Broker, orders: Any) -> None:
+    orders.insert_one({"_id": 0})
+    with broker.transaction() as tx:
+        orders.insert_one({"_id": 1}, session=tx.session)
+        broker.queue("orders", lease=7, history=60).push(1, session=tx.session)
+    assert broker.queue("orders").size() == 1
+
+
+def test_also_in_one_of_the_callers_own(client: MongoClient[Any], raw: Any) -> None:
+    queue = mongoq.Broker(raw).queue("orders")
+    with client.start_session() as session, session.start_transaction():
+        queue.push(1, session=session)
+    assert queue.size() == 1
+
+
+def test_settings_are_stored_whatever_becomes_of_the_transaction(broker: mongoq.Broker, raw: Any) -> None:
+    with pytest.raises(Failed), broker.transaction() as tx:
+        broker.queue("orders", lease=7).push(1, session=tx.session)
+        raise Failed
+    stored = raw.find_one({"_id": "queue:orders"})
+    assert "lease" in stored["settings"]
+    assert broker.queue("orders").size() == 0
+
+
+def test_a_session_of_another_client_is_refused(broker: mongoq.Broker, client: MongoClient[Any]) -> None:
+    broker.queue("orders").push(1)
+    refused = pytest.raises(mongoq.ArgumentInvalid, match="another client")
+    with client.start_session() as session, session.start_transaction(), refused:
+        broker.queue("orders").push(1, session=session)
+    assert broker.queue("orders").size() == 1
+
+
+class Listener(CommandListener):
+    def __init__(self) -> None:
+        self.commands: list[dict[str, Any]] = []
+
+    def started(self, event: Any) -> None:
+        self.commands.append(dict(event.command))
+
+    def succeeded(self, event: Any) -> None:
+        pass
+
+    def failed(self, event: Any) -> None:
+        pass
+
+
+def test_what_a_transaction_sends(uri: str, database: str) -> None:
+    listener = Listener()
+    with MongoClient[Any](uri, event_listeners=[listener], w=1, readConcernLevel="local") as client:
+        broker = mongoq.Broker(client[database]["mongoq"])
+        queue = broker.queue("orders")
+        queue.push(0)
+        item = queue.reserve()
+        assert item is not None
+        listener.commands.clear()
+        with broker.transaction() as tx:
+            queue.push(1, key="k", session=tx.session)
+            queue.move(item, "next", session=tx.session)
+    sent = [command for command in listener.commands if "txnNumber" in command]
+    assert [next(iter(command)) for command in sent] == ["findAndModify", "update", "commitTransaction"]
+    assert [command.get("startTransaction") for command in sent] == [True, None, None]
+    assert all(command["autocommit"] is False for command in sent)
+    assert [command.get("writeConcern") for command in sent] == [None, None, {"w": "majority"}]
+    assert [command.get("readConcern", {}).get("level") for command in sent] == ["snapshot", None, None]
+
+
+# --- ends ----------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_aborts(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push(1)
+    main = threading.main_thread().ident
+    assert main is not None
+    with pytest.raises(KeyboardInterrupt), queue.reserved() as item, broker.transaction() as tx:
+        assert item is not None
+        queue.push(2, session=tx.session)
+        queue.commit(item, session=tx.session)
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(5)
+    assert raw.find_one({"payload": 1})["attempts"] == 0, "released"
+    assert queue.counts() == mongoq.Counts(ready=1)
+    with broker.transaction():
+        pass
+
+
+@pytest.mark.parametrize("scope", ["task", "anyio"])
+@pytest.mark.parametrize("kind", ["pymongo", "motor"])
+async def test_a_cancelled_block_aborts_and_releases_its_item(
+    uri: str, database: str, raw: Any, scope: str, kind: str
+) -> None:
+    own: Any = AsyncIOMotorClient(uri) if kind == "motor" else AsyncMongoClient(uri)
+    broker = mongoq.AsyncBroker(own[database]["mongoq"])
+    queue = broker.queue("orders")
+    await queue.push(1)
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with queue.reserved() as item, broker.transaction() as tx:
+            assert item is not None
+            await queue.commit(item, session=tx.session)
+            inside.set()
+            while True:
+                await queue.push(2, session=tx.session)
+
+    if scope == "task":
+        task = asyncio.create_task(work())
+        await inside.wait()
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await inside.wait()
+            await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+    await broker.close()
+    assert [(found["payload"], found["attempts"], found["reserved"]) for found in raw.find({"q": "orders"})] == [
+        (1, 0, False)
+    ]
+    await _closed(own)
+
+
+@pytest.mark.parametrize("kind", ["pymongo", "motor"])
+async def test_many_cancelled_transactions_leave_nothing_half_done(
+    uri: str, database: str, raw: Any, kind: str
+) -> None:
+    """At whatever moment the cancellation comes: all of it, or nothing."""
+    client: Any = AsyncIOMotorClient(uri) if kind == "motor" else AsyncMongoClient(uri)
+    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    own, queue = client[database]["own"], broker.queue("orders")
+    await own.insert_one({"_id": "first"})
+    await queue.push("warm")
+
+    async def work(n: int) -> None:
+        async with broker.transaction() as tx:
+            await queue.push(n, session=tx.session)
+            await queue.push(n, session=tx.session)
+            await own.insert_one({"_id": n}, session=tx.session)
+
+    for n in range(60):
+        task = asyncio.create_task(work(n))
+        await asyncio.sleep(0.0003 * (n % 30))
+        task.cancel()
+        await asyncio.wait([task])
+    await broker.close()
+    await _closed(client)
+    ours = {found["_id"] for found in raw.database["own"].find()} - {"first"}
+    theirs = Counter(found["payload"] for found in raw.find({"q": "orders"}))
+    assert theirs == {"warm": 1} | dict.fromkeys(ours, 2)
+    assert len(ours) < 60
+
+
+async def _closed(client: Any) -> None:
+    closing = client.close()
+    if closing is not None:
+        await closing
+
+
+DIES = """
+import sys, mongoq
+with mongoq.connect(sys.argv[1], database=sys.argv[2]) as broker:
+    queue = broker.queue("orders", lease=1)
+    item = queue.reserve()
+    with broker.transaction() as tx:
+        queue.push("more", session=tx.session)
+        queue.commit(item, session=tx.session)
+        print("within", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_process_that_is_killed_within_leaves_nothing_and_its_item_comes_back(
+    uri: str, broker: mongoq.Broker, client: MongoClient[Any], database: str
+) -> None:
+    limit = {"setParameter": 1, "transactionLifetimeLimitSeconds": 1}
+    before = client.admin.command(limit)["was"]
+    try:
+        queue = broker.queue("orders", lease=1)
+        id = queue.push("one")
+        command = [sys.executable, "-c", DIES, uri, database]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"within\n"
+        finally:
+            process.kill()
+            process.communicate()
+        assert queue.size() == 1
+        item = queue.reserve(wait=20)
+        assert item is not None
+        assert (item.id, item.payload, item.attempts) == (id, "one", 2)
+        queue.commit(item)
+        assert queue.size() == 0
+    finally:
+        client.admin.command({**limit, "transactionLifetimeLimitSeconds": before})

@@ -1,0 +1,8 @@
+"""Assertions of the whole folder tell what they compared."""
+
+from __future__ import annotations
+
+import pytest
+
+for module in ("world", "producing", "consuming", "replaying", "past_model"):
+    pytest.register_assert_rewrite(f"tests.model.{module}")

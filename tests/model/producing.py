@@ -1,0 +1,161 @@
+"""Rules: what producers and those who look after queues do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from bson import ObjectId
+from hypothesis.stateful import initialize, precondition, rule
+
+import mongoq
+from tests.model.choices import ANY, DUES, HEADERS, KEYS, NUMBER, ONCE, PAYLOADS, PRIORITIES, SLOT, TWO
+from tests.model.entry import Taken
+from tests.model.world import World, seconds
+
+__all__ = ["Producing"]
+
+WEEK = timedelta(days=7)
+STATES = ["ready", "scheduled", "reserved", "expired", "processed", None]
+
+
+class Producing(World):
+    """Pushes, time, and what is thrown away."""
+
+    @initialize(sizes=st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    def begin_with_some(self, sizes: tuple[int, int]) -> None:
+        for queue, size in enumerate(sizes):
+            for n in range(size):
+                self.push(queue, {"n": n}, None, 0, None)
+
+    @rule(queue=ANY, payload=PAYLOADS, due=DUES, priority=PRIORITIES, headers=HEADERS)
+    def push(self, queue: int, payload: Any, due: Any, priority: int, headers: Any) -> None:
+        real, name = self.queue(queue)
+        new, options = self.new(payload, due, priority, headers)
+        id = real.push(payload, **options)
+        assert id not in self.model.pushed
+        assert self.model.push(name, new, id) == id
+
+    @rule(queue=TWO, slot=SLOT, payload=PAYLOADS, due=DUES, once=ONCE)
+    def push_the_same_again(self, queue: int, slot: int, payload: Any, due: Any, once: Any) -> None:
+        real, name = self.queue(queue)
+        new, options = self.new(payload, due, 0, None)
+        until = self.model.now + (seconds(once) or WEEK)
+        id = real.push(payload, id=self.ids[slot], once=once, **options)
+        assert id == self.model.push(name, new, self.ids[slot], once=until)
+
+    @rule(
+        queue=ANY,
+        payload=PAYLOADS,
+        due=DUES,
+        headers=HEADERS,
+        key=KEYS,
+        on_duplicate=st.sampled_from(["keep", "replace", "replace", "raise"]),
+        slot=st.none() | SLOT,
+    )
+    def push_with_key(
+        self, *, queue: int, payload: Any, due: Any, headers: Any, key: str, on_duplicate: Any, slot: int | None
+    ) -> None:
+        real, name = self.queue(queue)
+        new, options = self.new(payload, due, 1, headers)
+        options |= {"key": key, "on_duplicate": on_duplicate, "id": None if slot is None else self.ids[slot]}
+        chosen = {"once": None if slot is None else self.model.now + WEEK, "key": key, "on_duplicate": on_duplicate}
+        try:
+            id = real.push(payload, **options)
+        except mongoq.DuplicateItem as error:
+            with pytest.raises(Taken, match=str(error.item_id)):
+                self.model.push(name, new, options["id"], **chosen)
+        else:
+            assert id == self.model.push(name, new, options["id"] or id, **chosen)
+
+    @rule(queue=TWO, payloads=st.lists(PAYLOADS, min_size=1, max_size=4), due=DUES, priority=PRIORITIES)
+    def push_many(self, queue: int, payloads: list[Any], due: Any, priority: int) -> None:
+        real, name = self.queue(queue)
+        for id, payload in zip(
+            real.push_many(payloads, **self.new(None, due, priority, None)[1]), payloads, strict=True
+        ):
+            assert id not in self.model.pushed
+            self.model.push(name, self.new(payload, due, priority, None)[0], id)
+
+    @rule(queue=TWO, first=SLOT, payloads=st.lists(PAYLOADS, min_size=1, max_size=2), once=ONCE)
+    def push_the_same_many_again(self, queue: int, first: int, payloads: list[Any], once: Any) -> None:
+        real, name = self.queue(queue)
+        ids = [*self.ids, self.ids[0]][first : first + len(payloads)]
+        until = self.model.now + (seconds(once) or WEEK)
+        assert real.push_many(payloads, ids=ids, once=once) == ids
+        for id, payload in zip(ids, payloads, strict=True):
+            self.model.push(name, self.new(payload, None, 0, None)[0], id, once=until)
+
+    @rule(by=st.sampled_from([0.001, 1, 1, 4, 11, 31, 31, 70]))
+    def time_passes(self, by: float) -> None:
+        self.model.now = self.clock.advance(by)
+
+    @precondition(lambda self: any(entry.processed for entry in self.model.entries.values()))
+    @rule()
+    def what_is_over_expires(self) -> None:
+        """The TTL monitor of the server goes by another clock than the test's."""
+        gone = self.raw.delete_many({"expires": {"$lte": self.model.now}}).deleted_count
+        assert gone == self.model.sweep()
+
+    @precondition(lambda self: len(self.model.entries) > 5)
+    @rule(queue=ANY, number=NUMBER)
+    def remove(self, queue: int, number: int) -> None:
+        real, name = self.queue(queue)
+        here = sorted(entry.id for entry in self.model.entries.values() if entry.queue == name)
+        known = [*here, *self.ids, ObjectId()]
+        id = known[number % len(known)]
+        assert real.remove(id) == self.model.remove(name, id)
+
+    @precondition(lambda self: len(self.model.entries) > 10)
+    @rule(queue=ANY, state=st.sampled_from(STATES))
+    def purge(self, queue: int, state: Any) -> None:
+        real, name = self.queue(queue)
+        assert real.purge(state=state) == self.model.purge(name, state)
+
+    @precondition(lambda self: not any(rules.paused for rules in self.rules_of.values()))
+    @rule(queue=ANY)
+    def pause(self, queue: int) -> None:
+        real, name = self.queue(queue)
+        real.pause()
+        self.rules_of[name].paused = True
+        assert real.is_paused()
+
+    @precondition(lambda self: any(rules.paused for rules in self.rules_of.values()))
+    @rule()
+    def resume(self) -> None:
+        for name, rules in self.rules_of.items():
+            if rules.paused:
+                self.queues[name].resume()
+                rules.paused = False
+
+    @rule(queue=TWO, max_retries=st.sampled_from([None, 0, 1, 2]), lease=st.sampled_from([10, 30]))
+    def configure(self, queue: int, max_retries: int | None, lease: int) -> None:
+        real, name = self.queue(queue)
+        told = real.configure(max_retries=max_retries, lease=lease)
+        assert (told.max_retries, told.lease) == (max_retries, timedelta(seconds=lease))
+        self.rules_of[name].max_retries, self.rules_of[name].lease = told.max_retries, told.lease
+
+    @rule(queue=TWO, history=st.sampled_from([None, 30, 300]), existing=st.booleans())
+    def configure_history(self, queue: int, history: int | None, existing: bool) -> None:
+        real, name = self.queue(queue)
+        real.configure(history=history, existing=existing)
+        self.rules_of[name].history = seconds(history)
+        if existing:
+            self.model.keep_for(name, seconds(history))
+
+    @rule(queue=ANY, state=st.sampled_from(STATES), n=st.integers(1, 5))
+    def look(self, queue: int, state: Any, n: int) -> None:
+        real, name = self.queue(queue)
+        found = self.model.history(name) if state == "processed" else self.model.of(name, *([state] if state else []))
+        assert [item.id for item in real.history(state=state, page=n)] == [entry.id for entry in found]
+        assert real.size(state) == len(found)
+        for item, entry in zip(real.peek(n, state=state), found[:n], strict=True):
+            self.check_item(item, entry)
+        for entry in found[:1]:
+            self.check_item(real.get(entry.id), entry)
+        counts = real.counts()
+        assert all(getattr(counts, one) == len(self.model.of(name, one)) for one in STATES[:4])
+        assert real.next_when() == min((entry.when for entry in self.model.of(name)), default=None)
+        assert self.broker.queues() == sorted({entry.queue for entry in self.model.entries.values()})

@@ -1,0 +1,102 @@
+"""Rules: dead letters that go back, and copies of what was processed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import hypothesis.strategies as st
+from bson import ObjectId
+from hypothesis.stateful import precondition, rule
+
+from tests.model.choices import ANY, NUMBER, TWO
+from tests.model.entry import Entry
+from tests.model.past_model import Wanted, revive
+from tests.model.world import World, origin_of
+
+__all__ = ["Replaying"]
+
+WEEK = timedelta(days=7)
+MILLISECOND = timedelta(milliseconds=1)
+LIMITS = st.sampled_from([None, None, 1, 2])
+
+
+class Replaying(World):
+    """Replays of both kinds."""
+
+    def _named(self, entries: Sequence[Entry], number: int | None) -> list[Any] | None:
+        """Some of the ids that are there, and one that is not."""
+        if number is None:
+            return None
+        return [*(entry.id for place, entry in enumerate(entries) if number >> place % 6 & 1), ObjectId()]
+
+    @precondition(lambda self: any(self.model.of(name) for name in self.names[2:]))
+    @rule(queue=TWO, named=st.none() | NUMBER, n=st.none() | st.integers(0, 2), limit=LIMITS, to=st.none() | TWO)
+    def send_dead_letters_back(
+        self, queue: int, named: int | None, n: int | None, limit: int | None, to: int | None
+    ) -> None:
+        dead, name = self.queue(queue + 2 if self.model.of(self.names[queue + 2]) else 3 - queue)
+        ids = self._named(self.model.of(name), named)
+        options: dict[str, Any] = {"ids": ids} if ids else {"limit": limit}
+        if n is not None and not ids:
+            options["where"] = {"n": n}
+        target = None if to is None else self.names[to]
+        done = dead.replay(to=target, **options)
+        matches = (lambda payload: payload == {"n": n}) if "where" in options else (lambda _: True)
+        told = revive(self.model, name, ids=ids, where=matches, limit=options.get("limit"), to=target)
+        assert (done.found, done.pushed, done.skipped) == (told.found, told.pushed, told.skipped)
+        assert (done.refused, {id for id, _ in done.refusals}) == (len(told.refused), set(told.refused))
+        assert set(done.missing) == set(told.missing)
+
+    @precondition(lambda self: any(self.model.history(name) for name in self.names))
+    @rule(
+        queue=TWO,
+        to=ANY,
+        named=st.none() | NUMBER,
+        limit=LIMITS,
+        label=st.sampled_from(["", "again"]),
+        delay=st.sampled_from([None, 5]),
+        priority=st.sampled_from([None, 2]),
+        page=st.sampled_from([1, 500]),
+    )
+    def replay(
+        self,
+        *,
+        queue: int,
+        to: int,
+        named: int | None,
+        limit: int | None,
+        label: str,
+        delay: int | None,
+        priority: int | None,
+        page: int,
+    ) -> None:
+        real, name = self.queue(queue if self.model.history(self.names[queue]) else 1 - queue)
+        target = self.names[to]
+        ids = self._named(self.model.history(name), named)
+        originals = self.copies.chosen(name, ids, limit)
+        wanted = self.copies.wanted(originals, target, label)
+        options = {"to": target, "ids": ids, "limit": limit, "label": label, "delay": delay, "priority": priority}
+        for dry_run in (True, False):
+            done = real.replay(**options, page=page, dry_run=dry_run)
+            assert (done.found, done.pushed) == (len(originals), len(wanted))
+            assert done.already == len(originals) - len(wanted)
+            assert done.skipped == done.refused == 0
+        self._adopt(wanted, target, delay or 0, priority, label)
+        again = real.replay(**options, page=page)
+        assert (again.pushed, again.already) == (0, len(originals))
+
+    def _adopt(self, wanted: list[Wanted], to: str, delay: int, priority: int | None, label: str) -> None:
+        """Take in the copies: one of each original, in their order, and due no later than they should be."""
+        found = list(self.raw.find({"q": to, "_id": {"$nin": list(self.model.entries)}}))
+        copies = {origin_of(document).id: document for document in found}
+        assert len(found) == len(copies) == len(wanted)
+        end = self.model.now + timedelta(seconds=delay)
+        places = []
+        for one in wanted:
+            document = copies[one.original.id]
+            self.copies.made(one, document["_id"], when=document["when"], priority=priority, label=label, once=WEEK)
+            places.append((document["when"], document["_id"]))
+        assert places == sorted(places), "copies are not in the order of the originals"
+        assert all(end - MILLISECOND * len(wanted) <= when <= end + MILLISECOND * len(wanted) for when, _ in places)

@@ -1,0 +1,456 @@
+"""Batches on scripted replies: what is sent, lost replies, short counts, and errors between two commands."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import mongomock
+import pymongo.asynchronous.collection
+import pymongo.collection
+import pytest
+from bson import ObjectId
+from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
+
+import mongoq
+from mongoq.drive.backends import interruption, open_backend
+from mongoq.model.outcomes import Move
+from mongoq.protocol import bulk, push_many, reserve_many, settle_many
+from mongoq.protocol.request import Command, Duplicate, PartlyRefused, Refused, ReplyLost
+from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
+
+OTHER = ObjectId()
+LEASE = NOW + timedelta(seconds=30)
+IDS = [ObjectId() for _ in range(4)]
+PUSH: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "once": None}
+DOWN = ServerSelectionTimeoutError("no server")
+
+
+def items(n: int = 3, **changes: Any) -> list[Any]:
+    return [reserved_item(_id=id, **changes) for id in IDS[:n]]
+
+
+def total(n: int) -> Any:
+    return SimpleNamespace(matched_count=0, deleted_count=n)
+
+
+def updated(n: int) -> Any:
+    return SimpleNamespace(matched_count=n, deleted_count=0)
+
+
+def stored(place: int, **fields: Any) -> dict[str, Any]:
+    return {"_id": IDS[place], "q": "orders", **fields}
+
+
+def taken(place: int) -> dict[str, Any]:
+    return stored(place, token=OTHER, reserved=True, when=LEASE, by="somebody")
+
+
+def requests(command: Command[Any]) -> Any:
+    assert command.method == "bulk_write"
+    assert command.arguments["ordered"] is False
+    return command.arguments["requests"]
+
+
+def verdicts(outcome: Any) -> list[str]:
+    """What became of the items, in the order of their ids."""
+    if outcome is None:
+        return ["done"] * 3
+    assert isinstance(outcome, mongoq.BatchIncomplete), outcome
+    told = dict.fromkeys(outcome.done, "done")
+    told |= {id: "lost" if error.certain else "uncertain" for id, error in outcome.failed.items()}
+    return [told[id] for id in IDS if id in told]
+
+
+# --- what is sent --------------------------------------------------------------------------
+
+
+def test_a_commit_is_one_statement_for_each_token() -> None:
+    other = reserved_item(_id=IDS[3], token=OTHER)
+    (command,), outcome = play(settle_many.commit_many(context(), [*items(), other]), [total(4)])
+    assert outcome is None
+    assert requests(command) == [
+        ("DeleteMany", {"filter": {"_id": {"$in": IDS[:3]}, "token": TOKEN}}),
+        ("DeleteOne", {"filter": {"_id": IDS[3], "token": OTHER}}),
+    ]
+
+
+def test_a_commit_with_history_is_one_update_of_many() -> None:
+    (command,), _ = play(settle_many.commit_many(context(history=60), items()), [updated(3)])
+    ((kind, arguments),) = requests(command)
+    assert (kind, arguments["filter"]) == ("UpdateMany", {"_id": {"$in": IDS[:3]}, "token": TOKEN})
+    assert arguments["update"]["$set"]["settled"] == TOKEN
+    assert arguments["update"]["$unset"] == {"when": "", "token": ""}
+
+
+def test_what_differs_has_a_statement_of_its_own() -> None:
+    earlier = NOW - timedelta(seconds=9)
+    given = [*items(2, due=NOW), reserved_item(_id=IDS[2], due=earlier)]
+    (command,), _ = play(settle_many.release_many(context(), given), [updated(3)])
+    assert [(kind, arguments["update"]["$set"]["when"]) for kind, arguments in requests(command)] == [
+        ("UpdateMany", NOW),
+        ("UpdateOne", earlier),
+    ]
+    ways = [Move("a"), Move("a"), Move("b")]
+    (command,), _ = play(settle_many.move_many(context(), zip(items(), ways, strict=True), lambda to: to), [updated(3)])
+    assert [(kind, arguments["update"]["$set"]["q"]) for kind, arguments in requests(command)] == [
+        ("UpdateMany", "a"),
+        ("UpdateOne", "b"),
+    ]
+
+
+def test_patches_never_share_a_statement() -> None:
+    way = Move("a", patch={"$inc": {"n": 1}})
+    (command,), _ = play(settle_many.move_many(context(), [(item, way) for item in items()], str), [updated(3)])
+    assert [kind for kind, _ in requests(command)] == ["UpdateOne"] * 3
+    assert all("$expr" in arguments["filter"] for _, arguments in requests(command))
+
+
+def test_bulks_are_bounded() -> None:
+    many = [reserved_item(_id=ObjectId(), token=ObjectId()) for _ in range(2_500)]
+    sent, _ = play(settle_many.commit_many(context(), many), [total(1_000), total(1_000), total(500)])
+    assert [len(requests(command)) for command in sent] == [1_000, 1_000, 500]
+    many = [reserved_item(_id=ObjectId()) for _ in range(25_000)]
+    sent, _ = play(settle_many.commit_many(context(), many), [total(10_000), total(10_000), total(5_000)])
+    assert [len(requests(command)) for command in sent] == [1, 1, 1]
+    ways = [(item, Move("next", payload=bytes([n]) * 9_000_000)) for n, item in enumerate(items())]
+    sent, _ = play(settle_many.move_many(context(), ways, str), [updated(1)] * 3)
+    assert len(sent) == 3
+
+
+def test_items_whose_leases_end_soon_are_settled_by_themselves() -> None:
+    given = [*items(2), reserved_item(_id=IDS[2], when=NOW + bulk.MARGIN)]
+    sent, outcome = play(settle_many.commit_many(context(), given), [total(2), total(1)])
+    assert outcome is None
+    assert [command.method for command in sent] == ["bulk_write", "delete_one"]
+
+
+def test_tokens_of_blocks_are_struck_off_when_settled() -> None:
+    queue = context()
+    queue.broker.unsettled.update({TOKEN, OTHER})
+    play(settle_many.extend_many(queue, items(), lease=60), [updated(3)])
+    assert queue.broker.unsettled == {TOKEN, OTHER}
+    play(settle_many.commit_many(queue, items()), [total(3)])
+    assert queue.broker.unsettled == {OTHER}
+
+
+def test_every_backend_takes_the_statements() -> None:
+    (command,), _ = play(settle_many.release_many(context(), items()), [updated(3)])
+    backend = open_backend(pymongo.MongoClient(connect=False)["app"]["mongoq"], asynchronous=False)
+    arguments = backend.arguments("bulk_write", command.arguments)
+    assert arguments["requests"] == [pymongo.UpdateMany(**requests(command)[0][1])]
+    for kind in (pymongo.collection.Collection, pymongo.asynchronous.collection.AsyncCollection):
+        inspect.signature(kind.bulk_write).bind(None, **arguments)
+    for kind in (pymongo.collection.Collection, mongomock.Collection):
+        inspect.signature(kind.insert_many).bind(None, documents=[], ordered=False)
+    backend.client.close()
+
+
+# --- who was settled -----------------------------------------------------------------------
+
+COMMIT: Any = lambda: settle_many.commit_many(context(), items())  # noqa: E731
+KEEP: Any = lambda: settle_many.commit_many(context(history=60), items())  # noqa: E731
+ROLLBACK: Any = lambda: settle_many.rollback_many(context(), items(), delay=0, error=None)  # noqa: E731
+EXTEND: Any = lambda: settle_many.extend_many(context(), items(), lease=60)  # noqa: E731
+MOVE: Any = lambda: settle_many.move_many(context(), [(item, Move("next")) for item in items()], str)  # noqa: E731
+MINUTE = NOW + timedelta(seconds=60)
+
+KEPT = [stored(n, settled=TOKEN, processed=NOW) for n in range(3)]
+BACK = [stored(n, when=NOW) for n in range(3)]
+MOVED = [{**document, "q": "next"} for document in BACK]
+EXTENDED = [stored(n, token=TOKEN, reserved=True, when=MINUTE) for n in range(3)]
+
+SHORT = [
+    ("commit: one is somebody else's", COMMIT, 2, [taken(1)], ["done", "lost", "done"]),
+    ("commit: all are gone, one of them before", COMMIT, 2, [], ["uncertain"] * 3),
+    ("commit: one is back", COMMIT, 2, [BACK[0]], ["lost", "done", "done"]),
+    ("commit: nothing was there", COMMIT, 0, [], ["lost"] * 3),
+    ("kept: one was settled by another", KEEP, 2, [*KEPT[:2], stored(2, settled=OTHER)], ["done", "done", "lost"]),
+    ("kept: one is gone", KEEP, 2, KEPT[:2], ["done", "done", "lost"]),
+    ("kept: one that is gone was ours", KEEP, 2, [KEPT[0], taken(1)], ["done", "lost", "done"]),
+    ("rollback: one is somebody else's", ROLLBACK, 2, [*BACK[:2], taken(2)], ["done", "done", "lost"]),
+    ("rollback: one may have been taken after it", ROLLBACK, 1, [taken(1), taken(2)], ["uncertain"] * 3),
+    ("rollback: one was back before", ROLLBACK, 2, BACK, ["uncertain"] * 3),
+    ("extend: one is somebody else's", EXTEND, 2, [*EXTENDED[:2], taken(2)], ["done", "done", "lost"]),
+    ("move: one is somebody else's", MOVE, 2, [*MOVED[:2], taken(2)], ["done", "done", "lost"]),
+    ("move: one is in another queue", MOVE, 2, [*MOVED[:2], BACK[2]], ["done", "done", "lost"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("flow", "count", "documents", "expected"), [case[1:] for case in SHORT], ids=[c[0] for c in SHORT]
+)
+def test_a_short_count_is_resolved_by_reading(flow: Any, count: int, documents: Any, expected: list[str]) -> None:
+    sent, outcome = play(flow(), [total(count), found(*documents)])
+    assert len(sent) == 2
+    assert verdicts(outcome) == expected
+
+
+LOST_REPLIES = [
+    ("commit: sent again", COMMIT, 3, None, ["done"] * 3),
+    ("commit: gone", COMMIT, 0, [], ["uncertain"] * 3),
+    ("commit: one is somebody else's", COMMIT, 0, [taken(0)], ["lost", "uncertain", "uncertain"]),
+    ("kept: ours", KEEP, 0, KEPT, ["done"] * 3),
+    ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], taken(2)], ["done", "done", "lost"]),
+    ("rollback: back", ROLLBACK, 0, BACK, ["done"] * 3),
+    ("rollback: taken, perhaps after it", ROLLBACK, 0, [*BACK[:2], taken(2)], ["done", "done", "uncertain"]),
+    ("move: moved, one of them on", MOVE, 0, MOVED[:2], ["done", "done", "uncertain"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("flow", "count", "documents", "expected"), [case[1:] for case in LOST_REPLIES], ids=[c[0] for c in LOST_REPLIES]
+)
+def test_a_lost_reply_of_a_bulk_is_resolved(flow: Any, count: int, documents: Any, expected: list[str]) -> None:
+    sent, outcome = play(flow(), [LOST, total(count), *([] if documents is None else [found(*documents)])])
+    assert sent[0] == sent[1]
+    assert verdicts(outcome) == expected
+
+
+def test_who_holds_a_lost_item_is_told() -> None:
+    _, outcome = play(COMMIT(), [total(2), found(taken(1))])
+    assert outcome.failed[IDS[1]].held_by == "somebody"
+    assert str(IDS[1]) in str(outcome)
+    assert isinstance(outcome.__cause__, mongoq.ReservationLost)
+
+
+def test_a_network_that_is_down_is_the_drivers_error() -> None:
+    for replies in ([DOWN], [LOST, LOST]):
+        _, outcome = play(COMMIT(), replies)
+        assert outcome in (DOWN, LOST.cause)
+
+
+def test_a_network_that_fails_between_two_bulks_is_told() -> None:
+    many = [reserved_item(_id=ObjectId(), token=ObjectId()) for _ in range(2_500)]
+    sent, outcome = play(settle_many.commit_many(context(), many), [total(1_000), LOST, LOST, DOWN])
+    assert len(sent) == 4
+    assert set(outcome.done) == {item.id for item in many[:1_000]}
+    assert list(outcome.failed.values()) == [LOST.cause] * 1_000 + [DOWN] * 500
+    assert len(str(outcome)) < 1_000
+
+
+def test_a_refused_statement_fails_its_item_and_no_other() -> None:
+    way = Move("a", patch={"$inc": {"n": 1}})
+    refused = PartlyRefused(ValueError("bulk"), {1: Refused(ValueError("no number"))}, 2)
+    _, outcome = play(settle_many.move_many(context(), [(item, way) for item in items()], str), [refused])
+    assert outcome.done == [IDS[0], IDS[2]]
+    assert isinstance(outcome.failed[IDS[1]], mongoq.PatchInvalid)
+
+
+def test_a_refused_statement_of_many_is_settled_one_by_one() -> None:
+    refused = PartlyRefused(ValueError("bulk"), {0: Refused(ValueError("too large"))}, 0)
+    too_large = Refused(ValueError("too large"))
+    held = found(*({"_id": id, "token": TOKEN} for id in IDS))
+    sent, outcome = play(ROLLBACK(), [refused, held, updated(1), too_large, updated(1)])
+    assert [command.method for command in sent] == ["bulk_write", "command", *["update_one"] * 3]
+    assert outcome.done == [IDS[0], IDS[2]]
+    assert outcome.failed == {IDS[1]: too_large.cause}
+
+
+def test_what_a_refused_statement_had_done_is_done() -> None:
+    refused = PartlyRefused(ValueError("bulk"), {0: Refused(ValueError("too large"))}, 0)
+    back = {"_id": IDS[0], "q": "orders", "when": NOW, "reserved": False}
+    held = [{"_id": id, "token": TOKEN} for id in IDS[1:]]
+    _, outcome = play(ROLLBACK(), [refused, found(back, *held), found(back), updated(1), updated(1)])
+    assert outcome is None
+
+
+def test_the_driver_sorts_the_errors_of_a_bulk() -> None:
+    def error(*codes: int, unconfirmed: Any = ()) -> BulkWriteError:
+        refused = [{"index": n, "code": code, "errmsg": "no"} for n, code in enumerate(codes)]
+        counts = {"nInserted": 1, "nMatched": 2, "nRemoved": 4}
+        return BulkWriteError({"writeErrors": refused, "writeConcernErrors": list(unconfirmed), **counts})
+
+    known: Any = interruption(error(11000, 14, 121))
+    assert isinstance(known, PartlyRefused)
+    assert known.total == 7
+    assert [type(one) for one in known.refusals.values()] == [Duplicate, Refused, pymongo.errors.WriteError]
+    assert isinstance(interruption(error(unconfirmed=[{"code": 64}])), ReplyLost)
+    assert isinstance(interruption(error(14, unconfirmed=[{"code": 64}])), ReplyLost)
+    assert isinstance(interruption(error(11602)), ReplyLost)
+
+
+def test_an_incomplete_batch_travels() -> None:
+    error = mongoq.BatchIncomplete("orders", [IDS[0]], {IDS[1]: mongoq.ReservationLost(IDS[1], "orders")})
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.queue, again.done) == (str(error), "orders", [IDS[0]])
+    assert str(again.failed[IDS[1]]) == str(error.failed[IDS[1]])
+    many = mongoq.BatchIncomplete("orders", [], {ObjectId(): ValueError("x") for _ in range(50)})
+    assert str(many).count(",") < 14
+    assert "BatchIncomplete" in (mongoq.errors.__doc__ or "")
+
+
+# --- push_many -----------------------------------------------------------------------------
+
+
+def pushed(n: int, **options: Any) -> Callable[[], Any]:
+    return lambda: push_many.push_many(context(), range(n), **{**PUSH, "ids": None, **options})
+
+
+def test_many_are_pushed_by_one_insert() -> None:
+    (command,), ids = play(pushed(3)(), [None])
+    assert (command.method, command.arguments["ordered"]) == ("insert_many", False)
+    assert [document["_id"] for document in command.arguments["documents"]] == ids == sorted(ids)
+    assert {document["when"] for document in command.arguments["documents"]} == {NOW}
+
+
+def test_pushes_are_cut_by_number_and_by_bytes() -> None:
+    sent, ids = play(pushed(25_000)(), [None] * 3)
+    assert [len(command.arguments["documents"]) for command in sent] == [10_000, 10_000, 5_000]
+    assert len(ids) == 25_000
+    flow = push_many.push_many(context(), [{"blob": b"x" * 6_000_000}] * 5, **PUSH, ids=None)
+    sent, _ = play(flow, [None] * 3)
+    assert [len(command.arguments["documents"]) for command in sent] == [2, 2, 1]
+
+
+def test_a_push_whose_reply_was_lost_is_there_when_all_of_it_is() -> None:
+    sent, ids = play(pushed(3)(), [LOST, updated(3)])
+    assert len(ids) == 3
+    assert sent[1].method == "update_many"
+    assert sent[1].arguments["filter"] == {"_id": {"$in": ids}}
+    assert list(sent[1].arguments["update"]) == ["$unset"]
+
+
+def test_a_push_whose_reply_was_lost_tells_what_is_there() -> None:
+    sent, outcome = play(pushed(3)(), [LOST, updated(1), found()])
+    ids = [document["_id"] for document in sent[0].arguments["documents"]]
+    assert (outcome.done, list(outcome.failed)) == ([], ids)
+    assert outcome.__cause__ is LOST.cause
+    for replies in ([LOST, LOST, LOST], [LOST, DOWN]):
+        _, outcome = play(pushed(3)(), replies)
+        assert len(outcome.failed) == 3
+        assert set(outcome.failed.values()) == {LOST.cause}
+
+
+def test_a_push_with_ids_is_sent_again() -> None:
+    refused = PartlyRefused(ValueError(), dict.fromkeys(range(4), Duplicate(ValueError())), 0)
+    sent, ids = play(pushed(4, ids=IDS)(), [LOST, refused])
+    assert ids == IDS
+    assert sent[0] is sent[1]
+
+
+def test_a_duplicate_of_an_id_of_our_own_is_an_error() -> None:
+    refused = PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 2)
+    _, outcome = play(pushed(3)(), [refused])
+    assert isinstance(outcome, mongoq.BatchIncomplete)
+    assert (len(outcome.done), len(outcome.failed)) == (2, 1)
+
+
+def test_a_push_that_fails_between_two_commands_tells_both_parts() -> None:
+    sent, outcome = play(pushed(25_000)(), [None, DOWN])
+    assert len(sent) == 2
+    assert (len(outcome.done), len(outcome.failed)) == (10_000, 15_000)
+    _, outcome = play(pushed(25_000)(), [DOWN])
+    assert outcome is DOWN
+
+
+# --- reserve_many --------------------------------------------------------------------------
+
+RESERVE: dict[str, Any] = {"lease": None, "wait": None, "on_invalid": "bury"}
+FIRST = [{"_id": IDS[n], "priority": 0, "when": NOW - timedelta(seconds=n)} for n in range(3)]
+
+
+def reserve(n: int = 3, queue: Any = None, **options: Any) -> Any:
+    return reserve_many.reserve_many(queue or context(), n, **{**RESERVE, **options})
+
+
+def held(command: Command[Any], place: int, **fields: Any) -> dict[str, Any]:
+    """An item as it is read back, under the marks that the claim has set."""
+    return {**stored(place), "payload": place, "attempts": 1, **command.arguments["update"]["$set"], **fields}
+
+
+def claim(flow: Any, *script: Any) -> tuple[list[Command[Any]], Any]:
+    """Play a claim; functions in the script make a reply of the ``update_many`` that was sent."""
+    sent: list[Command[Any]] = []
+    try:
+        request = next(flow)
+        for reply in script:
+            sent.append(request)
+            if callable(reply):
+                update = next(command for command in sent if command.method == "update_many")
+                reply = reply(update)  # noqa: PLW2901
+            if isinstance(reply, Exception):
+                request = flow.throw(reply)
+            else:
+                request = flow.send(reply if request.parse is None else request.parse(reply))
+    except StopIteration as stop:
+        return sent, stop.value
+    except Exception as error:
+        return sent, error
+    raise AssertionError(f"no reply was scripted for {request}")
+
+
+def read_back(*places: int) -> Callable[[Command[Any]], Any]:
+    return lambda update: found(*(held(update, place) for place in places))
+
+
+def test_a_batch_is_found_claimed_and_read_back() -> None:
+    sent, got = claim(reserve(), found(*FIRST), updated(3), read_back(2, 0, 1))
+    assert [item.id for item in got] == IDS[:3]
+    assert [item.due for item in got] == [document["when"] for document in FIRST]
+    find, update, _ = sent
+    assert find.arguments["command"]["projection"] == {"priority": 1, "when": 1}
+    assert update.arguments["filter"] == {
+        "_id": {"$in": IDS[:3]},
+        "q": "orders",
+        "when": {"$lte": NOW},
+        "attempts": {"$lt": 11},
+    }
+    marks = update.arguments["update"]["$set"]
+    assert marks["batch"] == marks["token"]
+
+
+def test_a_lost_reply_of_a_batch_is_sent_again() -> None:
+    sent, got = claim(reserve(), found(*FIRST), LOST, updated(0), read_back(0, 1, 2))
+    assert sent[1] is sent[2]
+    assert len(got) == 3
+
+
+def test_what_others_took_in_between_is_left_to_them() -> None:
+    _, got = claim(reserve(), found(*FIRST), updated(2), read_back(0, 2), found())
+    assert [item.id for item in got] == [IDS[0], IDS[2]]
+    script = [found(*FIRST), updated(0), found(), found(), found()]
+    sent, got = claim(reserve(), *script)
+    assert got == []
+    assert len(sent) == 5
+
+
+def test_the_undo_of_a_batch_gives_all_back_to_their_places() -> None:
+    sent, _ = claim(reserve(), found(*FIRST), updated(3), read_back(0, 1, 2))
+    undo = sent[1].undo(None)  # type: ignore[misc]
+    assert undo is not None
+    token = sent[1].arguments["update"]["$set"]["token"]
+    assert [
+        (arguments["filter"], arguments["update"]["$set"]["when"]) for _, arguments in undo.arguments["requests"]
+    ] == [({"_id": document["_id"], "token": token}, document["when"]) for document in FIRST]
+    assert all(arguments["update"]["$inc"] == {"attempts": -1} for _, arguments in undo.arguments["requests"])
+
+
+def test_a_claim_by_id_within_a_batch_undoes_the_whole_batch() -> None:
+    spent = stored(2, when=NOW, attempts=11)
+    sent, got = claim(reserve(), found(*FIRST), updated(2), read_back(0, 1), found(spent), spent, updated(1))
+    assert [item.id for item in got] == IDS[:2]
+    by_id, burial = sent[-2:]
+    assert by_id.method == "find_one_and_update"
+    assert len(by_id.undo(None).arguments["requests"]) == 3  # type: ignore[misc,union-attr]
+    assert burial.arguments["update"]["$set"]["origin"]["attempts"] == 11
+
+
+def test_suspects_go_behind_in_one_update_when_others_were_claimed() -> None:
+    suspects = [stored(n, when=NOW, attempts=11, batch=OTHER, token=OTHER) for n in (1, 2)]
+    sent, got = claim(reserve(), found(*FIRST), updated(1), read_back(0), found(*suspects), updated(2))
+    assert [item.id for item in got] == [IDS[0]]
+    assert sent[-1].arguments["filter"]["_id"] == {"$in": IDS[1:3]}
+    assert sent[-1].arguments["update"] == {"$set": {"when": NOW}}
+
+
+def test_an_update_that_fits_one_of_them_not_falls_back_to_each_alone() -> None:
+    refused = Refused(ValueError("too large"))
+    before = [stored(n, when=NOW, attempts=0, payload=n) for n in range(3)]
+    sent, got = claim(reserve(), found(*FIRST), refused, updated(1), found(), found(*before), *before)
+    assert [item.id for item in got] == IDS[:3]
+    assert [command.method for command in sent[1:3]] == ["update_many", "bulk_write"]
