@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from pymongo.errors import (
 )
 
 from mongoq.aio import AsyncBroker
+from mongoq.drive.background import PATIENCE
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.sync import Broker
@@ -55,11 +57,11 @@ def connect(
     seconds = duration(timeout, "timeout", zero=False).total_seconds()
     client: MongoClient[Any] = _client(MongoClient, uri)
     try:
-        broker = Broker(_collection(client, database, collection), on_close=client.close)
+        broker = Broker(_collection(client, database, collection), on_close=partial(_close, client))
         with pymongo.timeout(seconds):
             broker.ping()
     except BaseException as error:
-        client.close()
+        _close(client)
         _explain(error, client)
         raise
     return broker
@@ -109,14 +111,27 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         seconds = duration(self._timeout, "timeout", zero=False).total_seconds()
         client: AsyncMongoClient[Any] = _client(AsyncMongoClient, self._uri)
         try:
-            broker = AsyncBroker(_collection(client, self._database, self._collection), on_close=client.close)
+            broker = AsyncBroker(
+                _collection(client, self._database, self._collection), on_close=partial(_close_async, client)
+            )
             with pymongo.timeout(seconds):
                 await broker.ping()
         except BaseException as error:
-            await client.close()
+            await _close_async(client)
             _explain(error, client)
             raise
         return broker
+
+
+def _close(client: MongoClient[Any]) -> None:
+    """Close a client; it tells the server which sessions end, and does not wait long for one that has gone."""
+    with pymongo.timeout(PATIENCE):
+        client.close()
+
+
+async def _close_async(client: AsyncMongoClient[Any]) -> None:
+    with pymongo.timeout(PATIENCE):
+        await client.close()
 
 
 def _client(kind: Callable[..., Any], uri: Any) -> Any:

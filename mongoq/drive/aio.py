@@ -8,6 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+import pymongo
+
+from mongoq.drive import background
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -45,7 +48,7 @@ class AioDriver:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        if self._background is not None and not self._closed:
+        if self._background is not None:
             self._background.attend()
         taken: Taken = []
         try:
@@ -61,14 +64,14 @@ class AioDriver:
             return stop.value  # type: ignore[no-any-return]
         except BaseException as error:
             if taken and not hands_over(error):
-                undoing = self._own(self._undo(*taken[-1]))
-                if isinstance(error, Exception):
-                    await asyncio.shield(undoing)
+                await self._give_back(*taken[-1], wait=isinstance(error, Exception))
             if isinstance(error, Interruption):
                 raise error.cause from None
             raise
         finally:
             flow.close()
+            if self._background is not None:
+                self._background.noticed()
 
     @property
     def sessions(self) -> Sessions:
@@ -174,6 +177,12 @@ class AioDriver:
         cursor = await reply if inspect.isawaitable(reply) else reply
         return await cursor.to_list(None)
 
+    async def _give_back(self, command: Command[Any], reply: Any, *, wait: bool) -> None:
+        """Undo a command of a flow that failed; a caller that was cancelled does not wait for it."""
+        undoing = self._own(self._undo(command, reply))
+        if wait:
+            await asyncio.shield(undoing)
+
     async def _undo(self, command: Command[Any], reply: Any) -> None:
         """Give back what a command took for a caller that has gone."""
         try:
@@ -208,7 +217,8 @@ class AioBackground(Background):
     async def write(self) -> None:
         """Write what was counted; what cannot be written stays for the next time."""
         try:
-            await self._run(self.flush())
+            with pymongo.timeout(background.PATIENCE):
+                await self._run(self.flush())
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
         finally:

@@ -17,6 +17,8 @@ logger = logging.getLogger("mongoq.drive")
 
 INTERVAL = 5.0
 """Seconds after which counters are written."""
+PATIENCE = 2.0
+"""Seconds that writing them may take: a broker closes in good time though its server has gone."""
 
 
 class Background(ABC):
@@ -38,11 +40,15 @@ class Background(ABC):
                 self._armed = False
                 logger.debug("counters will be written later: %r", error)
 
+    def noticed(self) -> None:
+        """See to what an operation counted; called after each, since it may outlast what ``attend`` had armed."""
+        if self._counters:
+            self.attend()
+
     def written(self) -> None:
         """Go on waiting when something was counted meanwhile."""
         self._armed = False
-        if self._counters:
-            self.attend()
+        self.noticed()
 
     @abstractmethod
     def _arm(self, seconds: float) -> None:

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import pymongo
+
+from mongoq.drive import background
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
@@ -43,7 +46,7 @@ class ThreadDriver:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        if self._background is not None and not self._closed:
+        if self._background is not None:
             self._background.attend()
         taken: Taken = []
         try:
@@ -65,6 +68,8 @@ class ThreadDriver:
             raise
         finally:
             flow.close()
+            if self._background is not None:
+                self._background.noticed()
 
     @property
     def sessions(self) -> Sessions:
@@ -138,7 +143,8 @@ class ThreadBackground(Background):
     def write(self) -> None:
         """Write what was counted; what cannot be written stays for the next time."""
         try:
-            self._run(self.flush())
+            with pymongo.timeout(background.PATIENCE):
+                self._run(self.flush())
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
         finally:

@@ -71,6 +71,10 @@ class QueueSettings:
         """How many runs an item gets in all, or ``None`` for no limit."""
         return None if self.max_retries is None else self.max_retries + 1
 
+    def is_spent(self, attempts: int) -> bool:
+        """Say whether so many runs are all that an item gets."""
+        return self.max_retries is not None and attempts > self.max_retries
+
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:

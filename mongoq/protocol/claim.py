@@ -34,6 +34,7 @@ __all__ = [
     "refuse_or_bury",
     "reserve",
     "reserve_now",
+    "runs_of",
     "waiting",
 ]
 
@@ -88,14 +89,14 @@ def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: O
     yield from prepared(context)
     while not context.state.paused:
         try:
-            claimed, suspect = yield from _claim(context, lease or context.settings.lease)
+            claimed, spent = yield from _claim(context, lease or context.settings.lease)
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
             continue
         if claimed is None:
             return None
-        if _is_exhausted(context, claimed) and not suspect:
+        if spent:
             yield from bury_exhausted(context, claimed)
             continue
         try:
@@ -109,7 +110,7 @@ def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: O
 
 
 def _claim(context: QueueContext[M], lease: timedelta) -> Flow[tuple[Item[Any] | None, bool]]:
-    """Send the claim, and say whether a neighbour may have killed the last holder.
+    """Send the claim, and say whether the item had all its runs and is to be buried.
 
     The reply is the envelope as it was before, which alone tells when it became eligible.
     """
@@ -131,14 +132,17 @@ def _claim(context: QueueContext[M], lease: timedelta) -> Flow[tuple[Item[Any] |
         after = yield from insisted(_held_under(context, mine, now))
         if after is None:
             raise
-        return context.raw_item(after, now, due=now), "batch" in after
+        spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
+        return context.raw_item(after, now, due=now), spent
     except Unreadable:
         yield from foreign.bury_unreadable(context, mine)
         return (yield from _claim(context, lease))
     if before is None:
         return None, False
-    after = {**before, **mine, "attempts": attempts_of(before) + 1}
-    return context.raw_item(after, now, due=before["when"]), is_suspect(before)
+    attempts = attempts_of(before)
+    after = {**before, **mine, "attempts": attempts + 1}
+    spent = context.settings.is_spent(attempts) and not is_suspect(before)
+    return context.raw_item(after, now, due=before["when"]), spent
 
 
 def is_suspect(before: Document) -> bool:
@@ -170,16 +174,16 @@ def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: dateti
     )
 
 
-def _is_exhausted(context: QueueContext[Any], item: Item[Any]) -> bool:
-    most = context.settings.most_attempts
-    return most is not None and item.attempts > most
-
-
 def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Bury an item that had all its runs, not counting the claim that found it, nor one that died in burying it."""
+    yield from _bury_claimed(context, item, move.EXHAUSTED_REASON, None, runs_of(context))
+
+
+def runs_of(context: QueueContext[Any]) -> int:
+    """Return how many runs an item had that is buried for having had them all."""
     most = context.settings.most_attempts
     assert most is not None
-    yield from _bury_claimed(context, item, move.EXHAUSTED_REASON, None, most)
+    return most
 
 
 def _bury_claimed(

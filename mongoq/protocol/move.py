@@ -10,7 +10,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, Duration, queue_name, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.codec import Codec
-from mongoq.model.envelope import REASON_BYTES, error_document, new_envelope, origin_document
+from mongoq.model.envelope import REASON_BYTES, error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
 from mongoq.protocol.context import QueueContext
@@ -27,7 +27,6 @@ __all__ = [
     "burial_update",
     "bury",
     "dead_context",
-    "dead_envelope",
     "dead_queue",
     "destination",
     "hand_over",
@@ -204,19 +203,3 @@ def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
     name = dead_queue(context)
     options = queue_options(name) if name.endswith(DEAD_SUFFIX) else queue_options(name, dead=None)
     return QueueContext(context.broker, options, context.broker.untyped)
-
-
-def dead_envelope(
-    context: QueueContext[Any], item: Item[Any], *, reason: str, error: Exception, now: datetime
-) -> dict[str, Any]:
-    """Return the envelope that puts an item into the dead queue which no longer has one."""
-    envelope = new_envelope(
-        dead_queue(context),
-        item.payload,
-        id=item.id,
-        when=now,
-        priority=item.priority,
-        headers=item.headers,
-        once=item.once,
-    )
-    return envelope | _grave(item, reason, error, item.attempts, now)

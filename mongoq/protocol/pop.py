@@ -12,7 +12,16 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
-from mongoq.protocol.claim import ORDER, OnInvalid, bury_or_raise, check_on_invalid, eligible, reason_of
+from mongoq.protocol.claim import (
+    ORDER,
+    OnInvalid,
+    bury_or_raise,
+    check_on_invalid,
+    eligible,
+    is_suspect,
+    reason_of,
+    runs_of,
+)
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, insisted
 from mongoq.protocol.settings import prepared
@@ -20,6 +29,8 @@ from mongoq.protocol.settings import prepared
 __all__ = ["pop"]
 
 M = TypeVar("M")
+_Popped = tuple[Document, Item[Any]]
+"""An envelope as it was before, and the item made of it."""
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
@@ -37,18 +48,22 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             continue
         if popped is None:
             return None
+        before, item = popped
+        if context.settings.is_spent(attempts_of(before)) and not is_suspect(before):
+            yield from _bury_popped(context, popped, move.EXHAUSTED_REASON, None, runs_of(context))
+            continue
         try:
-            decoded = context.decoded(popped)
+            decoded = context.decoded(item)
         except PayloadInvalid as error:
-            burial = partial(_bury_popped, context, popped, error)
-            yield from bury_or_raise(context, popped, error, on_invalid, burial)
+            burial = partial(_bury_popped, context, popped, reason_of(error), error, item.attempts)
+            yield from bury_or_raise(context, item, error, on_invalid, burial)
         else:
             context.count("get")
             return decoded
     return None
 
 
-def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] | None]:
+def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[_Popped | None]:
     """Delete the head of the queue.
 
     An item whose id is remembered leaves a stub, in a second command: a crash between the two forgets the id.
@@ -65,7 +80,7 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] |
         return None
     if expires := expiry(now, None, document.get("once")):
         yield from _remember(document, now, expires, token)
-    return _popped_item(context, document, now)
+    return document, _popped_item(context, document, now)
 
 
 def _put_back(document: Document, token: ObjectId) -> Command[Any]:
@@ -84,7 +99,7 @@ def _remember(document: Document, now: datetime, expires: datetime, token: Objec
         pass  # pushed again within this moment
 
 
-def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] | None]:
+def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | None]:
     """Turn the head of the queue into history.
 
     An id remembered for longer than the history costs a second command; a crash before it forgets the id when
@@ -120,7 +135,7 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[Item[Any] | 
     if before is None:
         return None
     yield from _keep_as_long_as_its_id(before, token, now, history)
-    return _popped_item(context, before, now)
+    return before, _popped_item(context, before, now)
 
 
 def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
@@ -156,12 +171,17 @@ def _popped_item(context: QueueContext[Any], before: Document, now: datetime) ->
     return context.raw_item(popped, now, due=before["when"])
 
 
-def _bury_popped(context: QueueContext[Any], item: Item[Any], error: PayloadInvalid) -> Flow[None]:
+def _bury_popped(
+    context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid | None, attempts: int
+) -> Flow[None]:
     """Put a popped item into the dead queue; whatever stands under its id (history, a stub) gives way.
 
     A crash before this command loses the item from a queue without history, as any crash after a pop does.
     """
-    now = context.broker.clock.now()
-    dead = move.dead_envelope(context, item, reason=reason_of(error), error=error, now=now)
+    before, item = popped
+    now, queue = context.broker.clock.now(), move.dead_queue(context)
+    burial = move.burial_update(queue, item, reason=reason, error=error, attempts=attempts, now=now)
+    kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
+    dead = {**kept, **burial["$set"]}
     yield from Command("replace_one", {"filter": {"_id": item.id}, "replacement": dead, "upsert": True})
     context.count("dead")

@@ -122,3 +122,29 @@ async def test_a_failed_push_pushes_nothing(shell: Shell) -> None:
     with pytest.raises(mongoq.PayloadInvalid):
         await queue.push({"bad": object()})
     assert shell.raw.count_documents({"q": "orders"}) == 0
+
+
+@pytest.mark.parametrize("history", [None, 60])
+async def test_pop_buries_what_had_all_its_runs_and_takes_the_next(shell: Shell, history: float | None) -> None:
+    queue = shell.queue(max_retries=1, history=history)
+    spent = await queue.push("spent", key="k", headers={"h": 1})
+    await queue.rollback(await queue.reserve(), error="failed")
+    await queue.reserve(lease=1)
+    await queue.push("fresh")
+    shell.clock.advance(2)
+    assert (await queue.pop()).payload == "fresh"
+    assert await queue.pop() is None
+    dead = await queue.dead.get(spent)
+    assert (dead.state, dead.attempts, dead.payload, dead.headers, dead.key) == ("ready", 0, "spent", {"h": 1}, None)
+    assert (dead.origin.reason, dead.origin.attempts, dead.origin.key) == ("retries exhausted", 2, "k")
+    assert dead.error.message == "failed"
+    assert await queue.size("processed") == (0 if history is None else 1)
+
+
+async def test_pop_hands_out_what_a_neighbour_may_have_killed(shell: Shell) -> None:
+    queue = shell.queue(max_retries=0)
+    for n in range(2):
+        await queue.push(n)
+    assert len(await queue.reserve_many(2, lease=1)) == 2
+    shell.clock.advance(2)
+    assert [(await queue.pop()).payload for _ in range(2)] == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -113,13 +114,28 @@ async def test_counters_are_written_by_and_by(shell: Shell, monkeypatch: pytest.
     monkeypatch.setattr(background, "INTERVAL", 0.05)
     for n in range(2):
         await shell.queue().push(n)
-        for _ in range(400):
-            await asyncio.sleep(0.01)
-            found = shell.raw.find_one({"_id": "stats:orders"})
-            if found == {"_id": "stats:orders", "put": n + 1}:
-                break
-        else:
-            pytest.fail(f"not written in 4 s: {found}")
+        await _written(shell, "put", n + 1)
+
+
+async def _written(shell: Shell, event: str, number: int) -> None:
+    for _ in range(400):
+        await asyncio.sleep(0.01)
+        found = shell.raw.find_one({"_id": "stats:orders"})
+        if found is not None and found.get(event) == number:
+            break
+    else:
+        pytest.fail(f"not written in 4 s: {found}")
+
+
+async def test_what_a_long_operation_counts_at_its_end_is_written(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "INTERVAL", 0.05)
+    await shell.queue().size()
+    envelope = {"q": "orders", "payload": 1, "when": shell.clock.now(), "priority": 0, "attempts": 0, "reserved": False}
+    threading.Timer(0.3, shell.raw.insert_one, [envelope]).start()  # there was nothing to write until then
+    assert (await shell.queue().reserve(wait=20)).payload == 1
+    await _written(shell, "reserve", 1)
 
 
 async def test_a_queue_may_have_any_name(shell: Shell) -> None:

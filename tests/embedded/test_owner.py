@@ -172,8 +172,8 @@ def test_an_owner_killed_in_the_middle_of_a_start_leaves_nothing(owner, eventual
 def test_ctrl_c_reaches_the_owner_and_not_the_server(owner, nothing_left):
     process = owner("""
         with EmbeddedServer() as server:
-            tell(server)
             try:
+                tell(server)
                 sys.stdin.read()
             except KeyboardInterrupt:
                 pymongo.MongoClient(server.uri).test.items.insert_one({})

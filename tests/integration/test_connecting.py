@@ -245,3 +245,19 @@ async def test_a_collection_of_the_other_kind_is_refused_with_a_hint(uri: str, r
     with pytest.raises(TypeError, match=r"use mongoq\.AsyncBroker"):
         mongoq.Broker(client["a"]["b"])  # type: ignore[arg-type]
     await client.close()
+
+
+@pytest.mark.timeout(25)  # PyMongo looks for a server for 30 s
+def test_a_broker_closes_soon_when_its_server_has_gone() -> None:
+    with EmbeddedServer() as server:
+        broker = mongoq.connect(server.uri)
+        broker.queue("orders").push(1)
+    broker.close()
+
+
+@pytest.mark.timeout(25)
+async def test_an_async_broker_closes_soon_when_its_server_has_gone() -> None:
+    with EmbeddedServer() as server:
+        broker = await mongoq.connect_async(server.uri)
+        await broker.queue("orders").push(1)
+    await broker.close()
