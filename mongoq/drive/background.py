@@ -42,7 +42,7 @@ class Background(ABC):
 
     def noticed(self) -> None:
         """See to what an operation counted; called after each, since it may outlast what ``attend`` had armed."""
-        if self._counters:
+        if not self._armed and self._counters:
             self.attend()
 
     def written(self) -> None:

@@ -17,6 +17,7 @@ from mongoq.protocol.request import Command, Duplicate, Flow
 __all__ = ["OnDuplicate", "check_key", "check_on_duplicate", "live", "push_keyed", "raise_duplicate"]
 
 OnDuplicate = Literal["keep", "replace", "raise"]
+WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 KEY_BYTES = 1024
 RACES = 5
 """How often somebody else may be faster before a push gives up."""
@@ -35,8 +36,8 @@ def check_key(key: Any) -> str:
 
 def check_on_duplicate(value: Any, key: str | None) -> None:
     """Refuse what is no way to meet a duplicate, and one that is given without a key."""
-    if value not in get_args(OnDuplicate):
-        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
+    if value not in WAYS:
+        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(WAYS)}, not {value!r}")
     if key is None and value != "keep":
         raise ArgumentInvalid("on_duplicate", "says what to do with an item of the same key; give key= as well")
 
