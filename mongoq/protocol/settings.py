@@ -46,7 +46,7 @@ def _adopted(context: QueueContext[Any]) -> Flow[None]:
     What is stored wins: a process that knows nothing of a queue's history must not delete it.
     """
     document = yield from _read(context)
-    missing = context.options.given.keys() - context.state.stored.keys()
+    missing = sorted(context.options.given.keys() - context.state.stored.keys())
     if missing and not context.saved:
         yield from _add(
             context, {option: context.options.given[option] for option in missing}, together=document is None

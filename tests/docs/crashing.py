@@ -1,0 +1,216 @@
+"""Processes that die between two commands, and what others find then.
+
+A process that dies is one that sends no more. So each operation runs with a driver that stops for ever after so many
+commands, and another broker looks at what is left.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bson import ObjectId
+
+import mongoq
+from mongoq.model.item import state_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "envelope.md"
+LEASE, DAY = 30, 24 * 3600
+EPOCH = "65e06e6e"
+
+
+def number_of(id: ObjectId) -> int:
+    return int(str(id)[len(EPOCH) :], 16)
+
+
+def id_of(number: int) -> ObjectId:
+    return ObjectId(f"{EPOCH}{number:016x}")
+
+
+ID = id_of(1)
+Operation = Callable[[], Any]
+Prepare = Callable[["Process"], Operation]
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """Sends the commands of one thread until its time has come, and then none, an undo neither."""
+
+    def __init__(self, send: Callable[[Any], Any]) -> None:
+        self._send = send
+        self._left = math.inf
+        self._thread: threading.Thread | None = None
+
+    def lives_for(self, commands: float, thread: threading.Thread) -> None:
+        self._left, self._thread = commands, thread
+
+    def __call__(self, command: Any) -> Any:
+        if threading.current_thread() is not self._thread:
+            return self._send(command)
+        if self._left < 0:
+            raise Died
+        sent = _commands_of(command)
+        left, self._left = int(min(self._left, len(sent))), self._left - len(sent)
+        if self._left >= 0:
+            return self._send(command)
+        for part in sent[:left]:
+            self._send(part)
+        raise Died
+
+
+def _commands_of(command: Any) -> list[Any]:
+    """Return what the driver sends: of a session only the end of its transaction, and a bulk's updates first."""
+    if command.target == "sessions":
+        return [command] if command.method == "commit" else []
+    if command.method != "bulk_write":
+        return [command]
+    requests = command.arguments["requests"]
+    parts = ([request for request in requests if request[0].startswith(kind)] for kind in ("Update", "Delete"))
+    return [replace(command, arguments={**command.arguments, "requests": part}) for part in parts if part]
+
+
+@dataclass
+class Process:
+    """A broker on a clock of its own that can die, and what it leaves to others."""
+
+    broker: mongoq.Broker
+    raw: Any
+    clock: mongoq.VirtualClock
+    mortal: Mortal = field(init=False)
+    transactions: list[mongoq.Transaction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.becomes_mortal()
+
+    def queue(self, name: str = "orders", **options: Any) -> mongoq.Queue[Any]:
+        return self.broker.queue(name, **options)
+
+    def dies_after(self, commands: int, operation: Operation) -> bool:
+        """Run an operation in a thread of its own, and say whether the process died within it."""
+        died = []
+
+        def work() -> None:
+            try:
+                operation()
+            except Died:
+                died.append(True)
+
+        for state in self.broker._context.states.values():
+            state.read_at = math.inf  # known for as long as this machine takes
+        thread = threading.Thread(target=work)
+        self.mortal.lives_for(commands, thread)
+        thread.start()
+        thread.join()
+        return bool(died)
+
+    def becomes_mortal(self) -> None:
+        driver: Any = self.broker._driver
+        self.mortal = driver._send = Mortal(driver._send)
+
+    def another(self) -> mongoq.Broker:
+        """Return the broker of a process that lives."""
+        return mongoq.Broker(self.raw, clock=self.clock)
+
+    def document(self, id: ObjectId = ID) -> Mapping[str, Any]:
+        found = self.raw.find_one({"_id": id})
+        return {} if found is None else dict(found)
+
+    def found(self) -> str:
+        """Tell where the item is: its queue, its state and its attempts, or nothing."""
+        document = self.document()
+        return self.told(document) if document else "nothing"
+
+    def found_many(self) -> str:
+        """Tell where all items are, by their numbers in the order of claims; what is settled comes last."""
+        documents = sorted(self.raw.find({"q": {"$exists": True}}), key=_place)
+        groups = groupby(documents, lambda document: (_is_copy(document), self.told(document)))
+        return "; ".join(_names(list(group), copies=copies) + told for (copies, told), group in groups) or "nothing"
+
+    def told(self, document: Mapping[str, Any]) -> str:
+        if "payload" not in document:
+            return "a stub"
+        return f"{document['q']} {state_of(document, self.clock.now())} {document['attempts']}"
+
+
+def _place(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    settled = "processed" in document
+    return settled, document["processed"] if settled else document["when"], document["_id"]
+
+
+def _is_copy(document: Mapping[str, Any]) -> bool:
+    return "replayed" in document
+
+
+def _names(documents: list[Mapping[str, Any]], *, copies: bool) -> str:
+    """Return the numbers of some items, of copies those of their originals."""
+    numbers = [number_of(document["origin"]["id"] if copies else document["_id"]) for document in documents]
+    runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ends = [[number for _, number in run] for _, run in runs]
+    told = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
+    return f"{'copies of ' if copies else ''}{told} "
+
+
+@contextmanager
+def living(raw: Any) -> Iterator[Process]:
+    """Make a process in an empty collection."""
+    raw.delete_many({})
+    clock = mongoq.VirtualClock(datetime.now(UTC))
+    with mongoq.Broker(raw, clock=clock) as broker:
+        broker.ensure_indexes()
+        process = Process(broker, raw, clock)
+        try:
+            yield process
+        finally:
+            for transaction in process.transactions:  # the server does so after a minute
+                if transaction.session.in_transaction:
+                    transaction.session.abort_transaction()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        name: its first cell.
+        prepare: gets the items there, and returns the operation.
+        left: what is found when the process died before the first command, after it, after the second one …; the last
+            when it has sent them all, and lives.
+        look: tells what is found.
+    """
+
+    name: str
+    prepare: Prepare
+    left: list[str]
+    look: Callable[[Process], str] = Process.found
+
+
+def check(raw: Any, row: Row) -> None:
+    """Let a process die at each of its commands, and look; it must send no more of them than the row has."""
+    for commands, left in enumerate(row.left):
+        with living(raw) as process:
+            died = process.dies_after(commands, row.prepare(process))
+            assert row.look(process) == left, f"killed after {commands} commands"
+            assert died == (commands < len(row.left) - 1), f"killed after {commands} commands"
+
+
+def rows_of(table: str) -> list[str]:
+    """Return the first cells of a table of the page, given what it is about."""
+    section = PAGE.read_text().partition("## What survives a crash")[2].partition("\n## ")[0]
+    rows = section.partition(f"| operation on {table} |")[2].partition("\n\n")[0]
+    return re.findall(r"^\| ([^|]+) \| (?!-)", rows, re.MULTILINE)
+
+
+def named(row: Row) -> str:
+    """Return a name for a test."""
+    return row.name.replace("`", "")

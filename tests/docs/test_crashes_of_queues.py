@@ -1,0 +1,140 @@
+"""The third table of crashes in ``docs/envelope.md``, row by row: the collection, and the settings of a queue."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+import mongoq
+from tests.docs.crashing import DAY, ID, Operation, Prepare, Process, Row, check, living, named, rows_of
+
+INDEXES = {"_id_", *(f"mongoq1_{name}" for name in ("claim", "key", "history", "expires"))}
+
+
+def _first_write(process: Process) -> Operation:
+    process.raw.drop()
+    process.broker = process.another()
+    process.becomes_mortal()
+    return partial(process.queue().push, 1, id=ID)
+
+
+def _first_write_with_settings(process: Process) -> Operation:
+    process.queue().resume()  # so that there is a document, to which settings are added one by one
+    return partial(process.queue(lease=60, history=DAY).push, 1, id=ID)
+
+
+def _configure(**options: Any) -> Prepare:
+    def prepare(process: Process) -> Operation:
+        queue = process.queue(history=DAY)
+        queue.push(1, id=ID, once=0.001)
+        queue.pop()
+        return partial(queue.configure, history=2 * DAY, **options)
+
+    return prepare
+
+
+def _pause(process: Process) -> Operation:
+    queue = process.queue()
+    queue.resume()
+    return queue.pause
+
+
+def _resume(process: Process) -> Operation:
+    queue = process.queue()
+    queue.pause()
+    return queue.resume
+
+
+def _collection(process: Process) -> str:
+    indexes = set(process.raw.index_information()) if process.raw.database.list_collection_names() else set()
+    schema = process.raw.count_documents({"_id": "schema:mongoq"})
+    found = [*(["indexes"] if indexes == INDEXES else indexes), *["schema"] * schema]
+    return ", ".join([*found, process.found()])
+
+
+def _stored(process: Process) -> str:
+    document = process.raw.find_one({"_id": "queue:orders"})
+    return f"{len(document.get('settings', {}))} settings, {process.found()}"
+
+
+def _retention(process: Process) -> str:
+    queue, document = process.another().queue("orders"), process.document()
+    queue.is_paused()  # reads the settings
+    return f"{queue.settings.history}; kept for {document['expires'] - document['processed']}"
+
+
+def _paused(process: Process) -> str:
+    return "paused" if process.another().queue("orders").is_paused() else "not paused"
+
+
+LOOKED = ["nothing"] * 7
+"""The server, the collection and the schema are looked at twice."""
+ONE_DAY, CHANGED, TWO_DAYS = (
+    "1 day, 0:00:00; kept for 1 day, 0:00:00",
+    "2 days, 0:00:00; kept for 1 day, 0:00:00",
+    "2 days, 0:00:00; kept for 2 days, 0:00:00",
+)
+
+ROWS = [
+    Row(
+        "the first write",
+        _first_write,
+        [*LOOKED, "indexes, nothing", "indexes, schema, nothing", "indexes, schema, orders ready 0"],
+        look=_collection,
+    ),
+    Row(
+        "the first write through a handle with settings",
+        _first_write_with_settings,
+        [
+            *["0 settings, nothing"] * 2,
+            "1 settings, nothing",
+            *["2 settings, nothing"] * 2,
+            "2 settings, orders ready 0",
+        ],
+        look=_stored,
+    ),
+    Row("`configure`", _configure(), [ONE_DAY, CHANGED, CHANGED], look=_retention),
+    Row(
+        "`configure(existing=True)`", _configure(existing=True), [ONE_DAY, CHANGED, CHANGED, TWO_DAYS], look=_retention
+    ),
+    Row("`pause`", _pause, ["not paused", "paused"], look=_paused),
+    Row("`resume`", _resume, ["paused", "not paused"], look=_paused),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_what_a_crash_leaves_is_what_the_page_says(raw: Any, row: Row) -> None:
+    check(raw, row)
+
+
+def test_the_page_has_these_rows_and_no_others() -> None:
+    assert rows_of("a queue") == [row.name for row in ROWS]
+
+
+@pytest.mark.parametrize("commands", range(10))
+def test_a_first_write_that_was_killed_is_completed_by_the_next_process(raw: Any, commands: int) -> None:
+    with living(raw) as process:
+        process.dies_after(commands, _first_write(process))
+        mongoq.Broker(raw).queue("orders").push(2)
+    assert set(raw.index_information()) == INDEXES
+    assert raw.count_documents({"_id": "schema:mongoq"}) == 1
+
+
+@pytest.mark.parametrize("commands", range(5))
+def test_settings_that_were_half_stored_are_completed_by_the_next_process_that_was_told(
+    raw: Any, commands: int
+) -> None:
+    with living(raw) as process:
+        process.dies_after(commands, _first_write_with_settings(process))
+        process.another().queue("orders", lease=60, history=DAY).push(2)
+        assert set(raw.find_one({"_id": "queue:orders"})["settings"]) == {"lease", "history"}
+
+
+def test_a_retention_that_was_half_changed_is_completed_by_the_same_call(raw: Any) -> None:
+    with living(raw) as process:
+        configure = _configure(existing=True)(process)
+        assert process.dies_after(1, configure)
+        configure()
+        assert _retention(process) == TWO_DAYS
