@@ -196,13 +196,17 @@ def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[
     context = claim.context
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
-    suspects = [document["_id"] for document in found if _is_spent(context, document) and is_suspect(document)]
+    spent = [document for document in found if context.settings.is_spent(attempts_of(document))]
+    suspects = [document["_id"] for document in spent if is_suspect(document)]
+    together = len(found) - len(spent) > (1 if alone else 0)
     items = []
     for document in found:
-        if document["_id"] not in suspects and (item := (yield from _taken_or_buried(claim, document["_id"]))):
-            items.append(item)
+        if document["_id"] not in suspects:
+            marked = together and document not in spent
+            if item := (yield from _taken_or_buried(claim, document["_id"], together=marked)):
+                items.append(item)
     if suspects and alone and not items:
-        item = yield from _taken_or_buried(claim, suspects[0])
+        item = yield from _taken_or_buried(claim, suspects[0], together=False)
         return [item] if item else []
     if suspects:
         # still under its old token, which tells that it was one of a batch
@@ -211,18 +215,17 @@ def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[
     return items
 
 
-def _is_spent(context: QueueContext[Any], document: Document) -> bool:
-    most = context.settings.most_attempts
-    return most is not None and attempts_of(document) >= most
+def _taken_or_buried(claim: _Claim, id: Any, *, together: bool) -> Flow[Item[Any] | None]:
+    """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted.
 
-
-def _taken_or_buried(claim: _Claim, id: Any) -> Flow[Item[Any] | None]:
-    """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted."""
+    With ``together`` it may be handed out with others, and one of them may kill the holder.
+    """
+    mine = {**claim.mine, "batch": claim.token} if together else claim.mine
     command: Command[Any] = Command(
         "find_one_and_update",
         {
             "filter": {"_id": id, **eligible(claim.context.name, claim.now)},
-            "update": {"$set": claim.mine, "$inc": {"attempts": 1}},
+            "update": {"$set": mine, "$inc": {"attempts": 1}},
         },
         undo=lambda _: claim.give_back(claim.ids),
     )
@@ -234,8 +237,8 @@ def _taken_or_buried(claim: _Claim, id: Any) -> Flow[Item[Any] | None]:
         return None
     if before is None:
         return None
-    item = claim.item({**before, **claim.mine, "attempts": attempts_of(before) + 1})
-    if not _is_spent(claim.context, before) or is_suspect(before):
+    item = claim.item({**before, **mine, "attempts": attempts_of(before) + 1})
+    if not claim.context.settings.is_spent(attempts_of(before)) or is_suspect(before):
         return item
     yield from bury_exhausted(claim.context, item)
     return None

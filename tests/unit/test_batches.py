@@ -454,3 +454,24 @@ def test_an_update_that_fits_one_of_them_not_falls_back_to_each_alone() -> None:
     sent, got = claim(reserve(), found(*FIRST), refused, updated(1), found(), found(*before), *before)
     assert [item.id for item in got] == IDS[:3]
     assert [command.method for command in sent[1:3]] == ["update_many", "bulk_write"]
+    assert [command.arguments["update"]["$set"]["batch"] for command in sent[-3:]] == [got[0].token] * 3
+
+
+@pytest.mark.parametrize(
+    ("first", "attempts", "marked"),
+    [([0], [0], [True]), ([], [0, 0], [True, True]), ([], [0], [False]), ([], [0, 11], [False, False])],
+)
+def test_what_is_claimed_by_its_id_is_one_of_a_batch_when_others_are_handed_out(
+    first: list[int], attempts: list[int], marked: list[bool]
+) -> None:
+    """What is buried is never one: killed in between, it would get one more run."""
+    left = [stored(n, when=NOW, attempts=runs) for n, runs in enumerate(attempts, len(first))]
+    replies = [
+        reply
+        for document, runs in zip(left, attempts, strict=True)
+        for reply in ([document] if not runs else [document, updated(1)])
+    ]
+    sent, got = claim(reserve(), found(*FIRST), updated(len(first)), read_back(*first), found(*left), *replies)
+    assert len(got) == len(first) + attempts.count(0)
+    claims = [command for command in sent if command.method == "find_one_and_update"]
+    assert ["batch" in command.arguments["update"]["$set"] for command in claims] == marked
