@@ -7,7 +7,7 @@ them through the driver untouched.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -29,6 +29,7 @@ SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 """Bytes of an item as it is pushed. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
 HEADERS_LIMIT = 16 * 1024
 NESTING_LIMIT = 100
+TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
 FRAME_BYTES = 7
 """What BSON adds to a name and a document to make a document of both."""
 
@@ -62,11 +63,11 @@ class _Refusal(Exception):
 
 
 class Encoding:
-    """How values become BSON under a collection's codec options."""
+    """How values become BSON under a collection's codec options, and those under which documents stay BSON."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._raw = options.with_options(document_class=RawBSONDocument)
+        self.undecoded = options.with_options(document_class=RawBSONDocument)
 
     def encode(self, name: str, value: Any, *, limit: int) -> Any:
         """Check, encode and measure a value, and return it in the form that travels as those very bytes.
@@ -75,22 +76,29 @@ class Encoding:
             PayloadInvalid: BSON cannot hold it, or would give it back as something else; names where.
             PayloadTooLarge: more than ``limit`` bytes.
         """
+        raw = self.wrapped(name, value, limit=limit)
+        if type(value) is dict or isinstance(value, Mapping):
+            return self.of_bytes(raw[len(name) + FRAME_BYTES - 1 : -1])
+        return self.of_bytes(raw)[name]
+
+    def wrapped(self, name: str, value: Any, *, limit: int) -> bytes:
+        """Do the same, and return ``{name: value}`` as BSON."""
         check(value, name)
         try:
-            encoded, size = self._encoded(name, value)
+            raw = bson.encode({name: value}, codec_options=self.options)
         except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
             raise _culprit(name, value, self.options, error) from error
-        if size > limit:
-            raise PayloadTooLarge(name, size, limit)
-        return encoded
+        if len(raw) > limit:
+            raise PayloadTooLarge(name, len(raw), limit)
+        return raw
 
-    def _encoded(self, name: str, value: Any) -> tuple[Any, int]:
-        """Return the value as it travels, and the bytes of ``{name: value}``."""
-        if isinstance(value, Mapping):
-            raw = bson.encode(value, codec_options=self.options)
-            return RawBSONDocument(raw, self._raw), len(raw) + len(name) + FRAME_BYTES
-        raw = bson.encode({name: value}, codec_options=self.options)
-        return RawBSONDocument(raw, self._raw)[name], len(raw)
+    def raw(self, document: Mapping[str, Any]) -> RawBSONDocument:
+        """Return a document that was made of encoded values as bytes that travel."""
+        return self.of_bytes(bson.encode(document, codec_options=self.options))
+
+    def of_bytes(self, raw: bytes) -> RawBSONDocument:
+        """Return the document of these bytes."""
+        return RawBSONDocument(raw, self.undecoded)
 
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
@@ -136,10 +144,7 @@ def _check(value: Any, depth: int) -> None:
     if isinstance(value, Mapping):
         _check_document(value, depth)
     elif isinstance(value, list | tuple):
-        _check_depth(depth)
-        for place, part in enumerate(value):
-            if type(part) not in _PLAIN:
-                _step(f"[{place}]", part, depth)
+        _check_array(value, depth)
     elif isinstance(value, datetime) and value.utcoffset() is None:
         raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
     elif isinstance(value, re.Pattern):
@@ -147,39 +152,48 @@ def _check(value: Any, depth: int) -> None:
     elif isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
         raise _Refusal("a Binary of the UUID subtype would come back as a uuid.UUID, or not at all; store the UUID")
     elif isinstance(value, Code) and value.scope is not None:
-        _step(".scope", value.scope, depth)
+        _step(".{}", "scope", value.scope, depth)
     elif isinstance(value, DBRef):
-        _step("", {name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
+        _step("", "", {name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
+
+
+def _check_array(value: list[Any] | tuple[Any, ...], depth: int) -> None:
+    if depth > NESTING_LIMIT:
+        raise _Refusal(TOO_DEEP)
+    for place, part in enumerate(value):
+        if type(part) not in _PLAIN:
+            _step("[{}]", place, part, depth)
 
 
 def _check_document(value: Mapping[Any, Any], depth: int) -> None:
-    _check_depth(depth)
+    if depth > NESTING_LIMIT:
+        raise _Refusal(TOO_DEEP)
     if "$ref" in value and "$id" in value:
         raise _Refusal("a document with both '$ref' and '$id' would come back as a DBRef; rename a key")
     for key, part in value.items():
-        if not isinstance(key, str):
+        if type(key) is not str and not isinstance(key, str):
             raise _Refusal(f"keys are strings, not {type(key).__name__}: {key!r}")
         if type(part) not in _PLAIN:
-            _step(f".{key}", part, depth)
+            _step(".{}", key, part, depth)
 
 
-def _check_depth(depth: int) -> None:
-    if depth > NESTING_LIMIT:
-        raise _Refusal(f"nested deeper than {NESTING_LIMIT} levels")
+_CHECKS: Mapping[type, Callable[[Any, int], None]] = {dict: _check_document, list: _check_array}
+"""By the very type of a value: ``isinstance`` of an abstract class takes long."""
 
 
-def _step(step: str, part: Any, depth: int) -> None:
+def _step(step: str, place: Any, part: Any, depth: int) -> None:
+    """Check a part; the step to it, which ``place`` completes, is made when it is needed."""
     try:
-        _check(part, depth + 1)
+        _CHECKS.get(type(part), _check)(part, depth + 1)
     except _Refusal as refusal:
-        refusal.steps.append(step)
+        refusal.steps.append(step.format(place))
         raise
 
 
 def check(value: Any, argument: str) -> Any:
     """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` naming where it does not."""
     try:
-        _check(value, 1)
+        _CHECKS.get(type(value), _check)(value, 1)
     except _Refusal as refusal:
         raise PayloadInvalid(refusal.path(argument), refusal.problem) from None
     except BSONError as error:
@@ -211,10 +225,14 @@ class Codec(Generic[M]):
         """
         return self._encoding.encode("payload", self._dumped(payload), limit=SIZE_LIMIT)
 
+    def wrapped(self, payload: Any) -> bytes:
+        """Do the same, and return ``{"payload": payload}`` as BSON."""
+        return self._encoding.wrapped("payload", self._dumped(payload), limit=SIZE_LIMIT)
+
     def _dumped(self, payload: Any) -> Any:
         if self._typed is not None:
             return self._typed.dump(payload, "payload")
-        if isinstance(payload, BaseModel):
+        if type(payload) is not dict and isinstance(payload, BaseModel):
             return TypedValues(TypeAdapter(type(payload))).dump(payload, "payload")
         return payload
 

@@ -6,24 +6,30 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.codec import Encoding
 from mongoq.model.item import Document, Item
 
 __all__ = [
     "ERROR_BYTES",
     "REASON_BYTES",
     "Document",
+    "Stencil",
     "attempts_of",
     "error_document",
     "expiry",
     "new_envelope",
     "origin_document",
+    "spliced",
 ]
 
 ERROR_BYTES = 4096
 REASON_BYTES = 512
 TYPE_BYTES = 256
+ID = b"\x07_id\0"
+"""What stands before the 12 bytes of an ObjectId that is an ``_id``, in BSON."""
 
 
 def new_envelope(
@@ -51,6 +57,30 @@ def new_envelope(
     if once is not None:
         document["once"] = once
     return document
+
+
+class Stencil:
+    """Makes the envelopes of many items, which differ in id and payload alone, from parts that are encoded once."""
+
+    def __init__(self, encoding: Encoding, envelope: Document) -> None:
+        names = list(envelope)
+        place = names.index("payload")
+        parts = names[1:place], names[place + 1 :]
+        before, after = (encoding.raw({name: envelope[name] for name in part}).raw[4:-1] for part in parts)
+        self._before, self._after = bytes(before), bytes(after) + b"\0"
+        self._rest = 4 + len(ID) + 12 + len(before) + len(self._after) - 5
+        self._make = encoding.of_bytes
+
+    def envelope(self, id: ObjectId, wrapped: bytes) -> RawBSONDocument:
+        """Return the envelope of an item, its payload given as ``{"payload": payload}`` in BSON."""
+        size = (self._rest + len(wrapped)).to_bytes(4, "little")
+        return self._make(b"".join((size, ID, id.binary, self._before, wrapped[4:-1], self._after)))
+
+
+def spliced(document: bytes, wrapped: bytes) -> bytes:
+    """Return a document in BSON with the fields of another one behind its own."""
+    size = len(document) + len(wrapped) - 5
+    return b"".join((size.to_bytes(4, "little"), document[4:-1], wrapped[4:]))
 
 
 def error_document(error: Any, at: datetime, argument: str = "error") -> dict[str, Any] | None:
@@ -81,6 +111,8 @@ def _message(error: BaseException) -> str:
 
 def shorten(text: str, limit: int) -> str:
     """Return text that UTF-8 can hold, in at most ``limit`` bytes."""
+    if text.isascii() and len(text) <= limit:
+        return text
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= limit:
         return raw.decode()

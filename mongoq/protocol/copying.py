@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import priority as checked_priority
@@ -42,12 +43,17 @@ class Task:
     dry_run: bool
     line: Line = field(default_factory=Line)
 
+    @property
+    def as_stored(self) -> bool:
+        """Whether payloads are copied unseen."""
+        return self.transform is None and self.target.codec.untyped
+
 
 def copy_all(task: Task, documents: list[Document]) -> Flow[Replayed]:
     """Push the copies of some documents, in their order (``insert`` of many, unordered)."""
-    batch = _Batch()
+    batch, now = _Batch(), task.context.broker.clock.now()
     for document in documents:
-        batch.add(task, document)
+        batch.add(task, document, now)
     ids = [envelope["_id"] for envelope in batch.envelopes]
     end = task.context.broker.clock.stamp() + task.delay
     for envelope, when in zip(batch.envelopes, task.line.places(ids, end), strict=True):
@@ -73,9 +79,8 @@ class _Batch:
     refusals: list[tuple[ObjectId, str]] = field(default_factory=list)
     skipped: int = 0
 
-    def add(self, task: Task, document: Document) -> None:
+    def add(self, task: Task, document: Document, now: datetime) -> None:
         """Make the copy of a document, or note why there is none."""
-        now = task.context.broker.clock.now()
         item = task.context.raw_item(document, now)
         try:
             payload = _payload(task, item)
@@ -101,6 +106,8 @@ def _fitting() -> Iterator[None]:
 
 def _payload(task: Task, item: Item[Any]) -> Any:
     """Return the payload of the copy, or ``SKIP``; as it is stored unless it is transformed."""
+    if task.as_stored:
+        return item.payload
     if task.transform is None:
         with _fitting():
             task.target.codec.load(item.payload)
@@ -118,18 +125,24 @@ def _payload(task: Task, item: Item[Any]) -> Any:
 
 
 def _envelope(task: Task, document: Document, item: Item[Any], payload: Any, now: datetime) -> dict[str, Any]:
-    with _fitting():
-        return copy_envelope(
-            item,
-            payload,
-            queue=task.target.name,
-            id=copy_id(document, task.target.name, task.label),
-            when=now,
-            priority=checked_priority(item.priority) if task.priority is None else task.priority,
-            once=now + task.once,
-            label=task.label,
-            at=now,
-        )
+    return copy_envelope(
+        item,
+        payload,
+        queue=task.target.name,
+        id=copy_id(document, task.target.name, task.label),
+        when=now,
+        priority=_priority(item) if task.priority is None else task.priority,
+        once=now + task.once,
+        label=task.label,
+        at=now,
+    )
+
+
+def _priority(item: Item[Any]) -> int:
+    try:
+        return checked_priority(item.priority)
+    except ArgumentInvalid as invalid:
+        raise _Unfit from invalid
 
 
 def _absent(ids: list[ObjectId]) -> Flow[int]:
@@ -143,18 +156,18 @@ def _absent(ids: list[ObjectId]) -> Flow[int]:
 
 def _pushed(task: Task, envelopes: list[dict[str, Any]]) -> Flow[int]:
     pushed = 0
-    for part in _parts(envelopes, task.context.broker.encoding.size):
+    for part in _parts([task.context.broker.encoding.raw(envelope) for envelope in envelopes]):
         pushed += yield from _inserted(part)
     task.context.broker.counters.add(task.target.name, "put", pushed)
     return pushed
 
 
-def _parts(envelopes: list[dict[str, Any]], size: Callable[[Document], int]) -> Iterator[list[dict[str, Any]]]:
+def _parts(envelopes: list[RawBSONDocument]) -> Iterator[list[RawBSONDocument]]:
     """Divide into inserts that are bounded in bytes."""
-    part: list[dict[str, Any]] = []
+    part: list[RawBSONDocument] = []
     filled = 0
     for envelope in envelopes:
-        length = size(envelope)
+        length = len(envelope.raw)
         if part and filled + length > CHUNK_BYTES:
             yield part
             part, filled = [], 0
@@ -164,7 +177,7 @@ def _parts(envelopes: list[dict[str, Any]], size: Callable[[Document], int]) -> 
         yield part
 
 
-def _inserted(envelopes: list[dict[str, Any]]) -> Flow[int]:
+def _inserted(envelopes: list[RawBSONDocument]) -> Flow[int]:
     """Insert what is not there yet, and return how many that was.
 
     Safe to send again when the reply was lost; what had arrived is then there already.

@@ -137,14 +137,19 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     return Page(context.items(found, context.broker.clock.now()), rest)
 
 
-def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
-    """Read the documents of one page, no more than fit one reply, and say where to go on."""
+def documents_page(
+    context: QueueContext[Any], wanted: Range, *, as_stored: bool = False
+) -> Flow[tuple[list[Document], Range | None]]:
+    """Read the documents of one page, no more than fit one reply, and say where to go on.
+
+    With ``as_stored`` the documents within them are left as the bytes they are.
+    """
     yield from ready(context.broker, write=False)
     if wanted.started is None:
         wanted = replace(wanted, started=context.broker.clock.now())
     find = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
     try:
-        found, more = yield from _one_reply(context.broker, find)
+        found, more = yield from _one_reply(context.broker, find, as_stored=as_stored)
     except Exception as error:
         if _refuses_filter(error, wanted):
             raise FilterInvalid("where", f"the server refuses it: {error}") from error
@@ -152,7 +157,7 @@ def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list
     return found, replace(wanted, after=found[-1]) if more else None
 
 
-def _one_reply(broker: BrokerContext, find: dict[str, Any]) -> Flow[tuple[list[Document], bool]]:
+def _one_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> Flow[tuple[list[Document], bool]]:
     """Return what the server sends in its first reply (16 MB at most), and whether there may be more.
 
     No cursor is left open, and a page of large items takes no more memory than that.
@@ -162,7 +167,8 @@ def _one_reply(broker: BrokerContext, find: dict[str, Any]) -> Flow[tuple[list[D
         found: list[Document] = yield from Command("find", {**find, "sort": order}, target="history")
         return found, len(found) == find["limit"]
     command = {"find": broker.collection, **find, "batchSize": find["limit"], "readConcern": {"level": "majority"}}
-    arguments = {"command": command, "codec_options": broker.encoding.options}
+    options = broker.encoding.undecoded if as_stored else broker.encoding.options
+    arguments = {"command": command, "codec_options": options}
     reply: Any = yield from insisted(Command("command", arguments, target="database"))
     cursor = reply["cursor"]
     if cursor["id"]:

@@ -91,7 +91,7 @@ def move(
     yield from hand_over(context, item, handed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handover:
     """What a move sets and takes away, checked; when the item is due is reckoned as it is sent."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from bson import ObjectId
@@ -13,8 +14,8 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, listed, object_id
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.envelope import Document, new_envelope
-from mongoq.protocol.bulk import chunks, finish, own_error, within
+from mongoq.model.envelope import Stencil, new_envelope
+from mongoq.protocol.batch import chunks, finish, own_error, placed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.push import check_due, checked_headers, due, remembered
@@ -26,6 +27,8 @@ __all__ = ["push_many"]
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
+Fresh = tuple[ObjectId, bytes]
+"""An id, and the payload as ``{"payload": payload}`` in BSON."""
 
 
 def push_many(
@@ -40,7 +43,7 @@ def push_many(
     once: Duration | None,
 ) -> Flow[list[ObjectId]]:
     """Insert many items and return their ids in order; nothing is sent unless all of them can be stored."""
-    values = _encoded(context, payloads)
+    values = _wrapped(context, payloads)
     given = None if ids is None else _given(ids, len(values))
     stored_headers = checked_headers(headers, context.broker.encoding)
     priority = checked_priority(priority)
@@ -51,22 +54,25 @@ def push_many(
     yield from prepared(context, fresh=False)
     clock = context.broker.clock
     # sorted, since the counter in them begins again at 0 after 16 million
-    identities = given or sorted(ObjectId() for _ in values)
+    identities = given or sorted((ObjectId() for _ in values), key=attrgetter("binary"))
     eligible = due(clock, delay, when)
     until = None if given is None else clock.now() + remember
-    envelopes = [
-        new_envelope(context.name, value, id=id, when=eligible, priority=priority, headers=stored_headers, once=until)
-        for id, value in zip(identities, values, strict=True)
-    ]
-    yield from _pushed(context, envelopes, again=given is not None)
+    envelope = new_envelope(
+        context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
+    )
+    stencil = Stencil(context.broker.encoding, envelope)
+    yield from _pushed(context, stencil, list(zip(identities, values, strict=True)), again=given is not None)
     return identities
 
 
-def _encoded(context: QueueContext[Any], payloads: Iterable[Any]) -> list[Any]:
+def _wrapped(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
+    """Check and encode each payload, as ``{"payload": payload}``."""
     values = []
     for place, payload in enumerate(listed(payloads, "payloads")):
-        with within(f"payloads[{place}]", "payload"):
-            values.append(context.codec.encode(payload))
+        try:
+            values.append(context.codec.wrapped(payload))
+        except ArgumentInvalid as error:
+            raise placed(error, f"payloads[{place}]", "payload") from error
     return values
 
 
@@ -74,60 +80,63 @@ def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
     given = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
     if len(given) != number:
         raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
-    if len(set(given)) != number:
+    if len({id.binary for id in given}) != number:
         raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
     return given
 
 
-def _pushed(context: QueueContext[Any], envelopes: Sequence[Document], *, again: bool) -> Flow[None]:
+def _pushed(context: QueueContext[Any], stencil: Stencil, fresh: Sequence[Fresh], *, again: bool) -> Flow[None]:
     """Send the chunks; after a lost reply the next one is still sent, after any other error none."""
     done: list[ObjectId] = []
     failed: Failures = {}
     stopped: Exception | None = None
     lost = False
-    for chunk in chunks(envelopes, lambda envelope: _bytes(context, envelope)):
-        ids = [envelope["_id"] for envelope in chunk]
+    for chunk in chunks(fresh, lambda one: len(one[1])):
+        ids = [id for id, _ in chunk]
         try:
             if stopped is not None:
                 raise stopped
-            refused, unknown = yield from _inserted(context, chunk, again=again)
+            envelopes = [stencil.envelope(id, wrapped) for id, wrapped in chunk]
+            refused, unknown = yield from _inserted(context, ids, envelopes, again=again)
         except Exception as error:
             stopped = error
             refused, unknown = dict.fromkeys(ids, own_error(error)), False
         failed |= refused
         lost |= unknown
-        done += [id for id in ids if id not in failed]
+        done += [id for id in ids if id not in failed] if failed else ids
     if lost:
         # whoever pushes does not know the ids yet, and so could not look for what was pushed
         raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
     finish(context.name, done, failed)
 
 
-def _inserted(context: QueueContext[Any], chunk: Sequence[Document], *, again: bool) -> Flow[tuple[Failures, bool]]:
+def _inserted(
+    context: QueueContext[Any], ids: list[ObjectId], envelopes: list[RawBSONDocument], *, again: bool
+) -> Flow[tuple[Failures, bool]]:
     """Insert a chunk; return the error of each that is not known to be there, and whether some of them may be.
 
     Ids given by the producer are remembered, so that such a chunk is safe to send again; another could double an item
     that has come and gone in the meantime.
     """
-    command: Command[Any] = Command("insert_many", {"documents": chunk, "ordered": False})
+    command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False})
     try:
         yield from (insisted(command) if again else command)
     except PartlyRefused as refused:
         context.count("put", refused.total)
         return {
-            chunk[place]["_id"]: own_error(error)
+            ids[place]: own_error(error)
             for place, error in refused.refusals.items()
             if not (again and isinstance(error, Duplicate))
         }, False
     except ReplyLost as reply:
-        missing = [envelope["_id"] for envelope in chunk]
+        missing = ids
         try:
-            missing = yield from _missing(context, missing)
+            missing = yield from _missing(context, ids)
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
-        context.count("put", len(chunk) - len(missing))
+        context.count("put", len(ids) - len(missing))
         return dict.fromkeys(missing, reply.cause), bool(missing)
-    context.count("put", len(chunk))
+    context.count("put", len(ids))
     return {}, False
 
 
@@ -142,8 +151,3 @@ def _missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[Objec
     found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
     there = {document["_id"] for document in found}
     return [id for id in ids if id not in there]
-
-
-def _bytes(context: QueueContext[Any], envelope: Document) -> int:
-    payload = envelope["payload"]
-    return len(payload.raw) if isinstance(payload, RawBSONDocument) else context.broker.encoding.size({"": payload})

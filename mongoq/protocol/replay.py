@@ -70,7 +70,10 @@ def replay(
     wanted = history_range(context, since=since, until=until, where=where, state="processed", page=page)
     chosen = None if ids is None else _checked_ids(ids, since=since, until=until, where=where)
     yield from _begun(task, to)
-    source = InRange(context, wanted) if chosen is None else (yield from located(context, chosen, page))
+    if chosen is None:
+        source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored)
+    else:
+        source = yield from located(context, chosen, page)
     return (yield from _copied(task, source, pace, room, progress or _ignore))
 
 

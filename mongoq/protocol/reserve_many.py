@@ -12,9 +12,10 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, count, duration, wait_seconds
 from mongoq.model.envelope import Document, attempts_of
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
 from mongoq.protocol import foreign
-from mongoq.protocol.bulk import IDS, Statement, statement
+from mongoq.protocol.batch import IDS
+from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.claim import (
     ORDER,
     OnInvalid,
@@ -104,8 +105,9 @@ class _Claim:
     def of(cls, context: QueueContext[Any], first: Sequence[Document], lease: timedelta) -> _Claim:
         now = context.broker.clock.now()
         mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
-        dues = {_key(document["_id"]): document["when"] for document in first}
-        return cls(context, dues, {_key(document["_id"]): document["_id"] for document in first}, now, mine)
+        ids = {id_key(document["_id"]): document["_id"] for document in first}
+        dues = {key: document["when"] for key, document in zip(ids, first, strict=True)}
+        return cls(context, dues, ids, now, mine)
 
     @property
     def token(self) -> ObjectId:
@@ -144,11 +146,7 @@ class _Claim:
         return Command("bulk_write", {"requests": requests, "ordered": False})
 
     def item(self, document: Document) -> Item[Any]:
-        return self.context.raw_item(document, self.now, due=self.dues[_key(document["_id"])])
-
-
-def _key(id: Any) -> Any:
-    return id if isinstance(id, ObjectId) else repr(id)
+        return self.context.raw_item(document, self.now, due=self.dues[id_key(document["_id"])])
 
 
 def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
@@ -166,12 +164,12 @@ def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
         # one of them fits no update, and says not which: those before it are given back, and each is tried alone
         yield from insisted(claim.give_back(claim.ids))
     taken = yield from _read_back(claim, list(claim.ids.values()))
-    keys = {_key(document["_id"]) for document in taken}
+    keys = {id_key(document["_id"]) for document in taken}
     items = [claim.item(document) for document in taken]
     if len(keys) < len(claim.ids):
         items += yield from _left_over(claim, [id for key, id in claim.ids.items() if key not in keys], alone=not items)
     order = {key: place for place, key in enumerate(claim.ids)}
-    return sorted(items, key=lambda item: order[_key(item.id)])
+    return sorted(items, key=lambda item: order[id_key(item.id)])
 
 
 def _read_back(claim: _Claim, ids: list[Any]) -> Flow[list[Document]]:
@@ -252,7 +250,7 @@ def _decoded(claim: _Claim, items: list[Item[Any]], on_invalid: OnInvalid) -> Fl
             decoded.append(context.decoded(item))
         except PayloadInvalid as invalid:
             if on_invalid == "raise" or context.settings.dead is None:
-                others = [_key(other.id) for other in items if other is not item]
+                others = [id_key(other.id) for other in items if other is not item]
                 if others:
                     yield from insisted(claim.give_back(others))
             yield from refuse_or_bury(context, item, invalid, on_invalid)

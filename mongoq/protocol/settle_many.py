@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any, TypeVar
-
-import bson
-from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration, listed, moment
-from mongoq.model.envelope import Document, error_document
+from mongoq.model.envelope import Document, error_document, expiry, spliced
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol import settle
-from mongoq.protocol.bulk import Settlement, settled, within
+from mongoq.protocol.batch import placed
+from mongoq.protocol.bulk import Settlement, settled
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import check_owner, is_back
-from mongoq.protocol.move import EXHAUSTED_REASON, Handover, burial_update, dead_queue, destination, hand_over, handover
+from mongoq.protocol.move import (
+    EXHAUSTED_REASON,
+    Destination,
+    Handover,
+    burial_update,
+    dead_queue,
+    destination,
+    hand_over,
+    handover,
+)
 from mongoq.protocol.patching import patched
 from mongoq.protocol.push import due
 from mongoq.protocol.request import Flow
@@ -31,19 +40,25 @@ __all__ = ["commit_many", "extend_many", "move_many", "release_many", "rollback_
 
 M = TypeVar("M")
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
+_Told = tuple[Handover, bytes | None]
+"""What a move is told, and the payload that it brings, as ``{"payload": payload}`` in BSON."""
+_Way = Callable[[bytes | None], Settlement]
+"""Makes the settlement of a move, given that payload."""
 
 
 def _checked(context: QueueContext[Any], items: Any, argument: str = "items") -> list[Item[Any]]:
     """Return the items, each once, all of them reserved from this queue."""
-    found = listed(items, argument)
-    seen: set[ObjectId] = set()
+    found, namespace, queue = listed(items, argument), context.broker.namespace, context.name
+    seen: set[Any] = set()
     for place, item in enumerate(found):
         if not isinstance(item, Item):
             raise ArgumentInvalid(f"{argument}[{place}]", f"an Item that was reserved, not {type(item).__name__}")
-        check_owner(context, item)
-        if item.id in seen:
+        if not item.held_in(namespace, queue):
+            check_owner(context, item)  # says what is wrong with it
+        key = id_key(item.id)
+        if key in seen:
             raise ArgumentInvalid(f"{argument}[{place}]", f"item {item.id} is given twice")
-        seen.add(item.id)
+        seen.add(key)
     return found
 
 
@@ -54,19 +69,23 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
         return
     yield from prepared(context)
     now = context.broker.clock.now()
-    yield from settled(context, [_commit(context, item, now) for item in checked])
+    history = context.settings.history
+    settlements: dict[Any, Settlement] = {}
+
+    def one(item: Item[Any]) -> Settlement:
+        expires = expiry(now, history, item.once)
+        key = expires and (id_key(item.token), expires)  # all that two updates can differ in
+        if key not in settlements:
+            settlements[key] = _commit(context, item, now)
+        return settlements[key]
+
+    yield from settled(context, [(item, one(item)) for item in checked])
 
 
 def _commit(context: QueueContext[Any], item: Item[Any], now: datetime) -> Settlement:
     update = settle.kept_update(context, item, now, {})
-    happened = partial(_is_committed, item=item, deleted=update is None)
-    alone = partial(settle.commit, context, item, payload=None, replace_payload=False)
-    # under one token only the date of expiry tells two such updates apart
-    return Settlement(item, update, happened, "commit", alone, alike=(update and update["$set"]["expires"],))
-
-
-def _is_committed(found: Document, *, item: Item[Any], deleted: bool) -> bool | None:
-    return settle.unless_ours(found, item) if deleted else settle.settled_by(found, item)
+    happened = settle.unless_ours if update is None else settle.settled_by
+    return Settlement(update, happened, "commit", partial(settle.commit, context, payload=None, replace_payload=False))
 
 
 def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
@@ -78,18 +97,22 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
         return
     yield from prepared(context)
     now = context.broker.clock.now()
-    failure, most = error_document(error, now), context.settings.most_attempts
-    update = settle.rollback_update(now + length, failure)
+    alone, is_spent = partial(settle.rollback, context, delay=delay, error=error), context.settings.is_spent
+    update = settle.rollback_update(now + length, error_document(error, now))
+    back = Settlement(update, _back_at(now + length), "rollback", alone)
 
     def one(item: Item[Any]) -> Settlement:
-        alone = partial(settle.rollback, context, item, delay=delay, error=error)
-        if most is None or item.attempts < most:
-            return Settlement(item, update, partial(is_back, when=now + length), "rollback", alone, alike=())
+        if not is_spent(item.attempts):
+            return back
         dead, reason = dead_queue(context), EXHAUSTED_REASON
         grave = burial_update(dead, item, reason=reason, error=error, attempts=item.attempts, now=now)
-        return Settlement(item, grave, partial(is_back, when=now), "dead", alone)
+        return Settlement(grave, _back_at(now), "dead", alone)
 
-    yield from settled(context, [one(item) for item in checked])
+    yield from settled(context, [(item, one(item)) for item in checked])
+
+
+def _back_at(when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
+    return lambda found, _: is_back(found, when)
 
 
 def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
@@ -99,15 +122,18 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
         return
     yield from prepared(context)
     now = context.broker.clock.now()
+    alone = partial(settle.release, context)
+    settlements: dict[Any, Settlement] = {}
 
     def one(item: Item[Any]) -> Settlement:
         when = item.due or now
-        alone = partial(settle.release, context, item)
-        happened = partial(is_back, when=when)
-        # an item that was released before looks just the same
-        return Settlement(item, settle.release_update(when), happened, "release", alone, alike=when, telling=False)
+        if when not in settlements:
+            # an item that was released before looks just the same
+            update = settle.release_update(when)
+            settlements[when] = Settlement(update, _back_at(when), "release", alone, telling=False)
+        return settlements[when]
 
-    yield from settled(context, [one(item) for item in checked])
+    yield from settled(context, [(item, one(item)) for item in checked])
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
@@ -118,30 +144,28 @@ def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Du
         return []
     yield from prepared(context)
     until = context.broker.clock.now() + (length or context.settings.lease)
-
-    def one(item: Item[Any]) -> Settlement:
-        happened = partial(settle.is_extended, item=item, until=until)
-        alone = partial(settle.extend, context, item, lease=lease)
-        return Settlement(item, {"$set": {"when": until}}, happened, None, alone, alike=())
-
-    ends = yield from settled(context, [one(item) for item in checked])
-    return [item.held_until(ends[item.id] or until) for item in checked]
+    happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)
+    longer = Settlement({"$set": {"when": until}}, happened, None, alone)
+    ends = yield from settled(context, [(item, longer) for item in checked])
+    return [item.held_until(ends.get(id_key(item.id), until)) for item in checked]
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
     """Hand items on to other queues; ``resolve`` turns a handle into its context."""
     pairs = _pairs(context, moves)
-    handovers = [_handover(context, way, place, resolve) for place, (_, way) in enumerate(pairs)]
+    told = _told(context, pairs, resolve)
     if not pairs:
         return
     yield from prepared(context)
     due_at = cache(partial(due, context.broker.clock))  # of moments in UTC: two folds of one hour are equal
+    equal: dict[Any, Settlement] = {}
+
+    def way(handed: Handover) -> _Way:
+        return _way(context, handed, due_at(handed.delay, handed.when and moment(handed.when, "when")), equal)
+
+    ways = {handed: way(handed) for handed in dict.fromkeys(handed for handed, _ in told)}
     yield from settled(
-        context,
-        [
-            _move(context, item, handed, due_at(handed.delay, handed.when and moment(handed.when, "when")))
-            for (item, _), handed in zip(pairs, handovers, strict=True)
-        ],
+        context, [(item, ways[handed](payload)) for (item, _), (handed, payload) in zip(pairs, told, strict=True)]
     )
 
 
@@ -156,33 +180,73 @@ def _pairs(context: QueueContext[Any], moves: Any) -> list[tuple[Item[Any], Move
     return pairs
 
 
-def _handover(context: QueueContext[Any], way: Move, place: int, resolve: Resolve) -> Handover:
-    with within(f"moves[{place}]."):
-        return handover(
-            context,
-            destination(context, resolve(way.to)),
-            payload=way.payload,
-            replace_payload=way.payload is not KEEP,
-            patch=way.patch,
-            delay=way.delay,
-            when=way.when,
-            priority=way.priority,
-            headers=way.headers,
-            replace_headers=way.headers is not KEEP,
-        )
+_but_payload = attrgetter("to", "patch", "delay", "when", "priority", "headers")
 
 
-def _move(context: QueueContext[Any], item: Item[Any], handed: Handover, when: datetime) -> Settlement:
-    """Equal moves share a statement; a patch that does not fit must not fail another item, so each has its own."""
-    update, alone = handed.update(when), partial(hand_over, context, item, handed)
+def _told(context: QueueContext[Any], pairs: list[tuple[Item[Any], Move]], resolve: Resolve) -> list[_Told]:
+    """Check moves; those that are told the very same objects, but for the payload, share a handover."""
+    known: dict[Any, tuple[Handover, Destination]] = {}
+    told: list[_Told] = []
+    for place, (_, move) in enumerate(pairs):
+        own = move.payload is not KEEP
+        key = own, *map(id, _but_payload(move))  # equal is not enough: 1 equals True, which is refused
+        try:
+            if key not in known:
+                to = destination(context, resolve(move.to))
+                known[key] = _handover(context, to, move), to
+            handed, to = known[key]
+            told.append((handed, to.codec.wrapped(move.payload) if own else None))
+        except ArgumentInvalid as error:
+            raise placed(error, f"moves[{place}].") from error
+    return told
+
+
+def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handover:
+    return handover(
+        context,
+        to,
+        payload=move.payload,
+        replace_payload=move.payload is not KEEP,
+        patch=move.patch,
+        delay=move.delay,
+        when=move.when,
+        priority=move.priority,
+        headers=move.headers,
+        replace_headers=move.headers is not KEEP,
+    )
+
+
+def _way(context: QueueContext[Any], handed: Handover, when: datetime, equal: dict[Any, Settlement]) -> _Way:
+    """Return what makes the settlements of a move; those whose updates are the same bytes share one."""
+    encoding, update = context.broker.encoding, handed.update(when)
     happened = partial(_is_moved, queue=handed.changes["q"], when=when)
     if handed.patch:
         update, room, added = patched(context, update, handed.patch)
-        size = context.broker.encoding.size(update)
-        return Settlement(item, update, happened, "move", alone, patch=added, room=room, size=size)
-    raw = bson.encode(update, codec_options=context.broker.encoding.options)
-    return Settlement(item, update, happened, "move", alone, alike=raw, size=len(raw))
+        alone, size = partial(hand_over, context, handed=handed), encoding.size(update)
+        settlement = Settlement(update, happened, "move", alone, patch=added, room=room, size=size)
+        return lambda _: settlement
+    gone = update["$unset"]
+    changes = encoding.raw({name: value for name, value in update["$set"].items() if name != "payload"})
+    shared = bytes(changes.raw)
+
+    def one(payload: bytes | None) -> Settlement:
+        raw = shared if payload is None else spliced(shared, payload)
+        key = raw, *gone
+        if key not in equal:
+            sent = {"$set": encoding.of_bytes(raw), "$unset": gone}  # those very bytes
+            alone = partial(_hand_over, context, handed, payload)
+            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw))
+        return equal[key]
+
+    return one
 
 
-def _is_moved(found: Document, *, queue: str, when: datetime) -> bool | None:
+def _hand_over(context: QueueContext[Any], handed: Handover, payload: bytes | None, item: Item[Any]) -> Flow[None]:
+    if payload is not None:
+        value = context.broker.encoding.of_bytes(payload)["payload"]
+        handed = replace(handed, changes={**handed.changes, "payload": value})
+    return hand_over(context, item, handed)
+
+
+def _is_moved(found: Document, _: Item[Any], *, queue: str, when: datetime) -> bool | None:
     return is_back(found, when) if found.get("q") == queue else None

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
+import bson
 import mongomock
 import pymongo.asynchronous.collection
 import pymongo.collection
@@ -18,8 +20,9 @@ from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
 
 import mongoq
 from mongoq.drive.backends import interruption, open_backend
+from mongoq.model.codec import codec_options
 from mongoq.model.outcomes import Move
-from mongoq.protocol import bulk, push_many, reserve_many, settle_many
+from mongoq.protocol import bulk, push, push_many, reserve_many, settle_many
 from mongoq.protocol.request import Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
@@ -101,6 +104,37 @@ def test_what_differs_has_a_statement_of_its_own() -> None:
         ("UpdateMany", "a"),
         ("UpdateOne", "b"),
     ]
+
+
+def test_moves_with_equal_payloads_share_a_statement_and_1_is_not_true() -> None:
+    ways = [Move("next", payload=payload) for payload in ({"n": 1}, {"n": True}, {"n": 1})]
+    (command,), _ = play(settle_many.move_many(context(), zip(items(), ways, strict=True), str), [updated(3)])
+    assert [(kind, arguments["update"]["$set"]["payload"]["n"]) for kind, arguments in requests(command)] == [
+        ("UpdateMany", 1),
+        ("UpdateOne", True),
+    ]
+    ways = [Move("next", delay=1), Move("next", delay=True)]
+    sent, outcome = play(settle_many.move_many(context(), zip(items(2), ways, strict=True), str), [])
+    assert isinstance(outcome, mongoq.ArgumentInvalid)
+    assert (sent, outcome.argument) == ([], "moves[1].delay")
+
+
+def test_a_move_with_a_payload_is_the_same_alone_and_in_a_batch() -> None:
+    sent = []
+    for lease in (LEASE, NOW):
+        item, way = (
+            reserved_item(when=lease),
+            Move("next", payload=[1, {"n": UUID(int=1)}], priority=3, headers={"h": 1}),
+        )
+        (command,), _ = play(settle_many.move_many(context(), [(item, way)], str), [updated(1)])
+        one = command.arguments if command.method == "update_one" else requests(command)[0][1]
+        sent.append({name: _decoded(part) for name, part in one.items()})
+    assert sent[0] == sent[1]
+    assert sent[0]["update"]["$set"]["payload"] == [1, {"n": UUID(int=1)}]
+
+
+def _decoded(document: Any) -> Any:
+    return bson.decode(bson.encode(document, codec_options=codec_options()), codec_options())
 
 
 def test_patches_never_share_a_statement() -> None:
@@ -296,6 +330,15 @@ def test_many_are_pushed_by_one_insert() -> None:
     assert (command.method, command.arguments["ordered"]) == ("insert_many", False)
     assert [document["_id"] for document in command.arguments["documents"]] == ids == sorted(ids)
     assert {document["when"] for document in command.arguments["documents"]} == {NOW}
+
+
+@pytest.mark.parametrize("payload", [{"a": [1, {"b": None}]}, {}, [], None, 0, 2**40, "", b"x" * 5_000, UUID(int=1)])
+def test_what_is_pushed_among_many_is_what_is_pushed_alone(payload: Any) -> None:
+    options = {**PUSH, "priority": 2, "headers": {"h": 1}, "once": 60}
+    (one,), _ = play(push.push(context(), payload, **options, id=IDS[0]), [None])
+    (many,), _ = play(push_many.push_many(context(), [payload], **options, ids=IDS[:1]), [None])
+    (document,) = many.arguments["documents"]
+    assert document.raw == bson.encode(one.arguments["document"], codec_options=codec_options())
 
 
 def test_pushes_are_cut_by_number_and_by_bytes() -> None:
