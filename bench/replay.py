@@ -24,6 +24,7 @@ TARGET = 0.8
 PAGE = 500
 TO = ("bench.copied", "bench.insert")
 """Where the two ways copy to; names of one length."""
+COPIED = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
 SOURCE = f"{QUEUES[0]}.past"
 Document = dict[str, Any]
 
@@ -95,8 +96,9 @@ def _copy(bare: Bare, label: str) -> Steps:
         span = {"$gte": since, "$lt": until}
         originals = {"$and": [{"replayed": {"$ne": bare.queue}}]}
         filter = {"q": bare.queue, "processed": span, "payload": {"$exists": True}, **rest, **originals}
-        find = {"filter": filter, "sort": {"processed": 1, "_id": 1}, "limit": PAGE, "batchSize": PAGE}
-        page = yield from read(bare, {**find, "readConcern": {"level": "majority"}})
+        find = {"filter": filter, "sort": {"processed": 1, "_id": 1}, "limit": PAGE}
+        options = {"projection": COPIED, "batchSize": PAGE, "readConcern": {"level": "majority"}}
+        page = yield from read(bare, {**find, **options})
         if page:
             reply = yield bare.collection.insert_many(_copies(bare, page, label), ordered=False)
             copied += len(reply.inserted_ids)

@@ -18,7 +18,7 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
-from mongoq.protocol.request import Command, Flow, Interruption, Request, Wait, hands_over
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Wait, hands_over
 
 __all__ = ["AioDriver"]
 
@@ -110,8 +110,8 @@ class AioDriver:
         """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
         if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
-        if isinstance(request, Wait):
-            return await asyncio.sleep(request.seconds)
+        if not isinstance(request, Command):
+            return await self._otherwise(request)
         self._disturbance.look()
         if request.session is not None:
             reply = await self._in_turn(request)
@@ -129,6 +129,15 @@ class AioDriver:
         if request.undo is not None:
             taken.append((request, reply))
         return reply if request.parse is None else request.parse(reply)
+
+    async def _otherwise(self, request: Wait | Begin | Begun) -> Any:
+        if isinstance(request, Wait):
+            return await asyncio.sleep(request.seconds)
+        if isinstance(request, Begun):
+            return await asyncio.shield(request.reply)
+        reply = self._own(self._send(request.command))
+        reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
+        return Begun(reply)
 
     async def _in_turn(self, command: Command[Any]) -> Any:
         """Send a command of a session, which takes one at a time; a cancelled caller waits for the end of its own.

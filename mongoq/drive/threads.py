@@ -6,6 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 import pymongo
@@ -19,7 +22,7 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
-from mongoq.protocol.request import Command, Flow, Interruption, Request, Wait, hands_over
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Wait, hands_over
 
 __all__ = ["ThreadDriver"]
 
@@ -94,9 +97,8 @@ class ThreadDriver:
     def _perform(self, request: Request, taken: Taken) -> Any:
         if self._closed:
             raise BrokerClosed
-        if isinstance(request, Wait):
-            time.sleep(request.seconds)
-            return None
+        if not isinstance(request, Command):
+            return self._otherwise(request)
         self._disturbance.look()
         deferral = Deferral() if on_main_thread() else None
         try:
@@ -107,6 +109,24 @@ class ThreadDriver:
             if deferral is not None:
                 deferral.end()
         return reply if request.parse is None else request.parse(reply)
+
+    def _otherwise(self, request: Wait | Begin | Begun) -> Any:
+        if isinstance(request, Wait):
+            return time.sleep(request.seconds)
+        return request.reply.result() if isinstance(request, Begun) else self._begun(request.command)
+
+    def _begun(self, command: Command[Any]) -> Begun:
+        """Send a command from a thread of its own."""
+        reply: Future[Any] = Future()
+        work = partial(copy_context().run, self._fulfil, command, reply)
+        threading.Thread(target=work, name="mongoq-command", daemon=True).start()
+        return Begun(reply)
+
+    def _fulfil(self, command: Command[Any], reply: Future[Any]) -> None:
+        try:
+            reply.set_result(self._send(command))
+        except BaseException as error:
+            reply.set_exception(error)
 
     def _send(self, command: Command[Any]) -> Any:
         backend, arguments = self._backend, command.arguments

@@ -30,7 +30,7 @@ STATEMENTS = 1_000
 MARGIN = timedelta(seconds=1)
 """An item whose lease ends so soon may be taken by somebody else while its bulk is under way."""
 
-STATE: dict[str, Any] = dict.fromkeys(("q", "when", "token", "settled", "reserved", "by"), 1)
+STATE: dict[str, Any] = dict.fromkeys(("q", "when", "token", "settled", "processed", "reserved", "by"), 1)
 
 Statement = tuple[str, dict[str, Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,9 +19,9 @@ from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.move import Destination
-from mongoq.protocol.request import Command, Flow, Interruption, insisted
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, ReplyLost
 
-__all__ = ["Task", "Transform", "copy_all"]
+__all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send"]
 
 CHUNK_BYTES = 8 * 1024 * 1024
 DUPLICATE_KEY = 11000
@@ -49,8 +49,38 @@ class Task:
         return self.transform is None and self.target.codec.untyped
 
 
-def copy_all(task: Task, documents: list[Document]) -> Flow[Replayed]:
-    """Push the copies of some documents, in their order (``insert`` of many, unordered)."""
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies of some documents, in their order.
+
+    Attributes:
+        ids: theirs.
+        parts: the inserts that push them, bounded in bytes.
+        told: what is known before any of them is pushed.
+    """
+
+    ids: list[ObjectId]
+    parts: list[list[RawBSONDocument]]
+    told: Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Copies whose last insert is under way.
+
+    Attributes:
+        copies: the copies.
+        pushed: how many were pushed before it.
+        begun: that insert; ``None`` when there is nothing to wait for.
+    """
+
+    copies: Copies
+    pushed: int
+    begun: Begun | None = None
+
+
+def copies_of(task: Task, documents: list[Document]) -> Copies:
+    """Make the copies of some documents."""
     batch, now = _Batch(), task.context.broker.clock.now()
     for document in documents:
         batch.add(task, document, now)
@@ -58,17 +88,44 @@ def copy_all(task: Task, documents: list[Document]) -> Flow[Replayed]:
     end = task.context.broker.clock.stamp() + task.delay
     for envelope, when in zip(batch.envelopes, task.line.places(ids, end), strict=True):
         envelope["when"] = when
-    pushed = yield from (_absent(ids) if task.dry_run else _pushed(task, batch.envelopes))
-    last = documents[-1]
-    return Replayed(
+    last, encoded = documents[-1], task.context.broker.encoding.raw
+    told = Replayed(
         found=len(documents),
-        pushed=pushed,
-        already=len(ids) - pushed,
         skipped=batch.skipped,
         refused=len(batch.refusals),
         refusals=tuple(batch.refusals[:REFUSALS]),
         position=(last["processed"], last["_id"]),
     )
+    parts = [] if task.dry_run else list(_parts([encoded(envelope) for envelope in batch.envelopes]))
+    return Copies(ids, parts, told)
+
+
+def send(task: Task, copies: Copies) -> Flow[Sent]:
+    """Push copies (``insert`` of many, unordered), and do not wait for the last of the inserts.
+
+    All are safe to send again: what had arrived is there already.
+    """
+    if task.dry_run:
+        return Sent(copies, (yield from _absent(copies.ids)))
+    if not copies.parts:
+        return Sent(copies, 0)
+    *first, last = copies.parts
+    pushed = 0
+    for part in first:
+        pushed += yield from _inserted(part)
+    if task.context.broker.serverless:
+        return Sent(copies, pushed + (yield from _inserted(last)))
+    return Sent(copies, pushed, (yield from Begin(_insert(last))))
+
+
+def received(task: Task, sent: Sent) -> Flow[Replayed]:
+    """Wait for copies that were sent, and tell what became of them."""
+    pushed = sent.pushed
+    if sent.begun is not None:
+        pushed += yield from _inserted(sent.copies.parts[-1], sent.begun)
+    if not task.dry_run:
+        task.context.broker.counters.add(task.target.name, "put", pushed)
+    return replace(sent.copies.told, pushed=pushed, already=len(sent.copies.ids) - pushed)
 
 
 @dataclass(slots=True)
@@ -154,14 +211,6 @@ def _absent(ids: list[ObjectId]) -> Flow[int]:
     return len(ids) - len(there)
 
 
-def _pushed(task: Task, envelopes: list[dict[str, Any]]) -> Flow[int]:
-    pushed = 0
-    for part in _parts([task.context.broker.encoding.raw(envelope) for envelope in envelopes]):
-        pushed += yield from _inserted(part)
-    task.context.broker.counters.add(task.target.name, "put", pushed)
-    return pushed
-
-
 def _parts(envelopes: list[RawBSONDocument]) -> Iterator[list[RawBSONDocument]]:
     """Divide into inserts that are bounded in bytes."""
     part: list[RawBSONDocument] = []
@@ -177,14 +226,18 @@ def _parts(envelopes: list[RawBSONDocument]) -> Iterator[list[RawBSONDocument]]:
         yield part
 
 
-def _inserted(envelopes: list[RawBSONDocument]) -> Flow[int]:
-    """Insert what is not there yet, and return how many that was.
+def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
+    return Command("insert_many", {"documents": envelopes, "ordered": False})
 
-    Safe to send again when the reply was lost; what had arrived is then there already.
-    """
-    command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False})
+
+def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
+    """Insert what is not there yet, or wait for it, and return how many that was; after a lost reply send it again."""
+    command = _insert(envelopes)
     try:
-        yield from insisted(command)
+        try:
+            yield from begun or command
+        except ReplyLost:
+            yield from command
     except Exception as error:
         duplicates = _duplicates(error)
         if duplicates is None:

@@ -90,6 +90,8 @@ class Range:
         return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
 
 
+COPIED = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
+"""The fields that a copy is made of."""
 ID_TYPES = ("number", "string", "object", "binData", "objectId")
 """In the order in which the server sorts them; a comparison keeps to one type."""
 _PYTHON_TYPES: tuple[Any, ...] = ((int, float), str, Mapping)
@@ -142,12 +144,14 @@ def documents_page(
 ) -> Flow[tuple[list[Document], Range | None]]:
     """Read the documents of one page, no more than fit one reply, and say where to go on.
 
-    With ``as_stored`` the documents within them are left as the bytes they are.
+    With ``as_stored`` the documents within them are left as the bytes they are, and what no copy needs is left out.
     """
     yield from ready(context.broker, write=False)
     if wanted.started is None:
         wanted = replace(wanted, started=context.broker.clock.now())
     find = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
+    if as_stored:
+        find["projection"] = COPIED
     try:
         found, more = yield from _one_reply(context.broker, find, as_stored=as_stored)
     except Exception as error:

@@ -15,10 +15,11 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration, listed, object_id, text
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.item import Document
 from mongoq.model.replayed import Replayed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.copying import Task, Transform, copy_all
+from mongoq.protocol.copying import Sent, Task, Transform, copies_of, received, send
 from mongoq.protocol.history import history_range
 from mongoq.protocol.move import destination
 from mongoq.protocol.originals import ByIds, InRange, located
@@ -138,16 +139,47 @@ class _Pace:
             self._free += copies / self._rate
 
 
+class _Chunks:
+    """What is copied, in pieces that are inserted at once."""
+
+    def __init__(self, source: InRange | ByIds, pace: _Pace, room: float) -> None:
+        self._source, self._pace, self._room = source, pace, room
+        self._found: list[Document] = []
+
+    def read(self) -> Flow[list[Document]]:
+        """Return the next piece, or nothing at the end."""
+        if not self._found and self._room > 0:
+            self._found = yield from self._source.read(self._room)
+            self._room -= len(self._found)
+        size = self._pace.chunk(len(self._found))
+        chunk, self._found = self._found[:size], self._found[size:]
+        return chunk
+
+
 def _copied(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
-    done = Replayed()
-    while room > 0 and (found := (yield from source.read(room))):
-        room -= len(found)
-        size = pace.chunk(len(found))
-        for start in range(0, len(found), size):
-            if not task.dry_run:
-                yield from pace.wait()
-            more = yield from copy_all(task, found[start : start + size])
-            pace.added(more.pushed)
-            done = replace(done + more, missing=source.missing)
-            progress(done)
-    return replace(done, missing=source.missing)
+    """Copy chunk by chunk; while one is being inserted, the next one is read and made."""
+    done, chunks = Replayed(), _Chunks(source, pace, room)
+    sent: Sent | None = None
+
+    def finished(sent: Sent) -> Flow[Replayed]:
+        more = yield from received(task, sent)
+        pace.added(more.pushed)
+        so_far = replace(done + more, missing=source.missing)
+        progress(so_far)
+        return so_far
+
+    while True:
+        try:
+            found = yield from chunks.read()
+            copies = copies_of(task, found) if found else None
+        except Exception:
+            if sent is not None:
+                yield from finished(sent)
+            raise
+        if sent is not None:
+            done = yield from finished(sent)
+        if copies is None:
+            return replace(done, missing=source.missing)
+        if not task.dry_run:
+            yield from pace.wait()
+        sent = yield from send(task, copies)

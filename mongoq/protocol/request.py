@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 __all__ = [
+    "Begin",
+    "Begun",
     "Command",
     "Duplicate",
     "Flow",
@@ -71,7 +73,32 @@ class Wait:
         yield self
 
 
-Request = Command[Any] | Wait
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Send a command that takes nothing, and do not wait for its reply; the answer is what to wait for, a ``Begun``.
+
+    When the flow ends before that, the command ends by itself, and nobody hears of it.
+    """
+
+    command: Command[Any]
+
+    def __iter__(self) -> Flow[Begun]:
+        """Perform this: ``begun = yield from Begin(command)``."""
+        return (yield self)  # type: ignore[no-any-return]  # what the driver makes
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A command under way: wait for its reply, or its error."""
+
+    reply: Any
+
+    def __iter__(self) -> Flow[Any]:
+        """Wait: ``reply = yield from begun``."""
+        return (yield self)
+
+
+Request = Command[Any] | Wait | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 

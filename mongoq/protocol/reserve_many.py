@@ -168,8 +168,20 @@ def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
     items = [claim.item(document) for document in taken]
     if len(keys) < len(claim.ids):
         items += yield from _left_over(claim, [id for key, id in claim.ids.items() if key not in keys], alone=not items)
+        if len(items) == len(taken) == 1:
+            yield from _unmark(claim, items[0])
     order = {key: place for place, key in enumerate(claim.ids)}
     return sorted(items, key=lambda item: order[id_key(item.id)])
+
+
+def _unmark(claim: _Claim, item: Item[Any]) -> Flow[None]:
+    """Take the mark of a batch from what is handed out by itself: no other item can kill its holder.
+
+    A crash before it gives the item one run more.
+    """
+    filter = {"_id": item.id, "token": claim.token, "batch": claim.token}
+    update = {"$unset": {"batch": ""}}
+    yield from Command("update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids))
 
 
 def _read_back(claim: _Claim, ids: list[Any]) -> Flow[list[Document]]:

@@ -84,8 +84,16 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
 
 def _commit(context: QueueContext[Any], item: Item[Any], now: datetime) -> Settlement:
     update = settle.kept_update(context, item, now, {})
-    happened = settle.unless_ours if update is None else settle.settled_by
-    return Settlement(update, happened, "commit", partial(settle.commit, context, payload=None, replace_payload=False))
+    alone = partial(settle.commit, context, payload=None, replace_payload=False)
+    if update is None:
+        return Settlement(update, settle.unless_ours, "commit", alone)
+    # committed before, within the same millisecond, an item looks just the same
+    return Settlement(update, partial(_is_kept, now=now), "commit", alone, telling=False)
+
+
+def _is_kept(found: Document, item: Item[Any], *, now: datetime) -> bool | None:
+    kept = settle.settled_by(found, item)
+    return kept and found.get("processed") == now
 
 
 def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:

@@ -589,3 +589,30 @@ async def test_a_block_whose_item_was_settled_in_a_batch_is_left_alone(shell: Sh
     async with queue.reserved() as item:
         await queue.move_many([(item, Move("next"))])
     assert await shell.queue("next").size() == 1
+
+
+async def test_what_was_committed_before_is_told_from_what_this_call_commits(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push("remembered", id=ObjectId())
+    await queue.push("plain")
+    before = await queue.reserve()
+    await queue.commit(before)
+    shell.clock.advance(1)
+    plain = await queue.reserve()
+    with pytest.raises(mongoq.BatchIncomplete) as caught:
+        await queue.commit_many([plain, before])
+    assert list(caught.value.done) == [plain.id]
+    assert caught.value.failed[before.id].certain
+
+
+async def test_what_a_batch_got_alone_is_not_one_of_a_batch(shell: Shell) -> None:
+    queue = shell.queue(max_retries=0)
+    spent = await queue.push("spent")
+    await queue.reserve(lease=1)
+    shell.clock.advance(2)
+    await queue.push("fresh")
+    assert [item.payload for item in await queue.reserve_many(5, lease=1)] == ["fresh"]
+    assert (await queue.dead.get(spent)).origin.reason == "retries exhausted"
+    shell.clock.advance(2)
+    assert await queue.reserve() is None
+    assert await queue.dead.size() == 2

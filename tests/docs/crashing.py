@@ -10,6 +10,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from bson import ObjectId
+from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.model.item import state_of
+from mongoq.protocol.request import Begun
 
 PAGE = Path(__file__).parents[2] / "docs" / "envelope.md"
 LEASE, DAY = 30, 24 * 3600
@@ -117,6 +120,16 @@ class Process:
     def becomes_mortal(self) -> None:
         driver: Any = self.broker._driver
         self.mortal = driver._send = Mortal(driver._send)
+        driver._begun = self._sent_at_once
+
+    def _sent_at_once(self, command: Any) -> Begun:
+        """Let what would go on beside the operation happen in its thread, where it is counted."""
+        reply: Future[Any] = Future()
+        try:
+            reply.set_result(self.mortal(command))
+        except PyMongoError as error:
+            reply.set_exception(error)
+        return Begun(reply)
 
     def another(self) -> mongoq.Broker:
         """Return the broker of a process that lives."""

@@ -199,7 +199,7 @@ ROWS = [
         [
             *["1-2 orders expired 1; 3-4 orders ready 0"] * 2,
             *["1-2 orders expired 1; 4 orders ready 0; 3 orders reserved 1"] * 3,
-            "4 orders ready 0; 1-2 orders expired 1; 3 orders reserved 1",
+            *["4 orders ready 0; 1-2 orders expired 1; 3 orders reserved 1"] * 2,
         ],
     ),
     Row(

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import pytest
 
-for module in ("world", "producing", "consuming", "replaying", "past_model"):
+for module in ("world", "looking", "producing", "consuming", "replaying", "stories", "past_model"):
     pytest.register_assert_rewrite(f"tests.model.{module}")

@@ -83,15 +83,14 @@ class Run:
     id: Any
     queue: str
     due: datetime
-    was_in_batch: bool
 
 
 @dataclass
 class Entry:
     """An item: live while it has a ``when``, else processed, or a stub that remembers its id.
 
-    ``holder`` is the number of the reservation, also when its lease is over. ``in_batch`` says that the last
-    reservation was one of a batch, whose other items may have killed the holder.
+    ``holder`` is the number of the reservation, also when its lease is over; ``batch`` that of the last one that was
+    one of a batch.
     """
 
     id: Any
@@ -107,7 +106,7 @@ class Entry:
     copied_from: str | None = None
     once: datetime | None = None
     holder: int | None = None
-    in_batch: bool = False
+    batch: int | None = None
     processed: datetime | None = None
     expires: datetime | None = None
     is_stub: bool = False
@@ -116,6 +115,11 @@ class Entry:
     def is_kept(self) -> bool:
         """In history."""
         return self.processed is not None and not self.is_stub
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether another item of its batch may have killed the holder."""
+        return self.batch is not None and self.holder in (None, self.batch)
 
     def is_held(self, now: datetime) -> bool:
         return self.holder is not None and self.when is not None and self.when > now

@@ -50,6 +50,12 @@ class QueueModel:
     def eligible(self, queue: str) -> list[Entry]:
         return [] if self.rules[queue].paused else self.of(queue, "ready", "expired")
 
+    def next_when(self, queue: str) -> datetime | None:
+        return min((entry.when for entry in self.of(queue) if entry.when), default=None)
+
+    def was_just_kept(self, id: Any) -> bool:
+        return id in self.entries and self.entries[id].processed == self.now
+
     # --- pushing -------------------------------------------------------------------------------
 
     def push(
@@ -107,32 +113,33 @@ class QueueModel:
         return []
 
     def pop(self, queue: str) -> Entry | None:
-        """Take the first eligible item, even one that had all its runs: only a claim that may fail is a run."""
-        found = self.eligible(queue)
-        if not found:
-            return None
-        entry = found[0]
-        entry.attempts += 1
-        popped = replace(entry)
-        self._settle(entry, "popped")
-        return popped
+        """Take the first eligible item for good, which is a run of it as well."""
+        while found := self.eligible(queue):
+            entry = found[0]
+            if not self._is_buried(entry):
+                entry.attempts += 1
+                popped = replace(entry)
+                self._settle(entry, "popped")
+                return popped
+        return None
 
     def is_spent(self, entry: Entry) -> bool:
         most = self.rules[entry.queue].max_retries
         return most is not None and entry.attempts > most
 
     def _is_buried(self, entry: Entry) -> bool:
-        if not self.is_spent(entry) or entry.in_batch:
+        most = self.rules[entry.queue].max_retries
+        if most is None or not self.is_spent(entry) or entry.is_suspect:
             return False
-        self._bury(entry, "retries exhausted", None)
+        self._bury(entry, "retries exhausted", None, attempts=most + 1)
         return True
 
     def _claimed(self, entry: Entry, lease: timedelta | None, *, in_batch: bool) -> Run:
         assert entry.when is not None
-        run = Run(next(self._numbers), entry.id, entry.queue, entry.when, entry.in_batch)
+        run = Run(next(self._numbers), entry.id, entry.queue, entry.when)
         entry.when = self.now + (lease or self.rules[entry.queue].lease)
         entry.attempts += 1
-        entry.holder, entry.in_batch = run.number, in_batch
+        entry.holder, entry.batch = run.number, run.number if in_batch else entry.batch
         return run
 
     # --- settling ------------------------------------------------------------------------------
@@ -175,11 +182,10 @@ class QueueModel:
         entry.when, entry.holder, entry.error = self.now + delay, None, error or entry.error
 
     def release(self, run: Run) -> None:
-        """Undo the reservation: what counts is the one before it."""
+        """Undo the reservation."""
         entry = self.held(run)
         entry.when, entry.holder = run.due, None
         entry.attempts -= 1
-        entry.in_batch = entry.in_batch or run.was_in_batch
 
     def extend(self, run: Run, lease: timedelta | None) -> None:
         entry = self.held(run)
@@ -188,13 +194,13 @@ class QueueModel:
     def move(self, run: Run, way: Move) -> None:
         """Hand on to another queue with a fresh budget; error and key stay behind."""
         entry = self.held(run)
+        payload = entry.payload if way.payload is ... else way.payload
+        if way.add is not None:
+            payload = entry.patched(way.add)
         there = self.live(way.to, way.key)
         if there is not None and there is not entry:
             raise Taken(there.id)
-        if way.add is not None:
-            entry.payload = entry.patched(way.add)
-        elif way.payload is not ...:
-            entry.payload = way.payload
+        entry.payload = payload
         if way.headers is not ...:
             entry.headers = way.headers
         if way.priority is not None:
@@ -204,7 +210,7 @@ class QueueModel:
     def put(self, entry: Entry, queue: str, when: datetime, key: str | None) -> None:
         """Start afresh in a queue."""
         entry.queue, entry.when, entry.key = queue, when, key
-        entry.holder, entry.attempts, entry.error, entry.in_batch = None, 0, None, False
+        entry.holder, entry.attempts, entry.error, entry.batch = None, 0, None, None
 
     def bury(self, run: Run, *, reason: str | None, error: Failure) -> None:
         entry = self.held(run)
@@ -212,10 +218,10 @@ class QueueModel:
             raise NoDeadQueue
         self._bury(entry, reason or (error[1] if error else "") or "buried", error)
 
-    def _bury(self, entry: Entry, reason: str, error: Failure) -> None:
-        dead = self.rules[entry.queue].dead
+    def _bury(self, entry: Entry, reason: str, error: Failure, attempts: int | None = None) -> None:
+        dead, ran = self.rules[entry.queue].dead, entry.attempts if attempts is None else attempts
         assert dead is not None
-        entry.origin = Origin(entry.queue, entry.id, reason, entry.attempts, entry.key, self.now)
+        entry.origin = Origin(entry.queue, entry.id, reason, ran, entry.key, self.now)
         failure = error or entry.error
         self.put(entry, dead, self.now, None)
         entry.error = failure

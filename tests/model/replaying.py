@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,8 +12,8 @@ from hypothesis.stateful import precondition, rule
 
 from tests.model.choices import ANY, NUMBER, TWO
 from tests.model.entry import Entry
+from tests.model.looking import Looking
 from tests.model.past_model import Wanted, revive
-from tests.model.world import World, origin_of
 
 __all__ = ["Replaying"]
 
@@ -22,7 +22,7 @@ MILLISECOND = timedelta(milliseconds=1)
 LIMITS = st.sampled_from([None, None, 1, 2])
 
 
-class Replaying(World):
+class Replaying(Looking):
     """Replays of both kinds."""
 
     def _named(self, entries: Sequence[Entry], number: int | None) -> list[Any] | None:
@@ -41,13 +41,14 @@ class Replaying(World):
         options: dict[str, Any] = {"ids": ids} if ids else {"limit": limit}
         if n is not None and not ids:
             options["where"] = {"n": n}
-        target = None if to is None else self.names[to]
+        target, before = None if to is None else self.names[to], [entry.id for entry in self.model.of(name)]
         done = dead.replay(to=target, **options)
         matches = (lambda payload: payload == {"n": n}) if "where" in options else (lambda _: True)
         told = revive(self.model, name, ids=ids, where=matches, limit=options.get("limit"), to=target)
         assert (done.found, done.pushed, done.skipped) == (told.found, told.pushed, told.skipped)
         assert (done.refused, {id for id, _ in done.refusals}) == (len(told.refused), set(told.refused))
         assert set(done.missing) == set(told.missing)
+        self.look_for(before[:2], self.names.index(name), self.names.index(target or name.removesuffix(".dead")))
 
     @precondition(lambda self: any(self.model.history(name) for name in self.names))
     @rule(
@@ -83,20 +84,21 @@ class Replaying(World):
             assert (done.found, done.pushed) == (len(originals), len(wanted))
             assert done.already == len(originals) - len(wanted)
             assert done.skipped == done.refused == 0
-        self._adopt(wanted, target, delay or 0, priority, label)
+        end = self.model.now + timedelta(seconds=delay or 0)
+        for when in self._adopted(wanted, target, priority, label):
+            assert abs(when - end) <= MILLISECOND * len(originals)
         again = real.replay(**options, page=page)
         assert (again.pushed, again.already) == (0, len(originals))
 
-    def _adopt(self, wanted: list[Wanted], to: str, delay: int, priority: int | None, label: str) -> None:
-        """Take in the copies: one of each original, in their order, and due no later than they should be."""
+    def _adopted(self, wanted: list[Wanted], to: str, priority: int | None, label: str) -> list[datetime]:
+        """Take in the copies, one of each original and in their order, and return when they are due."""
         found = list(self.raw.find({"q": to, "_id": {"$nin": list(self.model.entries)}}))
-        copies = {origin_of(document).id: document for document in found}
+        copies = {document["origin"]["id"]: document for document in found}
         assert len(found) == len(copies) == len(wanted)
-        end = self.model.now + timedelta(seconds=delay)
         places = []
         for one in wanted:
             document = copies[one.original.id]
             self.copies.made(one, document["_id"], when=document["when"], priority=priority, label=label, once=WEEK)
             places.append((document["when"], document["_id"]))
         assert places == sorted(places), "copies are not in the order of the originals"
-        assert all(end - MILLISECOND * len(wanted) <= when <= end + MILLISECOND * len(wanted) for when, _ in places)
+        return [when for when, _ in places]

@@ -204,7 +204,8 @@ SHORT = [
     ("commit: one is back", COMMIT, 2, [BACK[0]], ["lost", "done", "done"]),
     ("commit: nothing was there", COMMIT, 0, [], ["lost"] * 3),
     ("kept: one was settled by another", KEEP, 2, [*KEPT[:2], stored(2, settled=OTHER)], ["done", "done", "lost"]),
-    ("kept: one is gone", KEEP, 2, KEPT[:2], ["done", "done", "lost"]),
+    ("kept: one is gone", KEEP, 2, KEPT[:2], ["done", "done", "uncertain"]),
+    ("kept: one was before", KEEP, 2, [*KEPT[:2], {**KEPT[2], "processed": MINUTE}], ["done", "done", "lost"]),
     ("kept: one that is gone was ours", KEEP, 2, [KEPT[0], taken(1)], ["done", "lost", "done"]),
     ("rollback: one is somebody else's", ROLLBACK, 2, [*BACK[:2], taken(2)], ["done", "done", "lost"]),
     ("rollback: one may have been taken after it", ROLLBACK, 1, [taken(1), taken(2)], ["uncertain"] * 3),
@@ -485,10 +486,13 @@ def test_a_claim_by_id_within_a_batch_undoes_the_whole_batch() -> None:
 
 def test_suspects_go_behind_in_one_update_when_others_were_claimed() -> None:
     suspects = [stored(n, when=NOW, attempts=11, batch=OTHER, token=OTHER) for n in (1, 2)]
-    sent, got = claim(reserve(), found(*FIRST), updated(1), read_back(0), found(*suspects), updated(2))
+    sent, got = claim(reserve(), found(*FIRST), updated(1), read_back(0), found(*suspects), updated(2), updated(1))
     assert [item.id for item in got] == [IDS[0]]
-    assert sent[-1].arguments["filter"]["_id"] == {"$in": IDS[1:3]}
-    assert sent[-1].arguments["update"] == {"$set": {"when": NOW}}
+    behind, unmarked = sent[-2:]
+    assert behind.arguments["filter"]["_id"] == {"$in": IDS[1:3]}
+    assert behind.arguments["update"] == {"$set": {"when": NOW}}
+    assert unmarked.arguments["filter"] == {"_id": IDS[0], "token": got[0].token, "batch": got[0].token}
+    assert unmarked.arguments["update"] == {"$unset": {"batch": ""}}
 
 
 def test_an_update_that_fits_one_of_them_not_falls_back_to_each_alone() -> None:
