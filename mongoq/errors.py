@@ -170,7 +170,8 @@ class DuplicateItem(MongoqError):
     def __init__(self, queue: str, key: str, item_id: Any) -> None:
         which = "an item" if item_id is None else f"item {item_id}"
         super().__init__(
-            f"{which} with key {key!r} is live in queue {queue!r}; keep it, or push with on_duplicate='replace'"
+            f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
+            "on_duplicate='replace'; a move needs another key, or none"
         )
         self.queue = queue
         self.key = key
@@ -200,8 +201,12 @@ class ReservationLost(MongoqError):
         held_by: str | None = None,
         held_until: datetime | None = None,
         certain: bool = True,
+        reserved: bool = True,
     ) -> None:
-        super().__init__(_lost_sentence(item_id, queue, held_by, held_until, certain=certain))
+        sentence = _lost_sentence(item_id, queue, held_by, held_until, certain=certain)
+        if not reserved:
+            sentence = f"item {item_id} of queue {queue!r} was not reserved; settle what reserve() returned"
+        super().__init__(sentence)
         self.item_id = item_id
         self.queue = queue
         self.held_by = held_by
@@ -212,8 +217,8 @@ class ReservationLost(MongoqError):
 def _lost_sentence(item_id: Any, queue: str, held_by: str | None, until: datetime | None, *, certain: bool) -> str:
     if not certain:
         return (
-            f"the reply for item {item_id} of queue {queue!r} was lost and the item is gone: "
-            f"the operation may or may not have happened; make the handler idempotent"
+            f"item {item_id} of queue {queue!r} is gone, and whether by this operation cannot be told: "
+            f"it may or may not have happened; make the handler idempotent"
         )
     if held_by is None:
         return (

@@ -96,7 +96,7 @@ def copies_of(task: Task, documents: list[Document]) -> Copies:
         refusals=tuple(batch.refusals[:REFUSALS]),
         position=(last["processed"], last["_id"]),
     )
-    parts = [] if task.dry_run else list(_parts([encoded(envelope) for envelope in batch.envelopes]))
+    parts = list(_parts([encoded(envelope) for envelope in batch.envelopes]))
     return Copies(ids, parts, told)
 
 

@@ -87,7 +87,7 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
     if (item.namespace, item.queue) != (context.broker.namespace, context.name):
         raise ItemForeign(item.id, f"{context.broker.namespace}/{context.name}", f"{item.namespace}/{item.queue}")
     if item.token is None:
-        raise ReservationLost(item.id, item.queue)
+        raise ReservationLost(item.id, item.queue, reserved=False)
 
 
 def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:

@@ -23,9 +23,10 @@ from mongoq.protocol.read import NOT_RESERVED
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost
 from mongoq.protocol.settings import prepared
 
-__all__ = ["revive"]
+__all__ = ["KEY_TAKEN", "revive"]
 
 PAGE = 500
+KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -175,7 +176,7 @@ def _tolerant(command: Command[int], statements: list[Statement], refusals: list
         for place, error in refused.refusals.items():
             if not isinstance(error, Duplicate):
                 raise
-            refusals.append((statements[place][1]["filter"]["_id"], "a live item has its key"))
+            refusals.append((statements[place][1]["filter"]["_id"], KEY_TAKEN))
         return refused.total
 
 

@@ -8,6 +8,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.protocol.revival import KEY_TAKEN
 from tests.shells import Shell
 
 
@@ -93,7 +94,7 @@ async def test_a_key_comes_back_unless_it_is_taken(shell: Shell) -> None:
         assert (await queue.dead.replay()).pushed == 2
         return
     done = await queue.dead.replay()
-    assert (done.found, done.pushed, done.refused, done.refusals) == (2, 1, 1, ((first, "a live item has its key"),))
+    assert (done.found, done.pushed, done.refused, done.refusals) == (2, 1, 1, ((first, KEY_TAKEN),))
     assert {item.key for item in await queue.peek(9)} == {"k", "l"}
     assert (await queue.dead.peek(9))[0].id == first
     await queue.remove(taken)

@@ -215,8 +215,10 @@ async def test_what_callbacks_raise_ends_the_replay_and_sent_again_it_completes(
     with pytest.raises(KeyError, match="enough"):
         await queue.replay(to="next", progress=interrupted, page=2)
     assert await shell.queue("next").size() == 4
+    told: list[mongoq.Replayed] = []
     with pytest.raises(mongoq.PayloadInvalid, match="mine"):
-        await queue.replay(to="next", transform=failing, page=2)
+        await queue.replay(to="next", transform=failing, page=2, progress=told.append)
+    assert [step.found for step in told] == [2, 4, 6]
     assert await shell.queue("next").size() == 6
     assert await _drained(shell, "next") == list(range(6))
     done = await queue.replay(to="next", page=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -195,3 +197,20 @@ def _replaying(uri: str, database: str, *, chunks: int) -> subprocess.Popen[str]
     while len(added) < chunks:
         added.add(process.stdout.readline())
     return process
+
+
+async def test_a_cancelled_replay_leaves_nothing_behind_and_the_next_one_completes_it(uri: str, database: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders", history=3600)
+        for number in range(3):
+            await queue.push_many(range(number * 100, (number + 1) * 100))
+            await queue.commit_many(await queue.reserve_many(100))
+        for step in range(1, 30):
+            replaying = asyncio.ensure_future(queue.replay(to="next", page=10))
+            await asyncio.sleep(step / 1000)
+            replaying.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await replaying
+        done = await queue.replay(to="next", page=10)
+        assert done.found == done.pushed + done.already == 300
+        assert [item.payload for item in await broker.queue("next").reserve_many(300)] == list(range(300))
