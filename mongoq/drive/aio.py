@@ -97,7 +97,10 @@ class AioDriver:
         self._closed = True
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            _, late = await asyncio.wait(self._tasks, timeout=background.PATIENCE)
+            if late and self._backend.is_cut_off():
+                for task in late:
+                    task.cancel()
             await asyncio.sleep(0)
 
     def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -168,6 +171,10 @@ class AioDriver:
                 logger.debug("a command whose caller was cancelled failed: %r", error)
             else:
                 waiter.set_exception(error)
+        except asyncio.CancelledError:
+            if self._closed and not waiter.done():
+                waiter.set_exception(BrokerClosed())
+            raise
         finally:
             waiter.cancel()  # nothing, unless this task was cancelled itself, at the end of the loop
             self._tasks.discard(asyncio.current_task())

@@ -60,6 +60,10 @@ class Backend:
     serverless: bool
     namespace: str
 
+    def is_cut_off(self) -> bool:
+        """Say whether the client sees no server that takes writes."""
+        return self.client is not None and primary(self.client) is None
+
     def arguments(self, method: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments in the form that this backend takes."""
         if method == "bulk_write":

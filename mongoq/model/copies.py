@@ -11,6 +11,7 @@ from typing import Any
 import bson
 from bson import DatetimeMS, ObjectId
 
+from mongoq.model.codec import codec_options
 from mongoq.model.envelope import new_envelope, origin_document
 from mongoq.model.item import Document, Item
 
@@ -20,6 +21,8 @@ COPY_MARK = "replayed"
 """The field of a copy that names the queue whose history it was copied from; it survives moves and burials."""
 MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ANY_ID = codec_options()
+"""Other programs may have used anything for an id."""
 
 
 def copy_id(original: Document, to: str, label: str) -> ObjectId:
@@ -29,7 +32,7 @@ def copy_id(original: Document, to: str, label: str) -> ObjectId:
     counter, so that copies sort as their originals did, most of the time; the rest is a hash of all there is to tell.
     """
     id = original["_id"]
-    raw = id.binary if isinstance(id, ObjectId) else bson.encode({"": id})
+    raw = id.binary if isinstance(id, ObjectId) else bson.encode({"": id}, codec_options=ANY_ID)
     milliseconds = _milliseconds(original["processed"])
     parts = (raw.hex(), str(milliseconds), to, label)
     digest = sha256("\0".join(parts).encode(errors="surrogatepass")).digest()

@@ -135,7 +135,7 @@ def _claim(context: QueueContext[M], lease: timedelta) -> Flow[tuple[Item[Any] |
         spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
         return context.raw_item(after, now, due=now), spent
     except Unreadable:
-        yield from foreign.bury_unreadable(context, mine)
+        yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         return (yield from _claim(context, lease))
     if before is None:
         return None, False

@@ -11,7 +11,7 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import Line, copy_envelope, copy_id
 from mongoq.model.envelope import REASON_BYTES, shorten
@@ -24,6 +24,7 @@ from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, R
 __all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send"]
 
 CHUNK_BYTES = 8 * 1024 * 1024
+LARGEST = 16 * 1024 * 1024
 DUPLICATE_KEY = 11000
 
 Transform = Callable[[Any, Item[Any]], Any]
@@ -88,7 +89,8 @@ def copies_of(task: Task, documents: list[Document]) -> Copies:
     end = task.context.broker.clock.stamp() + task.delay
     for envelope, when in zip(batch.envelopes, task.line.places(ids, end), strict=True):
         envelope["when"] = when
-    last, encoded = documents[-1], task.context.broker.encoding.raw
+    ids, copies = _sized(task, batch)
+    last = documents[-1]
     told = Replayed(
         found=len(documents),
         skipped=batch.skipped,
@@ -96,8 +98,21 @@ def copies_of(task: Task, documents: list[Document]) -> Copies:
         refusals=tuple(batch.refusals[:REFUSALS]),
         position=(last["processed"], last["_id"]),
     )
-    parts = list(_parts([encoded(envelope) for envelope in batch.envelopes]))
-    return Copies(ids, parts, told)
+    return Copies(ids, list(_parts(copies)), told)
+
+
+def _sized(task: Task, batch: _Batch) -> tuple[list[ObjectId], list[RawBSONDocument]]:
+    """Return the copies as they are sent, without those that no server takes: other programs may fill a document."""
+    ids, copies = [], []
+    for envelope in batch.envelopes:
+        copy = task.context.broker.encoding.raw(envelope)
+        if len(copy.raw) <= LARGEST:
+            ids.append(envelope["_id"])
+            copies.append(copy)
+        else:
+            too_large = PayloadTooLarge("payload", len(copy.raw), LARGEST)
+            batch.refusals.append((envelope["origin"]["id"], str(too_large)))
+    return ids, copies
 
 
 def send(task: Task, copies: Copies) -> Flow[Sent]:

@@ -10,6 +10,7 @@ from typing import Any
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.move import dead_queue
 from mongoq.protocol.request import Command, Flow, matched
+from mongoq.protocol.settle import SETTLED
 
 __all__ = ["bury_uncountable", "bury_unreadable"]
 
@@ -35,13 +36,9 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
     return (yield from _bury(context, filter, "its attempts are no number that can be counted", now))
 
 
-def bury_unreadable(context: QueueContext[Any], mine: Mapping[str, Any], **one: Any) -> Flow[None]:
-    """Bury what a claim took and nobody can decode, by the token of the claim (``findAndModify``).
-
-    Of several under one token it is the one with ``_id=``.
-    """
-    filter = {"q": context.name, "when": mine["when"], "token": mine["token"], **one}
-    yield from _bury(context, filter, "it holds BSON that cannot be read", context.broker.clock.now())
+def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
+    """Bury what a claim or a pop took and nobody can decode, by the marks that it left (``findAndModify``)."""
+    yield from _bury(context, marks, "it holds BSON that cannot be read", context.broker.clock.now())
 
 
 def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, now: datetime) -> Flow[bool]:
@@ -51,7 +48,7 @@ def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, no
         "find_one_and_update",
         {
             "filter": filter,
-            "update": {"$set": grave, "$unset": {"token": "", "key": ""}},
+            "update": {"$set": grave, "$unset": dict.fromkeys(("token", "key", *SETTLED), "")},
             "sort": [("priority", 1), ("when", 1), ("_id", 1)],
             "projection": {"_id": 1},
         },

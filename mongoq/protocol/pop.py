@@ -23,7 +23,7 @@ from mongoq.protocol.claim import (
     runs_of,
 )
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, insisted
+from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable, insisted
 from mongoq.protocol.settings import prepared
 
 __all__ = ["pop"]
@@ -131,7 +131,11 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | No
         after = yield from insisted(_kept_under(context, token, now))
         if after is None:
             raise
-        before = {**after, "when": now, "attempts": after["attempts"] - 1}
+        kept = {name: value for name, value in after.items() if name not in settle.SETTLED}
+        before = {**kept, "when": now, "attempts": after["attempts"] - 1}
+    except Unreadable:
+        yield from foreign.bury_unreadable(context, q=context.name, processed=now, settled=token)
+        return (yield from _pop_keeping(context, context.broker.clock.now()))
     if before is None:
         return None
     yield from _keep_as_long_as_its_id(before, token, now, history)

@@ -71,6 +71,7 @@ def _reserve_now(
             return [one] if one else None
         claim = _Claim.of(context, first, lease or context.settings.lease)
         items = yield from _decoded(claim, (yield from _claimed(claim)), on_invalid)
+        items = yield from _renewed(claim, items)
         if items:
             context.count("reserve", len(items))
             return items
@@ -191,7 +192,7 @@ def _read_back(claim: _Claim, ids: list[Any]) -> Flow[list[Document]]:
         return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids)))
     except Unreadable:
         if len(ids) == 1:
-            yield from foreign.bury_unreadable(claim.context, claim.mine, _id=ids[0])
+            yield from foreign.bury_unreadable(claim.context, _id=ids[0], token=claim.token)
             return []
         half = len(ids) // 2
         return (yield from _read_back(claim, ids[:half])) + (yield from _read_back(claim, ids[half:]))
@@ -206,15 +207,16 @@ def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[
     context = claim.context
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
-    spent = [document for document in found if context.settings.is_spent(attempts_of(document))]
-    suspects = [document["_id"] for document in spent if is_suspect(document)]
-    together = len(found) - len(spent) > (1 if alone else 0)
+    is_spent = context.settings.is_spent
+    suspects = [document["_id"] for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
+    together = sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
     items = []
     for document in found:
-        if document["_id"] not in suspects:
-            marked = together and document not in spent
-            if item := (yield from _taken_or_buried(claim, document["_id"], together=marked)):
-                items.append(item)
+        spent = is_spent(attempts_of(document))
+        if spent and is_suspect(document):
+            continue
+        if item := (yield from _taken_or_buried(claim, document["_id"], together=together and not spent)):
+            items.append(item)
     if suspects and alone and not items:
         item = yield from _taken_or_buried(claim, suspects[0], together=False)
         return [item] if item else []
@@ -267,3 +269,17 @@ def _decoded(claim: _Claim, items: list[Item[Any]], on_invalid: OnInvalid) -> Fl
                     yield from insisted(claim.give_back(others))
             yield from refuse_or_bury(context, item, invalid, on_invalid)
     return decoded
+
+
+def _renewed(claim: _Claim, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
+    """Let the leases begin anew when burials among the items have used up half of them; what was lost is left out."""
+    context, lease = claim.context, claim.mine["when"] - claim.now
+    now = context.broker.clock.now()
+    if not items or now < claim.now + lease / 2:
+        return items
+    held = {"_id": {"$in": [item.id for item in items]}, "token": claim.token}
+    update = {"$set": {"when": now + lease}}
+    yield from Command("update_many", {"filter": held, "update": update}, undo=lambda _: claim.give_back(claim.ids))
+    found = yield from find_few(context.broker, held, [("_id", 1)], len(items), projection={"_id": 1})
+    keys = {id_key(document["_id"]) for document in found}
+    return [item.held_until(now + lease) for item in items if id_key(item.id) in keys]

@@ -18,6 +18,7 @@ from mongoq.protocol.patching import checked_patch, settled_with
 from mongoq.protocol.request import Command, Flow, matched
 
 __all__ = [
+    "SETTLED",
     "commit",
     "extend",
     "is_extended",
@@ -33,6 +34,8 @@ __all__ = [
     "unprocess_command",
 ]
 
+SETTLED = ("processed", "expires", "settled")
+"""What history and stubs have, and nothing that is live."""
 STUB_DROPS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch")
 
 
@@ -154,8 +157,9 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
         {
             "filter": {"_id": before["_id"], "settled": token},
             "update": {
-                "$set": {"when": before["when"]},
-                "$unset": dict.fromkeys(("processed", "expires", "settled"), ""),
+                # an expired token goes with it: without one, an item that was in a batch would be a suspect
+                "$set": {name: before[name] for name in ("when", "reserved", "token") if before.get(name) is not None},
+                "$unset": dict.fromkeys(SETTLED, ""),
                 "$inc": {"attempts": -1},
             },
         },

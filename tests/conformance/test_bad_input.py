@@ -249,11 +249,13 @@ async def test_a_document_of_another_program_does_not_block_the_queue(
     assert sorted(payloads + dead) == ["good", "odd"]
 
 
-async def test_a_document_that_cannot_be_read_is_buried(shell: Shell) -> None:
-    queue = shell.queue()
+@pytest.mark.parametrize("take", ["reserve", "pop with history"])
+async def test_a_document_that_cannot_be_read_is_buried(shell: Shell, take: str) -> None:
+    queue = shell.queue(history=60)
     await queue.push("good", priority=1)
     envelope = {"_id": ObjectId(), "q": "orders", "payload": {"u": Binary(b"short", 4)}, "when": shell.clock.now()}
     shell.raw.insert_one({**envelope, "priority": 0, "attempts": 0, "reserved": False})
-    item = await queue.reserve()
+    item = await (queue.reserve() if take == "reserve" else queue.pop())
     assert item.payload == "good"
     assert await queue.dead.size() == 1
+    assert await queue.dead.size("processed") == 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from bson import ObjectId
+from bson import Binary, ObjectId
 from pydantic import BaseModel
 
 import mongoq
@@ -348,3 +349,16 @@ async def test_bad_input_is_refused_by_name_and_nothing_is_written(shell: Shell)
             await queue.replay(**{"to": "next", **options})
         assert caught.value.argument == argument, options
     assert list(shell.raw.find()) == before
+
+
+async def test_what_no_server_takes_is_refused_and_the_rest_goes_on(shell: Shell) -> None:
+    queue = await _processed(shell, ["first", "last"])
+    then, other = shell.clock.now() - timedelta(seconds=1), uuid4()
+    filled = {"_id": ObjectId(), "q": "orders", "processed": then, "payload": "x" * (16 * 1024 * 1024 - 200)}
+    shell.raw.insert_one(filled)
+    shell.raw.insert_one({"_id": Binary.from_uuid(other), "q": "orders", "processed": then, "payload": "odd id"})
+    done = await queue.replay(to="next")
+    assert (done.found, done.pushed, done.refused) == (4, 3, 1)
+    assert done.refusals[0][0] == filled["_id"]
+    assert "bytes" in done.refusals[0][1]
+    assert sorted(await _drained(shell, "next")) == ["first", "last", "odd id"]

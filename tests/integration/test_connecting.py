@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import time
@@ -261,3 +262,18 @@ async def test_an_async_broker_closes_soon_when_its_server_has_gone() -> None:
         broker = await mongoq.connect_async(server.uri)
         await broker.queue("orders").push(1)
     await broker.close()
+
+
+@pytest.mark.timeout(25)
+async def test_an_async_broker_does_not_wait_for_calls_to_a_server_that_has_gone() -> None:
+    server = EmbeddedServer().start()
+    broker = await mongoq.connect_async(server.uri)
+    queue = broker.queue("orders")
+    await queue.push(1)
+    server.stop()
+    calls = [asyncio.ensure_future(queue.reserve()) for _ in range(2)]
+    await asyncio.sleep(0.5)
+    calls[0].cancel()
+    await broker.close()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, mongoq.BrokerClosed]

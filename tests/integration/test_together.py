@@ -216,3 +216,31 @@ def test_a_refused_command_is_the_drivers_error_and_changes_nothing(broker: mong
     with pytest.raises(OperationFailure):
         queue.reserve()
     assert queue.counts() == mongoq.Counts(ready=1)
+
+
+@pytest.mark.parametrize("spent", [True, False])
+def test_a_batch_that_took_long_to_bury_others_begins_its_leases_anew(raw: Any, spent: bool) -> None:
+    clock = mongoq.VirtualClock()
+    broker = mongoq.Broker(raw, clock=clock)
+    queue = broker.queue("orders", max_retries=0, model=int)
+    untyped = broker.queue("orders")
+    untyped.push_many([1, 2] if spent else ["no number", "nor this"])
+    if spent:
+        for _ in range(2):
+            untyped.reserve(lease=1)
+        clock.advance(2)
+    untyped.push(3)
+    driver: Any = broker._driver
+    send = driver._send
+
+    def slow(command: Any) -> Any:
+        if "origin" in str(command.arguments):
+            clock.advance(6)
+        return send(command)
+
+    driver._send = slow
+    (item,) = queue.reserve_many(5, lease=10)
+    assert (item.payload, item.lease_until) == (3, clock.now() + timedelta(seconds=10))
+    assert queue.dead.size() == 2
+    queue.commit_many([item])
+    broker.close()

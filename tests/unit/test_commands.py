@@ -383,3 +383,13 @@ def test_a_pop_knows_how_to_put_back_what_it_took() -> None:
     assert undo is not None
     assert (undo.method, undo.arguments["replacement"], undo.arguments["upsert"]) == ("replace_one", STORED, True)
     assert command.undo(None) is None
+
+
+def test_a_pop_into_history_that_is_undone_leaves_the_item_as_it_was() -> None:
+    """Without its expired token, an item that was in a batch once would be a suspect."""
+    before = {**STORED, "reserved": True, "token": TOKEN, "batch": ID}
+    (command,), _ = play(pop.pop(context(history=DAY), on_invalid="bury"), [before])
+    assert command.undo is not None
+    undone = command.undo(before)
+    assert undone is not None
+    assert undone.arguments["update"]["$set"] == {"when": before["when"], "reserved": True, "token": TOKEN}

@@ -116,3 +116,15 @@ def test_a_push_whose_reply_was_lost_is_looked_for() -> None:
     assert outcome == ID
     _, outcome = play(push.push(context(), 1, **PUSH), [LOST, matched(0)])
     assert isinstance(outcome, ReplyLost)
+
+
+def test_a_pop_whose_reply_was_lost_buries_what_had_all_its_runs_as_a_live_letter() -> None:
+    marks = {"processed": NOW, "expires": NOW, "settled": TOKEN, "reserved": False}
+    after = {
+        name: value for name, value in {**STORED, **marks, "attempts": 12}.items() if name not in ("when", "token")
+    }
+    sent, outcome = play(pop.pop(context(history=60), on_invalid="bury"), [LOST, after, None, None])
+    assert outcome is None
+    letter = sent[2].arguments["replacement"]
+    assert (letter["q"], letter["when"], letter["origin"]["attempts"]) == ("orders.dead", NOW, 11)
+    assert letter.keys().isdisjoint({"processed", "expires", "settled", "token"})
