@@ -259,8 +259,9 @@ def _incomplete_sentence(queue: str, done: list[Any], failed: dict[Any, Exceptio
     named = ", ".join(str(id) for id in list(failed)[:NAMED]) + ("…" if len(failed) > NAMED else "")
     first = next(iter(failed.values()))
     return (
-        f"{len(failed)} of {len(done) + len(failed)} items of queue {queue!r} failed ({named}), and the others are "
-        f"done; look into .failed for each; the first: {type(first).__name__}: {first}"
+        f"{len(failed)} of {len(done) + len(failed)} items of queue {queue!r} failed ({named})"
+        f"{', and the others are done' if done else ''}; look into .failed for each; "
+        f"the first: {type(first).__name__}: {first}"
     )
 
 
