@@ -12,7 +12,6 @@ from typing import Any, Never, TypeVar
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.settings import prepared
 
@@ -133,14 +132,14 @@ def _within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any) 
         yield from join  # the client knows by now what kind of server it is
     yield from prepared(context)
     held = token in broker.unsettled
-    result = yield from _attached(broker, session, flow)
+    result = yield from _attached(session, flow)
     if held:
         broker.unsettled.add(token)
         yield from Command("settle", {"token": token}, target="sessions", session=session)
     return result
 
 
-def _attached(broker: BrokerContext, session: Any, flow: Flow[T]) -> Flow[T]:
+def _attached(session: Any, flow: Flow[T]) -> Flow[T]:
     """Run a flow with the session attached to its commands.
 
     Nothing is sent again and no error is got over: the server has aborted the transaction by then.
@@ -149,7 +148,7 @@ def _attached(broker: BrokerContext, session: Any, flow: Flow[T]) -> Flow[T]:
         request = next(flow)
         while True:
             try:
-                reply = yield from _performed(broker, session, request)
+                reply = yield from _performed(session, request)
             except _Present as present:
                 request = flow.throw(Duplicate(present))
             except (Duplicate, Refused) as error:
@@ -178,16 +177,13 @@ class _Present(Exception):
     """An item with the id is there already."""
 
 
-def _performed(broker: BrokerContext, session: Any, request: Request) -> Flow[Any]:
+def _performed(session: Any, request: Request) -> Flow[Any]:
     """Perform a request in the transaction, without an insert that could fail: caught or not, that aborts it."""
     if not isinstance(request, Command) or not _belongs(request):
         return (yield request)
     command = replace(request, session=session, undo=None)
     if command.method == "insert_one":
         return (yield from _upserted(command))
-    given = _given_id(command)
-    if given is not None and (yield from _is_there(broker, session, given)):
-        raise _Present
     return (yield command)
 
 
@@ -208,17 +204,6 @@ def _upserted(command: Command[Any]) -> Flow[Any]:
     if reply.upserted_id is None:
         raise _Present
     return reply
-
-
-def _given_id(command: Command[Any]) -> Any:
-    """Return the id that an upsert by another field would insert and that its caller gave, so that it may be there."""
-    inserted = command.arguments.get("update", {}).get("$setOnInsert", {})
-    return inserted.get("_id") if "once" in inserted else None
-
-
-def _is_there(broker: BrokerContext, session: Any, id: Any) -> Flow[bool]:
-    look = find_one(broker, {"_id": id}, {"_id": 1})
-    return (yield from _attached(broker, session, look)) is not None
 
 
 @dataclass(slots=True)
