@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pymongo
 
-from mongoq.drive import background
+from mongoq.drive import background, plain
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -180,12 +180,9 @@ class AioDriver:
             self._tasks.discard(asyncio.current_task())
 
     async def _send(self, command: Command[Any]) -> Any:
-        backend, arguments = self._backend, command.arguments
-        if command.method == "bulk_write":
-            arguments = backend.arguments(command.method, arguments)
-        if command.session is not None:
-            arguments = {**arguments, "session": command.session}
-        reply = getattr(backend.targets[command.target], command.method)(**arguments)
+        if self._backend.is_plain(command):
+            return plain.outcome(command, await self._backend.call_plain(command))
+        reply = self._backend.call(command)
         if command.target == "sessions" and not inspect.isawaitable(reply):
             return reply
         if command.method not in ("find", "aggregate"):

@@ -23,17 +23,26 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
+from mongoq.drive import plain
 from mongoq.drive.sessions import Sessions
 from mongoq.model.codec import Options, codec_options
-from mongoq.protocol.request import Duplicate, Interruption, PartlyRefused, Refused, ReplyLost, Target, Unreadable
+from mongoq.protocol.request import (
+    Command,
+    Duplicate,
+    Interruption,
+    PartlyRefused,
+    Refused,
+    ReplyLost,
+    Target,
+    Unreadable,
+)
 
 __all__ = ["Backend", "interruption", "open_backend", "primary"]
 
 MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419, 17420})
 """What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
-DUPLICATE_CODE = 11000
-DEPOSED_CODES = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
-"""What a server says of a single statement when it is primary no more, or about to stop."""
+UNHEARD_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
 
 STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
 
@@ -64,21 +73,37 @@ class Backend:
         """Say whether the client sees no server that takes writes."""
         return self.client is not None and primary(self.client) is None
 
+    def call(self, command: Command[Any]) -> Any:
+        """Call the driver's method that sends a command; returns what that returns."""
+        arguments = self.arguments(command.method, command.arguments)
+        if command.session is not None:
+            arguments = {**arguments, "session": command.session}
+        return getattr(self.targets[command.target], command.method)(**arguments)
+
+    def is_plain(self, command: Command[Any]) -> bool:
+        """Say whether it goes by ``call_plain`` (``mongoq.drive.plain``)."""
+        return command.resolved and not self.serverless and plain.is_plain(command)
+
+    def call_plain(self, command: Command[Any]) -> Any:
+        """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands."""
+        spelled = plain.spelled(command, self.targets["collection"].name)
+        return self.targets["database"].command(spelled, codec_options=self.options)
+
     def arguments(self, method: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments in the form that this backend takes."""
         if method == "bulk_write":
             statements = [STATEMENTS[kind](**arguments) for kind, arguments in given["requests"]]
             return {**given, "requests": statements}
-        return _plain(given, self.options) if self.serverless else given
+        return _decoded(given, self.options) if self.serverless else given
 
 
-def _plain(value: Any, options: Options) -> Any:
+def _decoded(value: Any, options: Options) -> Any:
     if isinstance(value, RawBSONDocument):
         return bson.decode(value.raw, options)
     if isinstance(value, Mapping):
-        return {key: _plain(part, options) for key, part in value.items()}
+        return {key: _decoded(part, options) for key, part in value.items()}
     if isinstance(value, list):
-        return [_plain(part, options) for part in value]
+        return [_decoded(part, options) for part in value]
     return value
 
 
@@ -141,6 +166,8 @@ def interruption(error: Exception) -> Interruption | None:
         return ReplyLost(error)
     if isinstance(error, AutoReconnect) and not isinstance(error, ServerSelectionTimeoutError):
         return ReplyLost(error)
+    if isinstance(error, OperationFailure) and error.code in UNHEARD_CODES:
+        return ReplyLost(error)
     if isinstance(error, OperationFailure) and error.code in MISFIT_CODES:
         return Refused(error)
     if isinstance(error, InvalidBSON):
@@ -151,14 +178,14 @@ def interruption(error: Exception) -> Interruption | None:
 def _of_bulk(error: BulkWriteError) -> Interruption:
     """Classify the error of a bulk; what was not confirmed at all comes before what was refused."""
     refused = error.details["writeErrors"]
-    if error.details.get("writeConcernErrors") or any(one["code"] in DEPOSED_CODES for one in refused):
+    if error.details.get("writeConcernErrors") or any(one["code"] in UNHEARD_CODES for one in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
     return PartlyRefused(error, {one["index"]: _of_statement(one) for one in refused}, total)
 
 
 def _of_statement(details: Mapping[str, Any]) -> Exception:
-    kind = DuplicateKeyError if details["code"] == DUPLICATE_CODE else WriteError
+    kind = DuplicateKeyError if details["code"] == plain.DUPLICATE_CODE else WriteError
     error = kind(details["errmsg"], details["code"])
     return interruption(error) or error
 

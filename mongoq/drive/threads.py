@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pymongo
 
-from mongoq.drive import background
+from mongoq.drive import background, plain
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
@@ -129,12 +129,9 @@ class ThreadDriver:
             reply.set_exception(error)
 
     def _send(self, command: Command[Any]) -> Any:
-        backend, arguments = self._backend, command.arguments
-        if backend.serverless or command.method == "bulk_write":
-            arguments = backend.arguments(command.method, arguments)
-        if command.session is not None:
-            arguments = {**arguments, "session": command.session}
-        reply = getattr(backend.targets[command.target], command.method)(**arguments)
+        if self._backend.is_plain(command):
+            return plain.outcome(command, self._backend.call_plain(command))
+        reply = self._backend.call(command)
         return list(reply) if command.method in ("find", "aggregate") else reply
 
     def _undo(self, command: Command[Any], reply: Any) -> None:

@@ -22,7 +22,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import lost
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
-from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost
+from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost, persisted
 
 __all__ = ["Settlement", "Statement", "settled", "statement"]
 
@@ -153,13 +153,9 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: _Tally) -> Fl
         for settlement, items in bulk
     ]
     command = Command("bulk_write", {"requests": requests, "ordered": False}, _total)
-    again = False
+    command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
     try:
-        try:
-            refusals, total = yield from _sent(command)
-        except ReplyLost:
-            again = True
-            refusals, total = yield from _sent(command)
+        (refusals, total), again = yield from persisted(lambda: _sent(command))
     except ReplyLost as reply:
         tally.failed |= {item.id: reply.cause for _, items in bulk for item in items}
         return []

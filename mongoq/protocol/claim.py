@@ -19,7 +19,7 @@ from mongoq.model.envelope import REASON_BYTES, Document, attempts_of, shorten
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, Wait, insisted
+from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Unreadable, Wait, insisted
 from mongoq.protocol.settings import prepared
 
 __all__ = [
@@ -109,10 +109,12 @@ def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: O
     return None
 
 
-def _claim(context: QueueContext[M], lease: timedelta) -> Flow[tuple[Item[Any] | None, bool]]:
+def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) -> Flow[tuple[Item[Any] | None, bool]]:
     """Send the claim, and say whether the item had all its runs and is to be buried.
 
-    The reply is the envelope as it was before, which alone tells when it became eligible.
+    The reply is the envelope as it was before, which alone tells when it became eligible. When it is lost, what the
+    claim took is looked for by its token. If it took nothing another claim is sent; should the first still arrive, its
+    item waits for the end of that lease.
     """
     broker = context.broker
     token, now = ObjectId(), broker.clock.now()
@@ -125,11 +127,14 @@ def _claim(context: QueueContext[M], lease: timedelta) -> Flow[tuple[Item[Any] |
             "sort": ORDER,
         },
         undo=lambda before: before and _unclaim(before, token),
+        resolved=True,
     )
     try:
         before = yield from command
     except ReplyLost:
         after = yield from insisted(_held_under(context, mine, now))
+        if after is None and sends > 1:
+            return (yield from _claim(context, lease, sends=sends - 1))
         if after is None:
             raise
         spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after

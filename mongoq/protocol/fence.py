@@ -17,7 +17,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Flow, ReplyLost, matched
+from mongoq.protocol.request import Command, Flow, matched, persisted
 from mongoq.protocol.settings import prepared
 
 __all__ = ["Verdict", "begin", "check_owner", "deleted", "fenced", "is_back", "lost", "update_command"]
@@ -50,10 +50,10 @@ def fenced(
     since the second command has waited for the majority, even though it changed nothing. ``event`` is what to count;
     ``None`` for a command that does not settle the item.
     """
-    try:
-        done = yield from command
-    except ReplyLost:
-        done = (yield from command) or (yield from _resolved(context, item, happened))
+    command.resolved = command.method == "update_one"  # a delete leaves nothing to read
+    done, again = yield from persisted(command.__iter__)
+    if again and not done:
+        done = yield from _resolved(context, item, happened)
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:

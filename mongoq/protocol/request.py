@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 __all__ = [
+    "SENDS",
     "Begin",
     "Begun",
     "Command",
@@ -28,6 +29,7 @@ __all__ = [
     "hands_over",
     "insisted",
     "matched",
+    "persisted",
 ]
 
 T = TypeVar("T")
@@ -48,6 +50,8 @@ class Command(Generic[T]):
             run by the driver when the caller has gone before the reply came, or when the flow fails later.
         target: what the method is called on.
         session: the driver's session in whose transaction it is sent.
+        resolved: the flow itself sends it again, or finds out what became of it, when its reply is lost, so that it may
+            be sent without the driver's retry.
     """
 
     method: str
@@ -56,6 +60,7 @@ class Command(Generic[T]):
     undo: Callable[[Any], Command[Any] | None] | None = None
     target: Target = "collection"
     session: Any = None
+    resolved: bool = False
 
     def __iter__(self) -> Flow[T]:
         """Perform this command: ``reply = yield from command``."""
@@ -102,12 +107,29 @@ Request = Command[Any] | Wait | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 
+SENDS = 4
+"""How often a command is sent, the first time included, that does without the driver's retry."""
+
+
 def insisted(command: Command[T]) -> Flow[T]:
     """Perform a command that is safe to send twice; when its reply is lost it is sent again, once."""
     try:
         return (yield from command)
     except ReplyLost:
         return (yield from command)
+
+
+def persisted(send: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
+    """Send such a command, which does without the driver's retry, until there is a reply, ``SENDS`` times at most.
+
+    Returns its result, and whether a reply was lost before it.
+    """
+    for lost in range(SENDS - 1):
+        try:
+            return (yield from send()), lost > 0
+        except ReplyLost:
+            pass
+    return (yield from send()), True
 
 
 def matched(reply: Any) -> bool:

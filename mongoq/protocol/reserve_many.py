@@ -132,6 +132,7 @@ class _Claim:
                 "update": {"$set": {**self.mine, **batch}, "$inc": {"attempts": 1}},
             },
             undo=lambda _: self.give_back(self.ids),
+            resolved=True,
         )
 
     def give_back(self, keys: Iterable[Any]) -> Command[Any]:

@@ -23,7 +23,7 @@ from mongoq.drive.backends import interruption, open_backend
 from mongoq.model.codec import codec_options
 from mongoq.model.outcomes import Move
 from mongoq.protocol import bulk, push, push_many, reserve_many, settle_many
-from mongoq.protocol.request import Command, Duplicate, PartlyRefused, Refused, ReplyLost
+from mongoq.protocol.request import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 OTHER = ObjectId()
@@ -254,15 +254,15 @@ def test_who_holds_a_lost_item_is_told() -> None:
 
 
 def test_a_network_that_is_down_is_the_drivers_error() -> None:
-    for replies in ([DOWN], [LOST, LOST]):
+    for replies in ([DOWN], [LOST] * SENDS):
         _, outcome = play(COMMIT(), replies)
         assert outcome in (DOWN, LOST.cause)
 
 
 def test_a_network_that_fails_between_two_bulks_is_told() -> None:
     many = [reserved_item(_id=ObjectId(), token=ObjectId()) for _ in range(2_500)]
-    sent, outcome = play(settle_many.commit_many(context(), many), [total(1_000), LOST, LOST, DOWN])
-    assert len(sent) == 4
+    sent, outcome = play(settle_many.commit_many(context(), many), [total(1_000), *[LOST] * SENDS, DOWN])
+    assert len(sent) == SENDS + 2
     assert set(outcome.done) == {item.id for item in many[:1_000]}
     assert list(outcome.failed.values()) == [LOST.cause] * 1_000 + [DOWN] * 500
     assert len(str(outcome)) < 1_000
@@ -307,6 +307,8 @@ def test_the_driver_sorts_the_errors_of_a_bulk() -> None:
     assert isinstance(interruption(error(unconfirmed=[{"code": 64}])), ReplyLost)
     assert isinstance(interruption(error(14, unconfirmed=[{"code": 64}])), ReplyLost)
     assert isinstance(interruption(error(11602)), ReplyLost)
+    for code in (89, 11602):  # of a router, and of a server that stops
+        assert isinstance(interruption(pymongo.errors.WriteError("no", code)), ReplyLost)
 
 
 def test_an_incomplete_batch_travels() -> None:

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.protocol import claim, move, pop, push, settle
-from mongoq.protocol.request import Flow, ReplyLost
+from mongoq.protocol.request import SENDS, Flow, ReplyLost
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
 from tests.unit.test_commands import MOVE, PUSH, STORED
 
@@ -79,8 +79,8 @@ def test_a_lost_reply_is_resolved_or_said_to_be_uncertain(
 
 
 @pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, MOVED, BURY])
-def test_a_reply_lost_twice_is_the_drivers_error(flow: Callable[[], Flow[Any]]) -> None:
-    _, outcome = play(flow(), [LOST, LOST])
+def test_a_reply_that_is_lost_each_time_is_the_drivers_error(flow: Callable[[], Flow[Any]]) -> None:
+    _, outcome = play(flow(), [LOST] * SENDS)
     assert isinstance(outcome, ReplyLost)
 
 
@@ -102,8 +102,14 @@ def test_a_claim_that_took_nothing_is_the_drivers_error(history: float | None) -
     replies = [LOST] if history is None else [LOST, None]
     _, outcome = play(pop.pop(context(history=history), on_invalid="bury"), replies)
     assert isinstance(outcome, ReplyLost)
-    _, outcome = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None])
+    _, outcome = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None] * SENDS)
     assert isinstance(outcome, ReplyLost)
+
+
+def test_a_claim_that_took_nothing_is_sent_again_under_a_token_of_its_own() -> None:
+    sent, item = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None, STORED])
+    first, _, second = [command.arguments for command in sent]
+    assert first["update"]["$set"]["token"] != second["update"]["$set"]["token"] == item.token
 
 
 def test_a_pop_into_history_whose_reply_was_lost_is_found() -> None:

@@ -1,0 +1,115 @@
+"""Writes by the commands themselves, without the driver's layer that retries them.
+
+For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
+all that is ours. A flow that finds out by itself what became of a command whose reply was lost needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError, WriteError
+
+from mongoq.protocol.request import Command
+
+__all__ = ["DUPLICATE_CODE", "Outcome", "is_plain", "outcome", "spelled"]
+
+DUPLICATE_CODE = 11000
+MAJORITY = {"w": "majority"}
+
+
+class Outcome(NamedTuple):
+    """What an update or a delete has done, by the names of the driver's own results."""
+
+    matched_count: int
+    deleted_count: int
+
+
+def is_plain(command: Command[Any]) -> bool:
+    """Say whether it can be sent so; a bulk of both kinds is two commands, which the driver knows how to send."""
+    if not command.resolved or command.session is not None:
+        return False
+    if command.method != "bulk_write":
+        return True
+    kinds = {kind[:6] for kind, _ in command.arguments["requests"]}
+    return len(kinds) == 1
+
+
+def spelled(command: Command[Any], collection: str) -> dict[str, Any]:
+    """Return the command as the server takes it."""
+    return _SPELLINGS[command.method](collection, command.arguments)
+
+
+def outcome(command: Command[Any], reply: Mapping[str, Any]) -> Any:
+    """Return what the driver's method returns; raises what it raises."""
+    if "writeErrors" in reply or "writeConcernError" in reply:
+        raise _failure(command, reply)
+    if command.method == "find_one_and_update":
+        return reply["value"]
+    return _counted(command, reply["n"])
+
+
+def _counted(command: Command[Any], n: int) -> Outcome:
+    return Outcome(0, n) if _deletes(command) else Outcome(n, 0)
+
+
+def _deletes(command: Command[Any]) -> bool:
+    if command.method == "bulk_write":
+        return bool(command.arguments["requests"][0][0].startswith("Delete"))
+    return command.method.startswith("delete")
+
+
+def _failure(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
+    refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
+    if command.method == "bulk_write":
+        counts = {"nRemoved" if _deletes(command) else "nMatched": reply["n"]}
+        concerns = [unconfirmed] if unconfirmed else []
+        return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, **counts})
+    if unconfirmed:
+        return WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
+    first = refused[0]
+    kind = DuplicateKeyError if first["code"] == DUPLICATE_CODE else WriteError
+    return kind(first["errmsg"], first["code"], first)
+
+
+def _update(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered: bool = True) -> dict[str, Any]:
+    return {"update": collection, "ordered": ordered, "writeConcern": MAJORITY, "updates": statements}
+
+
+def _delete(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered: bool = True) -> dict[str, Any]:
+    return {"delete": collection, "ordered": ordered, "writeConcern": MAJORITY, "deletes": statements}
+
+
+def _updated(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
+    return {"q": arguments["filter"], "u": arguments["update"], "multi": many, "upsert": False}
+
+
+def _deleted(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
+    return {"q": arguments["filter"], "limit": 0 if many else 1}
+
+
+def _bulk(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    requests = arguments["requests"]
+    if requests[0][0].startswith("Delete"):
+        deletes = [_deleted(each, many=kind == "DeleteMany") for kind, each in requests]
+        return _delete(collection, deletes, ordered=arguments["ordered"])
+    updates = [_updated(each, many=kind == "UpdateMany") for kind, each in requests]
+    return _update(collection, updates, ordered=arguments["ordered"])
+
+
+def _find_and_modify(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    command: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"]}
+    if "sort" in arguments:
+        command["sort"] = dict(arguments["sort"])
+    return {**command, "update": arguments["update"], "new": False, "upsert": False, "writeConcern": MAJORITY}
+
+
+_SPELLINGS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
+    "update_one": lambda collection, one: _update(collection, [_updated(one, many=False)]),
+    "update_many": lambda collection, one: _update(collection, [_updated(one, many=True)]),
+    "delete_one": lambda collection, one: _delete(collection, [_deleted(one, many=False)]),
+    "delete_many": lambda collection, one: _delete(collection, [_deleted(one, many=True)]),
+    "find_one_and_update": _find_and_modify,
+    "bulk_write": _bulk,
+}

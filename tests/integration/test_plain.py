@@ -1,0 +1,63 @@
+"""Which commands are sent without the driver's retry: those whose flows find out by themselves what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+
+import mongoq
+
+WRITES = {"insert", "update", "delete", "findAndModify"}
+
+
+class Listener(CommandListener):
+    def __init__(self) -> None:
+        self.retried: dict[str, bool] = {}
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if event.command_name in WRITES:
+            self.retried[event.command_name] = "txnNumber" in event.command
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        pass
+
+
+@pytest.fixture
+def listened(uri: str, database: str) -> Iterator[tuple[Listener, Any]]:
+    listener = Listener()
+    client: MongoClient[Any] = MongoClient(uri, event_listeners=[listener])
+    with mongoq.Broker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        queue.push_many([0, 1, 2, 3])
+        yield listener, queue
+    client.close()
+
+
+def sent(listener: Listener, call: Any) -> dict[str, bool]:
+    listener.retried.clear()
+    call()
+    return dict(listener.retried)
+
+
+def test_fenced_updates_and_reservations_do_without_the_drivers_retry(listened: tuple[Listener, Any]) -> None:
+    listener, queue = listened
+    item = queue.reserve()
+    assert sent(listener, lambda: queue.extend(item)) == {"update": False}
+    assert sent(listener, lambda: queue.rollback(item)) == {"update": False}
+    assert sent(listener, queue.reserve) == {"findAndModify": False}
+    assert sent(listener, lambda: queue.commit_many(queue.reserve_many(2))) == {"update": False, "delete": False}
+
+
+def test_what_leaves_no_trace_keeps_it(listened: tuple[Listener, Any]) -> None:
+    listener, queue = listened
+    assert sent(listener, lambda: queue.push(4)) == {"insert": True}
+    assert sent(listener, queue.pop) == {"findAndModify": True}
+    item = queue.reserve()
+    assert sent(listener, lambda: queue.commit(item)) == {"delete": True}
