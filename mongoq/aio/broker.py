@@ -20,6 +20,7 @@ from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_options
 from mongoq.protocol import control, read, stats
 from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.lane import Lanes
 from mongoq.protocol.stats import QueueStats
 
 __all__ = ["AsyncBroker"]
@@ -57,6 +58,7 @@ class AsyncBroker(AsyncTransactions):
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = AioDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
+        self._context.lanes = Lanes()
         self._driver.look_after(self._context.counters, lambda: stats.flush(self._context))
         self._on_close = on_close
 

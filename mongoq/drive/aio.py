@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain
+from mongoq.drive.aio_lanes import AioLanes
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -18,12 +19,13 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
-from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Wait, hands_over
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Shared, Wait, hands_over
 
 __all__ = ["AioDriver"]
 
 T = TypeVar("T")
-Taken = list[tuple[Command[Any], Any]]
+Taken = list[tuple[Command[Any] | Shared[Any], Any]]
+Perform = Callable[[Request, Taken], Awaitable[Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -45,9 +47,13 @@ class AioDriver:
         self._turns: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
         self._background: AioBackground | None = None
+        self._lanes = AioLanes(self._own, lambda flow: self._run(flow, self._perform_here), self._undo)
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
+        return await self._run(flow, self._perform)
+
+    async def _run(self, flow: Flow[T], perform: Perform) -> T:
         if self._background is not None:
             self._background.attend()
         taken: Taken = []
@@ -55,7 +61,7 @@ class AioDriver:
             request = next(flow)
             while True:
                 try:
-                    reply = await self._perform(request, taken)
+                    reply = await perform(request, taken)
                 except Exception as error:
                     request = flow.throw(self._disturbance.told(error))
                 else:
@@ -113,6 +119,8 @@ class AioDriver:
         """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
         if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
+        if isinstance(request, Shared):
+            return await self._lanes.share(request, taken)
         if not isinstance(request, Command):
             return await self._otherwise(request)
         self._disturbance.look()
@@ -129,6 +137,16 @@ class AioDriver:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._own(self._undo(request, waiter.result()))  # it came in the moment of the cancellation
             raise
+        if request.undo is not None:
+            taken.append((request, reply))
+        return reply if request.parse is None else request.parse(reply)
+
+    async def _perform_here(self, request: Request, taken: Taken) -> Any:
+        """Send a command from a task of the driver's own, which nobody cancels."""
+        if not isinstance(request, Command):
+            return await self._perform(request, taken)
+        self._disturbance.look()
+        reply = await self._send(request)
         if request.undo is not None:
             taken.append((request, reply))
         return reply if request.parse is None else request.parse(reply)
@@ -190,13 +208,13 @@ class AioDriver:
         cursor = await reply if inspect.isawaitable(reply) else reply
         return await cursor.to_list(None)
 
-    async def _give_back(self, command: Command[Any], reply: Any, *, wait: bool) -> None:
+    async def _give_back(self, command: Command[Any] | Shared[Any], reply: Any, *, wait: bool) -> None:
         """Undo a command of a flow that failed; a caller that was cancelled does not wait for it."""
         undoing = self._own(self._undo(command, reply))
         if wait:
             await asyncio.shield(undoing)
 
-    async def _undo(self, command: Command[Any], reply: Any) -> None:
+    async def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back what a command took for a caller that has gone."""
         try:
             back = command.undo(reply) if command.undo is not None else None

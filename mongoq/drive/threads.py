@@ -22,12 +22,12 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
-from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Wait, hands_over
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Shared, Wait, hands_over
 
 __all__ = ["ThreadDriver"]
 
 T = TypeVar("T")
-Taken = list[tuple[Command[Any], Any]]
+Taken = list[tuple[Command[Any] | Shared[Any], Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -97,6 +97,8 @@ class ThreadDriver:
     def _perform(self, request: Request, taken: Taken) -> Any:
         if self._closed:
             raise BrokerClosed
+        if isinstance(request, Shared):
+            raise NotImplementedError
         if not isinstance(request, Command):
             return self._otherwise(request)
         self._disturbance.look()
@@ -134,7 +136,7 @@ class ThreadDriver:
         reply = self._backend.call(command)
         return list(reply) if command.method in ("find", "aggregate") else reply
 
-    def _undo(self, command: Command[Any], reply: Any) -> None:
+    def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         back = command.undo(reply) if command.undo is not None else None
         if back is None:
             return

@@ -28,6 +28,7 @@ __all__ = [
     "bury_exhausted",
     "bury_or_raise",
     "check_on_invalid",
+    "claim_one",
     "eligible",
     "is_suspect",
     "reason_of",
@@ -54,16 +55,25 @@ def eligible(queue: str, now: datetime) -> dict[str, Any]:
     return {"q": queue, "when": {"$lte": now}}
 
 
+Take = Callable[[QueueContext[Any], timedelta], Flow["Item[Any] | None"]]
+"""Claims an item that can be handed out, undecoded."""
+
+
 def reserve(
-    context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
+    context: QueueContext[M],
+    *,
+    lease: Duration | None,
+    wait: Duration | None,
+    on_invalid: OnInvalid,
+    take: Take | None = None,
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item for the length of a lease, waiting for one if asked."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
     if not patience:
-        return (yield from reserve_now(context, length, on_invalid))
-    return (yield from waiting(lambda: reserve_now(context, length, on_invalid), patience))
+        return (yield from reserve_now(context, length, on_invalid, take))
+    return (yield from waiting(lambda: reserve_now(context, length, on_invalid, take), patience))
 
 
 def check_on_invalid(value: Any) -> None:
@@ -84,21 +94,15 @@ def waiting(attempt: Callable[[], Flow[R | None]], patience: float) -> Flow[R | 
         pause = min(pause * 1.5, POLL_MOST)
 
 
-def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
+def reserve_now(
+    context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid, take: Take | None = None
+) -> Flow[Item[M] | None]:
     """Claim the first eligible item, if there is one that can be handed out."""
     yield from prepared(context)
     while not context.state.paused:
-        try:
-            claimed, spent = yield from _claim(context, lease or context.settings.lease)
-        except Refused:
-            if not (yield from foreign.bury_uncountable(context)):
-                raise
-            continue
+        claimed = yield from (take or claim_one)(context, lease or context.settings.lease)
         if claimed is None:
             return None
-        if spent:
-            yield from bury_exhausted(context, claimed)
-            continue
         try:
             decoded = context.decoded(claimed)
         except PayloadInvalid as invalid:
@@ -106,6 +110,21 @@ def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: O
         else:
             context.count("reserve")
             return decoded
+    return None
+
+
+def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
+    """Claim the first item that has a run left; those before it that have none are buried."""
+    while not context.state.paused:
+        try:
+            claimed, spent = yield from _claim(context, lease)
+        except Refused:
+            if not (yield from foreign.bury_uncountable(context)):
+                raise
+            continue
+        if claimed is None or not spent:
+            return claimed
+        yield from bury_exhausted(context, claimed)
     return None
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from bson import ObjectId
-
 from mongoq.errors import PayloadInvalid
 from mongoq.model.clock import Clock
 from mongoq.model.codec import Codec, Encoding
@@ -17,6 +15,7 @@ from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.item import Document, Item
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
+from mongoq.protocol.lane import Lanes
 
 __all__ = ["BrokerContext", "QueueContext", "QueueState"]
 
@@ -60,10 +59,11 @@ class BrokerContext:
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
         states: what is known of each queue's control document.
+        lanes: where callers share commands; ``None`` when each sends its own.
         counters: what was done and not yet written down.
         stats: the last answer of ``stats``, and when it was read.
         untyped: the codec of queues without a model.
-        unsettled: tokens of ``reserved()`` blocks that are still to be settled at their end.
+        unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
     """
 
     namespace: str
@@ -74,7 +74,8 @@ class BrokerContext:
     checked: bool = False
     indexed: bool = False
     states: dict[str, QueueState] = field(default_factory=dict)
-    unsettled: set[ObjectId | None] = field(default_factory=set)
+    unsettled: set[Any] = field(default_factory=set)
+    lanes: Lanes | None = None
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     untyped: Codec[Any] = field(init=False)

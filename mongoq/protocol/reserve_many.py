@@ -21,6 +21,7 @@ from mongoq.protocol.claim import (
     OnInvalid,
     bury_exhausted,
     check_on_invalid,
+    claim_one,
     eligible,
     is_suspect,
     refuse_or_bury,
@@ -33,7 +34,7 @@ from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadabl
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle import release_update
 
-__all__ = ["reserve_many"]
+__all__ = ["claim_some", "reserve_many"]
 
 M = TypeVar("M")
 COUNTABLE = 2**31
@@ -60,12 +61,9 @@ def _reserve_now(
     """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
     yield from prepared(context)
     while not context.state.paused:
-        now = context.broker.clock.now()
-        filter = eligible(context.name, now)
-        read = yield from find_few(context.broker, filter, ORDER, n, projection={"priority": 1, "when": 1})
-        if not read:
+        first = yield from _first(context, n)
+        if first is None:
             return None
-        first = [document for document in read if _is_ordinary(document)]
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
             return [one] if one else None
@@ -76,6 +74,29 @@ def _reserve_now(
             context.count("reserve", len(items))
             return items
     return None
+
+
+def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
+    """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
+    while not context.state.paused:
+        first = yield from _first(context, n)
+        if first is None:
+            return []
+        if not first:
+            one = yield from claim_one(context, lease)
+            return [one] if one else []
+        claim = _Claim.of(context, first, lease)
+        items = yield from _renewed(claim, (yield from _claimed(claim)))
+        if items:
+            return items
+    return []
+
+
+def _first(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
+    """Read what may be claimed together of the first ``n`` (``find``); ``None`` when nothing is eligible."""
+    filter = eligible(context.name, context.broker.clock.now())
+    read = yield from find_few(context.broker, filter, ORDER, n, projection={"priority": 1, "when": 1})
+    return [document for document in read if _is_ordinary(document)] if read else None
 
 
 def _is_ordinary(document: Document) -> bool:
