@@ -19,6 +19,7 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
+from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Shared, Wait, hands_over
 
 __all__ = ["AioDriver"]
@@ -37,7 +38,7 @@ class AioDriver:
     back.
     """
 
-    asynchronous = True
+    asynchronous = shares = True
     caller = staticmethod(asyncio.current_task)
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -47,13 +48,14 @@ class AioDriver:
         self._turns: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
         self._background: AioBackground | None = None
-        self._lanes = AioLanes(self._own, lambda flow: self._run(flow, self._perform_here), self._undo)
+        self._lanes: AioLanes | None = None
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        return await self._run(flow, self._perform)
+    async def run(self, flow: Flow[T], perform: Perform | None = None) -> T:
+        """Run a flow to its end; driver's errors that the flow did not handle come out as they are.
 
-    async def _run(self, flow: Flow[T], perform: Perform) -> T:
+        ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
+        """
+        perform = perform or self._perform
         if self._background is not None:
             self._background.attend()
         taken: Taken = []
@@ -88,6 +90,10 @@ class AioDriver:
         """Run a whole flow in a task of the driver's, so that it ends even when the caller is cancelled."""
         return await asyncio.shield(self._own(self.run(flow)))
 
+    def share_in(self, _: Lanes) -> None:
+        """Send what callers share in these lanes."""
+        self._lanes = AioLanes(self._own, lambda flow: self.run(flow, self._perform_here), self._undo)
+
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
         self._background = AioBackground(counters, flush, self._own, self.run)
@@ -120,7 +126,7 @@ class AioDriver:
         if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
         if isinstance(request, Shared):
-            return await self._lanes.share(request, taken)
+            return await self._shared(request, taken)
         if not isinstance(request, Command):
             return await self._otherwise(request)
         self._disturbance.look()
@@ -140,6 +146,20 @@ class AioDriver:
         if request.undo is not None:
             taken.append((request, reply))
         return reply if request.parse is None else request.parse(reply)
+
+    async def _shared(self, shared: Shared[Any], taken: Taken) -> Any:
+        assert self._lanes is not None
+        waiter = self._lanes.enter(shared)
+        try:
+            told = await waiter
+        except asyncio.CancelledError:
+            if shared.undo is not None:
+                taken.clear()  # its own undo gives back all that the flow had taken
+            self._lanes.leave(shared, waiter)
+            raise
+        if shared.undo is not None:
+            taken.append((shared, told))
+        return told
 
     async def _perform_here(self, request: Request, taken: Taken) -> Any:
         """Send a command from a task of the driver's own, which nobody cancels."""

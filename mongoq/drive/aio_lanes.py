@@ -34,25 +34,20 @@ class AioLanes:
         self._run = run
         self._undo = undo
 
-    async def share(self, shared: Shared[Any], taken: list[Any]) -> Any:
-        """Wait for this caller's part of a batch."""
+    def enter(self, shared: Shared[Any]) -> Waiter:
+        """Let a caller wait for its part of a batch; the answer is what it is told."""
         lane: Lane[Waiter] = shared.lane
-        ticket = Ticket(shared, asyncio.get_running_loop().create_future())
-        lane.waiting.append(ticket)
+        waiter = asyncio.get_running_loop().create_future()
+        lane.waiting.append(Ticket(shared, waiter))
         if lane.is_free:
             lane.flying += 1
             self._own(self._fly(lane))
-        try:
-            told = await ticket.waiter
-        except asyncio.CancelledError:
-            if shared.undo is not None:
-                taken.clear()
-            if ticket.waiter.done() and not ticket.waiter.cancelled() and ticket.waiter.exception() is None:
-                self._leave(lane, ticket, ticket.waiter.result())  # it came in the moment of the cancellation
-            raise
-        if shared.undo is not None:
-            taken.append((shared, told))
-        return told
+        return waiter
+
+    def leave(self, shared: Shared[Any], waiter: Waiter) -> None:
+        """Let a caller go that was cancelled; what came for it in that very moment is not lost."""
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._hand_on(shared, waiter.result())
 
     async def _fly(self, lane: Lane[Waiter]) -> None:
         """Send batches until nobody waits; who comes in the meantime goes with the next one."""
@@ -60,7 +55,7 @@ class AioLanes:
         try:
             while batch := lane.board(asyncio.Future.done):
                 for ticket, told in zip(batch, await self._told(lane, batch), strict=True):
-                    self._deliver(lane, ticket, told)
+                    self._deliver(ticket, told)
         finally:
             lane.flying -= 1
             for ticket in batch:
@@ -72,21 +67,21 @@ class AioLanes:
         except Exception as error:
             return [error] * len(batch)
 
-    def _deliver(self, lane: Lane[Waiter], ticket: Ticket[Waiter], told: Any) -> None:
+    def _deliver(self, ticket: Ticket[Waiter], told: Any) -> None:
         if ticket.waiter.done():
-            self._leave(lane, ticket, told)
+            self._hand_on(ticket.shared, told)
         elif isinstance(told, Exception):
             ticket.waiter.set_exception(told)
         else:
             ticket.waiter.set_result(told)
 
-    def _leave(self, lane: Lane[Waiter], ticket: Ticket[Waiter], told: Any) -> None:
+    def _hand_on(self, shared: Shared[Any], told: Any) -> None:
         """Hand what came for a caller that has gone to the next who waits for it, or give it back."""
         if isinstance(told, Exception):
             logger.debug("a command whose caller was cancelled failed: %r", told)
-        elif ticket.shared.undo is not None and told is not None:
-            heir = lane.take_over(ticket.shared.kind, asyncio.Future.done)
+        elif shared.undo is not None and told is not None:
+            heir = shared.lane.take_over(shared.kind, asyncio.Future.done)
             if heir is not None:
                 heir.waiter.set_result(told)
             else:
-                self._own(self._undo(ticket.shared, told))
+                self._own(self._undo(shared, told))

@@ -19,9 +19,11 @@ from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.sessions import Sessions
+from mongoq.drive.thread_lanes import ThreadLanes
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
+from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Shared, Wait, hands_over
 
 __all__ = ["ThreadDriver"]
@@ -38,7 +40,7 @@ class ThreadDriver:
     interrupts, handlers of signals wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
     """
 
-    asynchronous = False
+    asynchronous = shares = False
     caller = staticmethod(threading.get_ident)
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -46,6 +48,7 @@ class ThreadDriver:
         self._disturbance = Disturbance(backend, clock)
         self._closed = False
         self._background: ThreadBackground | None = None
+        self._lanes: ThreadLanes | None = None
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
@@ -83,6 +86,10 @@ class ThreadDriver:
         """Run a flow; in a thread nobody cancels it."""
         return self.run(flow)
 
+    def share_in(self, lanes: Lanes) -> None:
+        """Send what callers share in these lanes."""
+        self._lanes = ThreadLanes(lanes, self.run, self._undo)
+
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
         self._background = ThreadBackground(counters, flush, self.run)
@@ -98,7 +105,8 @@ class ThreadDriver:
         if self._closed:
             raise BrokerClosed
         if isinstance(request, Shared):
-            raise NotImplementedError
+            assert self._lanes is not None
+            return self._lanes.share(request, taken)
         if not isinstance(request, Command):
             return self._otherwise(request)
         self._disturbance.look()

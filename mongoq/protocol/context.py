@@ -56,6 +56,8 @@ class BrokerContext:
         clock: the server's clock.
         encoding: how values become BSON.
         serverless: a collection without a server behind it (mongomock): no ``hello``, no partial indexes.
+        measured: the server's clock was measured once.
+        measuring: somebody measures it again right now, and the others go by what is known.
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
         states: what is known of each queue's control document.
@@ -72,6 +74,8 @@ class BrokerContext:
     serverless: bool = False
     identity: Identity = field(default_factory=Identity)
     checked: bool = False
+    measured: bool = False
+    measuring: bool = False
     indexed: bool = False
     states: dict[str, QueueState] = field(default_factory=dict)
     unsettled: set[Any] = field(default_factory=set)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
@@ -62,7 +63,7 @@ def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow
     if len(envelopes) == 1:
         return [(yield from pushing.insert_alone(envelopes[0]))]
     told: list[Any] = []
-    for chunk in chunks([broker.encoding.raw(envelope) for envelope in envelopes], lambda one: len(one.raw)):
+    for chunk in chunks(envelopes, partial(_size, broker)):
         refusals: Mapping[int, Exception] = {}
         try:
             yield from Command[Any]("insert_many", {"documents": chunk, "ordered": False})
@@ -72,6 +73,11 @@ def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow
             refusals = dict.fromkeys(range(len(chunk)), error)
         told += [refusals.get(place) for place in range(len(chunk))]
     return told
+
+
+def _size(broker: BrokerContext, envelope: Mapping[str, Any]) -> int:
+    payload = envelope["payload"]
+    return len(payload.raw) if isinstance(payload, RawBSONDocument) else broker.encoding.size(envelope)
 
 
 def reserve(
