@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 import pymongo
@@ -115,8 +116,8 @@ class AioDriver:
                     task.cancel()
             await asyncio.sleep(0)
 
-    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
+    def _own(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any
 
-from mongoq.protocol.lane import Lane, Ticket
+from mongoq.protocol.lane import Lane, Ticket, copies
 from mongoq.protocol.request import Flow, Shared
 
 __all__ = ["AioLanes"]
@@ -26,7 +27,7 @@ class AioLanes:
 
     def __init__(
         self,
-        own: Callable[[Coroutine[Any, Any, None]], Any],
+        own: Callable[..., Any],
         run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]],
         undo: Callable[[Any, Any], Coroutine[Any, Any, None]],
     ) -> None:
@@ -41,7 +42,7 @@ class AioLanes:
         lane.waiting.append(Ticket(shared, waiter))
         if lane.is_free:
             lane.flying += 1
-            self._own(self._fly(lane))
+            self._own(self._fly(lane), Context())  # not the caller's: its timeouts are not the others'
         return waiter
 
     def leave(self, shared: Shared[Any], waiter: Waiter) -> None:
@@ -65,7 +66,7 @@ class AioLanes:
         try:
             return list(await self._run(lane.send([ticket.shared.entry for ticket in batch])))
         except Exception as error:
-            return [error] * len(batch)
+            return list(copies(error, len(batch)))
 
     def _deliver(self, ticket: Ticket[Waiter], told: Any) -> None:
         if ticket.waiter.done():

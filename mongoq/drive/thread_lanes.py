@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 from pymongo.errors import AutoReconnect
 
 from mongoq.drive import forks
 from mongoq.drive.deferral import Deferral, on_main_thread
-from mongoq.protocol.lane import Lane, Lanes, Ticket
+from mongoq.protocol.lane import Lane, Lanes, Ticket, copies
 from mongoq.protocol.request import Flow, ReplyLost, Shared
 
 __all__ = ["ThreadLanes"]
@@ -111,11 +112,13 @@ class ThreadLanes:
         """Send the next batch; when this thread is interrupted the others cannot know what became of theirs."""
         with self._lock:
             batch = lane.board(_is_gone)
-        told: list[Any] = [ReplyLost(AutoReconnect("the thread that sent it was interrupted"))] * len(batch)
+        interrupted = ReplyLost(AutoReconnect("the thread that sent it was interrupted"))
+        told: list[Any] = list(copies(interrupted, len(batch)))
         try:
-            told = list(self._run(lane.send([ticket.shared.entry for ticket in batch])))
+            flow = lane.send([ticket.shared.entry for ticket in batch])
+            told = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
         except Exception as error:
-            told = [error] * len(batch)
+            told = list(copies(error, len(batch)))
         finally:
             self._deliver(lane, batch, told)
 

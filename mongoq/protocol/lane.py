@@ -8,13 +8,14 @@ a driver sends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from mongoq.protocol.request import Flow, Shared
+from mongoq.protocol.request import Flow, Interruption, Shared
 
-__all__ = ["ABREAST", "MOST", "Lane", "Lanes", "Send", "Ticket"]
+__all__ = ["ABREAST", "MOST", "Lane", "Lanes", "Send", "Ticket", "copies"]
 
 W = TypeVar("W")
 
@@ -78,6 +79,21 @@ class Lane(Generic[W]):
         return None
 
 
+def copies(error: Exception, number: int) -> list[Exception]:
+    """Return an error for each of so many callers: one that all of them raised would gather all their tracebacks."""
+    return [_copy(error) for _ in range(number)]
+
+
+def _copy(error: Exception) -> Exception:
+    try:
+        made = copy(error)
+    except Exception:  # an error may be made in any way
+        return error
+    if isinstance(made, Interruption):
+        made.cause = _copy(made.cause)
+    return made
+
+
 class Lanes:
     """The lanes of a broker, each made at its first use."""
 
@@ -94,9 +110,3 @@ class Lanes:
     def clear(self) -> None:
         """Start afresh, in a forked child: who waits there is the parent's."""
         self._lanes.clear()
-
-
-def outcomes(results: Iterable[Any], number: int) -> list[Any]:
-    """Return what each of so many callers is told; those for whom there is nothing are told ``None``."""
-    told = list(results)
-    return told + [None] * (number - len(told))

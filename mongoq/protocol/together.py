@@ -26,6 +26,7 @@ from mongoq.protocol.batch import chunks, own_error
 from mongoq.protocol.bulk import Settlement, tallied
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import begin
+from mongoq.protocol.lane import copies
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
 from mongoq.protocol.reserve_many import claim_some
 from mongoq.protocol.settle_many import Batch, committing, extending, moving, rolling_back
@@ -70,7 +71,7 @@ def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow
         except PartlyRefused as refused:
             refusals = refused.refusals
         except Exception as error:
-            refusals = dict.fromkeys(range(len(chunk)), error)
+            refusals = dict(enumerate(copies(error, len(chunk))))
         told += [refusals.get(place) for place in range(len(chunk))]
     return told
 
@@ -91,25 +92,28 @@ def reserve(
 def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("reserve", context.name), _claimed)
-    return (yield from Shared(lane, (context, lease), kind=lease, undo=_released))
+    while True:
+        try:
+            return (yield from Shared(lane, (context, lease), kind=lease, undo=_released))
+        except _NotYet:
+            pass
+
+
+class _NotYet(Exception):
+    """Others took some of the items; what is left may still be enough."""
 
 
 def _released(item: Item[Any] | None) -> Command[Any] | None:
     return None if item is None or item.due is None else settle.release_command(item.id, item.token, item.due)
 
 
-def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | None]]:
-    """Claim an item for each caller; the first who asked get the first items."""
+def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | _NotYet | None]]:
+    """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
         return [(yield from claim.claim_one(context, lease))]
-    items: list[Item[Any]] = []
-    while len(items) < len(entries):
-        more = yield from claim_some(context, len(entries) - len(items), lease)
-        if not more:
-            break
-        items += more
-    return [*items, *[None] * (len(entries) - len(items))]
+    items = yield from claim_some(context, len(entries), lease)
+    return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]
 
 
 def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -> Flow[Any]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import pymongo
 import pytest
 from bson import ObjectId
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import OperationFailure
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
@@ -415,6 +419,38 @@ async def test_a_shared_command_whose_message_is_lost_tells_each_caller(
         assert raw.count_documents({"processed": {"$exists": True}}) == 30
 
 
+async def test_a_callers_timeout_is_not_that_of_the_others(crowd: Crowd, raw: Any) -> None:
+    if crowd.kind == "threads":
+        pytest.skip("which thread sends is chance")
+    queue = crowd.queue()
+    await queue.push("first")
+
+    async def hurried() -> Any:
+        with pymongo.timeout(0.000_001):
+            return await queue.push("hurried")
+
+    told = await asyncio.gather(hurried(), *(queue.push(n) for n in range(5)))
+    assert raw.count_documents({"_id": {"$in": told}}) == 6
+
+
+async def test_an_error_of_all_is_raised_by_each_for_itself(uri: str, database: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push("first")
+        item = await queue.reserve()
+        fault = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
+        admin: Any = MongoClient(uri).admin
+        admin.command({**fault, "data": {"failCommands": ["insert"], "errorCode": 13}})
+        try:
+            told = await asyncio.gather(*(queue.push(n) for n in range(5)), return_exceptions=True)
+        finally:
+            admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+            admin.client.close()
+        assert [one.code for one in told if isinstance(one, OperationFailure)] == [13] * 5
+        assert len({id(one) for one in told}) == 5
+        await queue.commit(item)
+
+
 async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, database: str) -> None:
     listener = Listener()
     client: Any = AsyncMongoClient(uri, event_listeners=[listener])
@@ -431,3 +467,80 @@ async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, 
 def test_group_commit_is_yes_or_no(client: Any, database: str, wrong: Any) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match="group_commit"):
         mongoq.Broker(client[database]["mongoq"], group_commit=wrong)
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import mongoq
+
+broker = mongoq.connect(sys.argv[1], database=sys.argv[2], group_commit=True)
+queue = broker.queue("orders")
+stop = threading.Event()
+
+def push(who):
+    while not stop.is_set():
+        queue.push(who)
+
+threads = [threading.Thread(target=push, args=(who,)) for who in range(4)]
+for thread in threads:
+    thread.start()
+"""
+
+FORKED = (
+    SCRIPT
+    + """
+for _ in range(20):
+    time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        queue.push("child")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+for thread in threads:
+    thread.join()
+broker.close()
+print("done")
+"""
+)
+
+INTERRUPTED = (
+    SCRIPT
+    + """
+interrupted = 0
+timer = None
+for n in range(40):
+    timer = threading.Timer(0.002 + 0.005 * (n % 5), os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        while True:
+            queue.push("main")
+    except KeyboardInterrupt:
+        interrupted += 1
+    timer.join()
+before = queue.size()
+time.sleep(0.3)
+assert queue.size() > before  # the others go on
+stop.set()
+for thread in threads:
+    thread.join()
+broker.close()
+print("done", interrupted)
+"""
+)
+
+
+@pytest.mark.parametrize(("script", "told"), [(FORKED, "done"), (INTERRUPTED, "done 40")], ids=["forks", "Ctrl-C"])
+def test_threads_go_on_sharing_whatever_happens_to_one(
+    uri: str, database: str, raw: Any, script: str, told: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, uri, database],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr
+    if script is FORKED:
+        assert raw.count_documents({"payload": "child"}) == 20
