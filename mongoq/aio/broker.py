@@ -58,6 +58,7 @@ class AsyncBroker(AsyncTransactions):
         self._driver = AioDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         self._driver.look_after(self._context.counters, lambda: stats.flush(self._context))
+        self._driver.wake(self._context.hub)
         self._on_close = on_close
 
     def __repr__(self) -> str:

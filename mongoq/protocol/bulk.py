@@ -197,6 +197,9 @@ def _did(context: QueueContext[Any], done: Iterable[Group], tally: _Tally) -> No
         if settlement.event is not None:
             context.broker.unsettled.discard(items[0].token)
             events[settlement.event] += len(items)
+        changes = {} if settlement.update is None else settlement.update["$set"]
+        if "when" in changes:
+            context.broker.tell(changes.get("q", context.name), changes["when"], number=len(items))
     for event, number in events.items():
         context.count(event, number)
 

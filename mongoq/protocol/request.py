@@ -11,10 +11,13 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from mongoq.protocol.rooms import Bell
+
 __all__ = [
     "SENDS",
     "Begin",
     "Begun",
+    "Beside",
     "Command",
     "Duplicate",
     "Flow",
@@ -23,6 +26,7 @@ __all__ = [
     "Refused",
     "ReplyLost",
     "Request",
+    "Rest",
     "Target",
     "Unreadable",
     "Wait",
@@ -79,6 +83,29 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing until the bell rings, or for so many seconds; a cancelled caller is cancelled here."""
+
+    bell: Bell
+    seconds: float
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this rest."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Run a flow beside this one, in a thread or task of the driver's; nobody hears how it ends."""
+
+    flow: Callable[[], Flow[None]]
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this: the other flow has begun, or will in a moment."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """Send a command that takes nothing, and do not wait for its reply; the answer is what to wait for, a ``Begun``.
 
@@ -103,7 +130,7 @@ class Begun:
         return (yield self)
 
 
-Request = Command[Any] | Wait | Begin | Begun
+Request = Command[Any] | Wait | Rest | Beside | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 
