@@ -22,6 +22,7 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
+from mongoq.protocol.hub import Hub
 from mongoq.protocol.request import (
     Begin,
     Begun,
@@ -34,7 +35,6 @@ from mongoq.protocol.request import (
     Wait,
     hands_over,
 )
-from mongoq.protocol.rooms import Hub
 
 __all__ = ["ThreadDriver"]
 

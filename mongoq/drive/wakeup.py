@@ -6,7 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from mongoq.protocol.rooms import Bell, Hub
+from mongoq.protocol.bells import Bell
+from mongoq.protocol.hub import Hub
 
 __all__ = ["rest", "rest_aio", "suit"]
 

@@ -17,7 +17,7 @@ from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
-from mongoq.protocol.rooms import Hub
+from mongoq.protocol.hub import Hub
 
 __all__ = ["BrokerContext", "QueueContext", "QueueState", "event_key"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from mongoq.model.item import id_key
 from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.hub import LINGER
 from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Rest
-from mongoq.protocol.rooms import LINGER
 from mongoq.protocol.settings import CONTROL_PREFIX
 
 __all__ = ["kill_command", "listening", "pipeline"]

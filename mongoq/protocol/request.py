@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from mongoq.protocol.rooms import Bell
+from mongoq.protocol.bells import Bell
 
 __all__ = [
     "SENDS",

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mongoq.model.item import Item
+from mongoq.protocol.bells import Ticket
 from mongoq.protocol.context import QueueContext, event_key
 from mongoq.protocol.listening import kill_command, listening
 from mongoq.protocol.request import Beside, Flow, Rest, Wait
-from mongoq.protocol.rooms import HOLD_BACK, Room, Ticket
+from mongoq.protocol.rooms import HOLD_BACK, Room
 from mongoq.protocol.upcoming import next_when
 
 __all__ = ["waiting"]
@@ -72,8 +73,16 @@ def _tried(
         room.found()
         room.took([event_key(item.id, item.due) for item in _items(found) if item.due is not None])
         return found
-    room.nothing(ticket, begun, math.inf if room.glances() or context.state.paused else (yield from _due(context)))
+    room.nothing(ticket, begun, (yield from _next(context, room, begun)))
     return None
+
+
+def _next(context: QueueContext[Any], room: Room, begun: int) -> Flow[float]:
+    """Return in how many seconds to ask again: what is known, or what the server says."""
+    if room.glances() or context.state.paused:
+        return math.inf
+    known = room.known(begun)
+    return (yield from _due(context)) if known is None else known
 
 
 def _items(found: Any) -> list[Item[Any]]:
