@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import core, group_commit, report
+from bench import core, group_commit, latency, report
 
-BENCHMARKS = {"core": core.BENCHMARK, "group-commit": group_commit.BENCHMARK}
+BENCHMARKS = {"core": core.BENCHMARK, "group-commit": group_commit.BENCHMARK, "latency": latency.BENCHMARK}
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pymongo
 
-from mongoq.drive import background, plain
+from mongoq.drive import background, plain, wakeup
 from mongoq.drive.aio_lanes import AioLanes
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
@@ -20,8 +20,21 @@ from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
+from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
-from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Shared, Wait, hands_over
+from mongoq.protocol.request import (
+    Begin,
+    Begun,
+    Beside,
+    Command,
+    Flow,
+    Interruption,
+    Request,
+    Rest,
+    Shared,
+    Wait,
+    hands_over,
+)
 
 __all__ = ["AioDriver"]
 
@@ -50,6 +63,8 @@ class AioDriver:
         self._closed = False
         self._background: AioBackground | None = None
         self._lanes: AioLanes | None = None
+        self._hub: Hub | None = None
+        self._beside_us: set[asyncio.Task[Any]] = set()
 
     async def run(self, flow: Flow[T], perform: Perform | None = None) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are.
@@ -99,6 +114,11 @@ class AioDriver:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
         self._background = AioBackground(counters, flush, self._own, self.run)
 
+    def wake(self, hub: Hub) -> None:
+        """Wake who rests when the driver closes."""
+        self._hub = hub
+        wakeup.suit(hub, self._backend.client)
+
     async def close(self) -> None:
         """Write the counters, refuse further commands, those of waiting calls as well, and wait for what is under way.
 
@@ -107,7 +127,12 @@ class AioDriver:
         if self._background is not None and not self._closed:
             self._background.stop()
             await self._background.write()
+        await self._hush()
         self._closed = True
+        for task in self._beside_us:
+            task.cancel()
+        if self._hub is not None:
+            self._hub.wake()
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
         while self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=background.PATIENCE)
@@ -115,6 +140,17 @@ class AioDriver:
                 for task in late:
                     task.cancel()
             await asyncio.sleep(0)
+
+    async def _hush(self) -> None:
+        """Close the change stream, whose reader would wait for the server's next answer."""
+        cursor = self._hub.close() if self._hub is not None and not self._closed else None
+        if cursor is None:
+            return
+        try:
+            with pymongo.timeout(background.PATIENCE):
+                await self._send(self._backend.kill_command(cursor))
+        except Exception as error:
+            logger.debug("the change stream could not be closed: %r", error)
 
     def _own(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
         task = asyncio.create_task(work, context=context)
@@ -172,14 +208,25 @@ class AioDriver:
             taken.append((request, reply))
         return reply if request.parse is None else request.parse(reply)
 
-    async def _otherwise(self, request: Wait | Begin | Begun) -> Any:
+    async def _otherwise(self, request: Wait | Rest | Beside | Begin | Begun) -> Any:
         if isinstance(request, Wait):
             return await asyncio.sleep(request.seconds)
+        if isinstance(request, Rest):
+            return await wakeup.rest_aio(request.bell, request.seconds)
+        if isinstance(request, Beside):
+            return self._beside(request.flow)
         if isinstance(request, Begun):
             return await asyncio.shield(request.reply)
         reply = self._own(self._send(request.command))
         reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
         return Begun(reply)
+
+    def _beside(self, flow: Callable[[], Flow[None]]) -> None:
+        """Run a flow in a task of its own, without the deadlines and settings of the caller's context."""
+        task = asyncio.create_task(self.run(flow(), self._perform_here), context=Context())
+        for tasks in (self._tasks, self._beside_us):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     async def _in_turn(self, command: Command[Any]) -> Any:
         """Send a command of a session, which takes one at a time; a cancelled caller waits for the end of its own.

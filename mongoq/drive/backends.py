@@ -89,6 +89,11 @@ class Backend:
         spelled = plain.spelled(command, self.targets["collection"].name)
         return self.targets["database"].command(spelled, codec_options=self.options)
 
+    def kill_command(self, cursor: int) -> Command[Any]:
+        """Return the command that closes a cursor."""
+        kill = {"killCursors": self.targets["collection"].name, "cursors": [cursor]}
+        return Command("command", {"command": kill}, target="database")
+
     def arguments(self, method: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments in the form that this backend takes."""
         if method == "bulk_write":

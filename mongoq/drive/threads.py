@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
 import pymongo
 
-from mongoq.drive import background, plain
+from mongoq.drive import background, plain, wakeup
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
@@ -23,8 +23,21 @@ from mongoq.drive.thread_lanes import ThreadLanes
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
+from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
-from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Request, Shared, Wait, hands_over
+from mongoq.protocol.request import (
+    Begin,
+    Begun,
+    Beside,
+    Command,
+    Flow,
+    Interruption,
+    Request,
+    Rest,
+    Shared,
+    Wait,
+    hands_over,
+)
 
 __all__ = ["ThreadDriver"]
 
@@ -49,6 +62,7 @@ class ThreadDriver:
         self._closed = False
         self._background: ThreadBackground | None = None
         self._lanes: ThreadLanes | None = None
+        self._hub: Hub | None = None
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
@@ -94,12 +108,31 @@ class ThreadDriver:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
         self._background = ThreadBackground(counters, flush, self.run)
 
+    def wake(self, hub: Hub) -> None:
+        """Wake who rests when the driver closes."""
+        self._hub = hub
+        wakeup.suit(hub, self._backend.client)
+
     def close(self) -> None:
         """Write the counters, and refuse further commands, those of waiting calls as well. Idempotent."""
         if self._background is not None and not self._closed:
             self._background.stop()
             self._background.write()
+        self._hush()
         self._closed = True
+        if self._hub is not None:
+            self._hub.wake()
+
+    def _hush(self) -> None:
+        """Close the change stream, whose reader would wait for the server's next answer."""
+        cursor = self._hub.close() if self._hub is not None and not self._closed else None
+        if cursor is None:
+            return
+        try:
+            with pymongo.timeout(background.PATIENCE):
+                self._send(self._backend.kill_command(cursor))
+        except Exception as error:
+            logger.debug("the change stream could not be closed: %r", error)
 
     def _perform(self, request: Request, taken: Taken) -> Any:
         if self._closed:
@@ -120,9 +153,13 @@ class ThreadDriver:
                 deferral.end()
         return reply if request.parse is None else request.parse(reply)
 
-    def _otherwise(self, request: Wait | Begin | Begun) -> Any:
+    def _otherwise(self, request: Wait | Rest | Beside | Begin | Begun) -> Any:
         if isinstance(request, Wait):
             return time.sleep(request.seconds)
+        if isinstance(request, Rest):
+            return wakeup.rest(request.bell, request.seconds)
+        if isinstance(request, Beside):
+            return self._beside(request.flow)
         return request.reply.result() if isinstance(request, Begun) else self._begun(request.command)
 
     def _begun(self, command: Command[Any]) -> Begun:
@@ -131,6 +168,17 @@ class ThreadDriver:
         work = partial(copy_context().run, self._fulfil, command, reply)
         threading.Thread(target=work, name="mongoq-command", daemon=True).start()
         return Begun(reply)
+
+    def _beside(self, flow: Callable[[], Flow[None]]) -> None:
+        """Run a flow in a daemon thread, without the deadlines and settings of the caller's context."""
+
+        def work() -> None:
+            try:
+                self.run(flow())
+            except Exception as error:
+                logger.debug("what ran beside has failed: %r", error)
+
+        threading.Thread(target=Context().run, args=(work,), name="mongoq-listener", daemon=True).start()
 
     def _fulfil(self, command: Command[Any], reply: Future[Any]) -> None:
         try:

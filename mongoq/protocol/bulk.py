@@ -206,6 +206,9 @@ def _did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> Non
             if context.broker.unsettled:
                 context.broker.unsettled.difference_update(map(reservation_key, items))
             events[settlement.event] += len(items)
+        changes = {} if settlement.update is None else settlement.update["$set"]
+        if "when" in changes:
+            context.broker.tell(changes.get("q", context.name), changes["when"], number=len(items))
     for event, number in events.items():
         context.count(event, number)
 

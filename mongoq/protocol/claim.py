@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import random
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,8 +16,9 @@ from mongoq.model.envelope import REASON_BYTES, Document, attempts_of, shorten
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Unreadable, Wait, insisted
+from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Unreadable, insisted, matched
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.waiting import waiting
 
 __all__ = [
     "ORDER",
@@ -36,7 +34,6 @@ __all__ = [
     "reserve",
     "reserve_now",
     "runs_of",
-    "waiting",
 ]
 
 logger = logging.getLogger("mongoq.claim")
@@ -46,8 +43,6 @@ R = TypeVar("R")
 OnInvalid = Literal["bury", "raise"]
 
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
-POLL_FIRST = 0.01
-POLL_MOST = 0.2
 
 
 def eligible(queue: str, now: datetime) -> dict[str, Any]:
@@ -73,25 +68,12 @@ def reserve(
     check_on_invalid(on_invalid)
     if not patience:
         return (yield from reserve_now(context, length, on_invalid, take))
-    return (yield from waiting(lambda: reserve_now(context, length, on_invalid, take), patience))
+    return (yield from waiting(context, lambda: reserve_now(context, length, on_invalid, take), patience))
 
 
 def check_on_invalid(value: Any) -> None:
     if value not in ("bury", "raise"):
         raise ArgumentInvalid("on_invalid", f"'bury' or 'raise', not {value!r}")
-
-
-def waiting(attempt: Callable[[], Flow[R | None]], patience: float) -> Flow[R | None]:
-    """Try until there is an item or the time is up, with jittered pauses that grow."""
-    deadline = math.inf if patience == math.inf else time.monotonic() + patience
-    pause = POLL_FIRST
-    while True:
-        item = yield from attempt()
-        remaining = deadline - time.monotonic()
-        if item is not None or remaining <= 0:
-            return item
-        yield from Wait(min(remaining, pause * random.uniform(0.5, 1.0)))
-        pause = min(pause * 1.5, POLL_MOST)
 
 
 def reserve_now(
@@ -100,16 +82,19 @@ def reserve_now(
     """Claim the first eligible item, if there is one that can be handed out."""
     yield from prepared(context)
     while not context.state.paused:
-        claimed = yield from (take or claim_one)(context, lease or context.settings.lease)
+        length = lease or context.settings.lease
+        claimed = yield from (take or claim_one)(context, length)
         if claimed is None:
             return None
         try:
             decoded = context.decoded(claimed)
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
-        else:
+            continue
+        held = yield from _renewed(context, decoded, length)
+        if held is not None:
             context.count("reserve")
-            return decoded
+            return held
     return None
 
 
@@ -126,6 +111,20 @@ def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | 
             return claimed
         yield from bury_exhausted(context, claimed)
     return None
+
+
+def _renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
+    """Let the lease begin anew when the claim has used up half of it; ``None`` when the item is lost by now."""
+    until, now = item.lease_until, context.broker.clock.now()
+    if until is None or now < until - lease / 2:
+        return item
+    given_back = settle.release_command(item.id, item.token, item.due or now)
+    fence = {"_id": item.id, "token": item.token}
+    update = {"$set": {"when": now + lease}}
+    held = yield from insisted(
+        Command("update_one", {"filter": fence, "update": update}, matched, undo=lambda _: given_back)
+    )
+    return item.held_until(now + lease) if held else None
 
 
 def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) -> Flow[tuple[Item[Any] | None, bool]]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.clock import Clock
+from mongoq.model.clock import EPOCH, Clock, VirtualClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
-from mongoq.model.item import Document, Item
+from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
+from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
 
-__all__ = ["BrokerContext", "QueueContext", "QueueState"]
+__all__ = ["BrokerContext", "QueueContext", "QueueState", "event_key"]
 
 M = TypeVar("M")
 
@@ -29,20 +30,24 @@ class QueueState:
     Attributes:
         paused: nothing is handed out.
         stored: the options that are stored, in the form used inside.
-        read_at: when it was read, on the monotonic clock.
+        read_at: when it was asked for, on the monotonic clock.
+        changed_at: when the change stream last told of a change of it.
     """
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
     read_at: float = float("-inf")
+    changed_at: float = float("-inf")
 
-    def stale(self, age: float) -> bool:
-        """Say whether it was read more than ``age`` seconds ago."""
-        return time.monotonic() - self.read_at >= age
+    def stale(self, age: float, told_since: float = float("inf")) -> bool:
+        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told."""
+        if self.read_at <= self.changed_at:
+            return True
+        return self.read_at <= told_since and time.monotonic() - self.read_at >= age
 
-    def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None) -> None:
-        """Remember what was just read or written; the same options keep their identity."""
-        self.paused, self.read_at = paused, time.monotonic()
+    def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
+        """Remember what was read or written; the same options keep their identity."""
+        self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
         if stored is not None and stored != self.stored:
             self.stored = stored
 
@@ -65,6 +70,7 @@ class BrokerContext:
         counters: what was done and not yet written down.
         stats: the last answer of ``stats``, and when it was read.
         untyped: the codec of queues without a model.
+        hub: who waits for items in this process.
         unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
     """
 
@@ -83,9 +89,11 @@ class BrokerContext:
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     untyped: Codec[Any] = field(init=False)
+    hub: Hub = field(init=False)
 
     def __post_init__(self) -> None:
         self.untyped = Codec(self.encoding)
+        self.hub = Hub(lambda: self.serverless or isinstance(self.clock, VirtualClock))
 
     @property
     def collection(self) -> str:
@@ -95,6 +103,18 @@ class BrokerContext:
     def state(self, queue: str) -> QueueState:
         """Return what is known of the queue, made at first use."""
         return self.states.setdefault(queue, QueueState())
+
+    def tell(self, queue: str, when: datetime | None = None, *, id: Any = None, number: int = 1) -> None:
+        """Wake who waits in this process for what was just put into a queue, or at the time that it is due."""
+        room = self.hub.rooms.get(queue)
+        if room is not None and number > 0:
+            due = 0.0 if when is None else (when - self.clock.now()).total_seconds()
+            room.tell(due, number, None if id is None or when is None else event_key(id, when))
+
+
+def event_key(id: Any, when: datetime) -> Any:
+    """Return what an item and its date are known by when the change stream tells of them."""
+    return id_key(id), (when - EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(slots=True)

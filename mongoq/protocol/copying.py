@@ -140,6 +140,8 @@ def received(task: Task, sent: Sent) -> Flow[Replayed]:
         pushed += yield from _inserted(sent.copies.parts[-1], sent.begun)
     if not task.dry_run:
         task.context.broker.counters.add(task.target.name, "put", pushed)
+        if pushed:
+            task.context.broker.tell(task.target.name, number=pushed)
     return replace(sent.copies.told, pushed=pushed, already=len(sent.copies.ids) - pushed)
 
 

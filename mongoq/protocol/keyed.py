@@ -67,6 +67,7 @@ def push_keyed(
             context.count("put")
         elif on_duplicate == "raise":
             raise DuplicateItem(context.name, key, found["_id"])
+        context.broker.tell(context.name, envelope["when"], id=found["_id"])
         return found["_id"]  # type: ignore[no-any-return]
     raise AssertionError("the last race is won, or raises")
 

@@ -127,6 +127,7 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
         yield from settled_with(
             context, item, update, patch=handed.patch, happened=lambda found: is_back(found, until), event="move"
         )
+        context.broker.tell(handed.changes["q"], until, id=item.id)
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise
@@ -151,6 +152,7 @@ def bury(
     update = burial_update(dead, item, reason=reason, error=error, attempts=counted, now=now)
     command = update_command(item.id, item.token, update)
     yield from fenced(context, item, command, lambda found: is_back(found, now), "dead")
+    context.broker.tell(dead, now, id=item.id)
 
 
 def burial_update(

@@ -189,3 +189,4 @@ def _bury_popped(
     dead = {**kept, **burial["$set"]}
     yield from Command("replace_one", {"filter": {"_id": item.id}, "replacement": dead, "upsert": True})
     context.count("dead")
+    context.broker.tell(queue, now, id=item.id)

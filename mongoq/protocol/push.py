@@ -79,6 +79,7 @@ def push(
         if not (yield from _confirmed(envelope["_id"])):
             raise
     context.count("put")
+    context.broker.tell(context.name, envelope["when"], id=envelope["_id"])
     return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above
 
 

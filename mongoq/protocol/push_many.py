@@ -123,6 +123,7 @@ def _inserted(
         yield from (insisted(command) if again else command)
     except PartlyRefused as refused:
         context.count("put", refused.total)
+        context.broker.tell(context.name, number=refused.total)
         return {
             ids[place]: own_error(error)
             for place, error in refused.refusals.items()
@@ -135,8 +136,10 @@ def _inserted(
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         context.count("put", len(ids) - len(missing))
+        context.broker.tell(context.name, number=len(ids) - len(missing))
         return dict.fromkeys(missing, reply.cause), bool(missing)
     context.count("put", len(ids))
+    context.broker.tell(context.name, number=len(ids))
     return {}, False
 
 

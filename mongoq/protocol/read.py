@@ -19,6 +19,7 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_few, find_one
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.upcoming import next_when
 
 __all__ = [
     "Counts",
@@ -128,21 +129,6 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
         (True, True): "expired",
     }
     return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
-
-
-def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
-    """Find when the next item is, or was, due: one look into the index for each priority in use.
-
-    ``aggregate`` with ``$sort`` and ``$first``, which the server answers by a DISTINCT_SCAN.
-    """
-    yield from ready(context.broker, write=False)
-    pipeline = [
-        {"$match": in_state(context.name, None, BEGINNING)},
-        {"$sort": {"q": 1, "priority": 1, "when": 1}},
-        {"$group": {"_id": "$priority", "when": {"$first": "$when"}}},
-    ]
-    groups: Any = yield from Command("aggregate", {"pipeline": pipeline})
-    return min((group["when"] for group in groups), default=None)
 
 
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:

@@ -11,10 +11,13 @@ from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from mongoq.protocol.bells import Bell
+
 __all__ = [
     "SENDS",
     "Begin",
     "Begun",
+    "Beside",
     "Command",
     "Duplicate",
     "Flow",
@@ -23,6 +26,7 @@ __all__ = [
     "Refused",
     "ReplyLost",
     "Request",
+    "Rest",
     "Shared",
     "Target",
     "Unreadable",
@@ -101,6 +105,29 @@ class Shared(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing until the bell rings, or for so many seconds; a cancelled caller is cancelled here."""
+
+    bell: Bell
+    seconds: float
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this rest."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Run a flow beside this one, in a thread or task of the driver's; nobody hears how it ends."""
+
+    flow: Callable[[], Flow[None]]
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this: the other flow has begun, or will in a moment."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """Send a command that takes nothing, and do not wait for its reply; the answer is what to wait for, a ``Begun``.
 
@@ -125,7 +152,7 @@ class Begun:
         return (yield self)
 
 
-Request = Command[Any] | Shared[Any] | Wait | Begin | Begun
+Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 

@@ -26,13 +26,13 @@ from mongoq.protocol.claim import (
     is_suspect,
     refuse_or_bury,
     reserve_now,
-    waiting,
 )
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle import release_update
+from mongoq.protocol.waiting import waiting
 
 __all__ = ["claim_some", "reserve_many"]
 
@@ -52,7 +52,7 @@ def reserve_many(
     check_on_invalid(on_invalid)
     if not patience:
         return (yield from _reserve_now(context, n, length, on_invalid)) or []
-    return (yield from waiting(lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
+    return (yield from waiting(context, lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
 
 
 def _reserve_now(

@@ -111,6 +111,9 @@ def _handed_back(context: QueueContext[Any], documents: Sequence[Document], targ
     statements = list(_statements(context, going, target))
     moved = yield from _sent(context, statements, refusals)
     context.count("move", moved)
+    if moved:
+        for queue in {arguments["update"]["$set"]["q"] for _, arguments in statements}:
+            context.broker.tell(queue, number=moved)
     held = len(documents) - moved - len(refusals)
     return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
 

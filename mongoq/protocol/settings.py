@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -16,10 +17,12 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, Shared
 
-__all__ = ["REFRESH", "configure", "is_paused", "prepared", "set_paused"]
+__all__ = ["CONTROL_PREFIX", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
 
 logger = logging.getLogger("mongoq.settings")
 
+CONTROL_PREFIX = "queue:"
+"""What the ``_id`` of a queue's control document begins with."""
 REFRESH = 1.0
 """Seconds after which an operation that goes by the settings reads them again."""
 
@@ -27,10 +30,10 @@ REFRESH = 1.0
 def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
     """Do what must come before a write to a queue: the broker is ready, what the handle was told is stored.
 
-    With ``fresh`` the settings are those of a second ago at most. Almost always there is nothing to do, and no flow is
-    made.
+    With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
+    nothing to do, and no flow is made.
     """
-    if context.saved and not (fresh and context.state.stale(REFRESH)):
+    if context.saved and not (fresh and context.state.stale(REFRESH, context.broker.hub.told_since())):
         return ready(context.broker, write=True)
     return _prepared(context)
 
@@ -69,6 +72,7 @@ def _adopted(context: QueueContext[Any]) -> Flow[None]:
 
 
 def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
+    asked_at = time.monotonic()
     document = yield from find_one(context.broker, {"_id": _id(context)})
     found = document or {}
     try:
@@ -76,12 +80,12 @@ def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
     except ArgumentInvalid as error:
         problem = f"holds settings of queue {context.name!r} that cannot be used ({error}); mend {_id(context)!r} in it"
         raise CollectionUnsuitable(context.broker.namespace, problem) from error
-    context.state.put(paused=bool(found.get("paused")), stored=stored)
+    context.state.put(paused=bool(found.get("paused")), stored=stored, asked_at=asked_at)
     return document
 
 
 def _id(context: QueueContext[Any]) -> str:
-    return f"queue:{context.name}"
+    return CONTROL_PREFIX + context.name
 
 
 def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> Flow[None]:
@@ -134,6 +138,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     context.options = replace(context.options, given={**context.options.given, **given})
     yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True})
     yield from _read(context)
+    context.broker.tell(context.name)
     if existing:
         yield from _keep_for(context, given["history"])
     return context.settings
@@ -162,3 +167,5 @@ def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     update = {"$set": {"paused": paused}}
     yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True})
     context.state.put(paused=paused)
+    if not paused:
+        context.broker.tell(context.name)

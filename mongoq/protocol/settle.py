@@ -106,6 +106,7 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
     failure = error_document(error, now)
     command = update_command(item.id, item.token, rollback_update(when, failure))
     yield from fenced(context, item, command, lambda found: is_back(found, when), "rollback")
+    context.broker.tell(context.name, when, id=item.id)
 
 
 def rollback_update(when: datetime, failure: Document | None) -> dict[str, Any]:
@@ -132,6 +133,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     when = item.due or context.broker.clock.now()
     command = release_command(item.id, item.token, when)
     yield from fenced(context, item, command, lambda found: is_back(found, when), "release")
+    context.broker.tell(context.name, when)
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
@@ -141,6 +143,7 @@ def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | Non
     until = context.broker.clock.now() + (length or context.settings.lease)
     command = update_command(item.id, item.token, {"$set": {"when": until}})
     yield from fenced(context, item, command, lambda found: is_extended(found, item, until), None)
+    context.broker.tell(context.name, until)
     return until
 
 

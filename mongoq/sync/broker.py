@@ -75,6 +75,7 @@ class Broker(Transactions):
             self._context.lanes = Lanes()
             self._driver.share_in(self._context.lanes)
         self._driver.look_after(self._context.counters, lambda: stats.flush(self._context))
+        self._driver.wake(self._context.hub)
         self._on_close = on_close
 
     def __repr__(self) -> str:

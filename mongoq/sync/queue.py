@@ -155,7 +155,10 @@ class Queue(Batches[M], Past[M], Looking[M]):
         Args:
             lease: how long, a ``timedelta`` or seconds; default the queue's.
             wait: how long to wait for an item, a ``timedelta`` or seconds, ``math.inf`` for ever; ``None`` does
-                not wait. A cancelled wait leaves nothing reserved, if the broker is closed before the event loop ends.
+                not wait. A push, move, rollback, replay or resume in any process ends the wait within milliseconds, and
+                so does an item that comes due (``aggregate`` with ``$changeStream``, ``getMore``); on a standalone
+                server consumers look now and then. A cancelled wait leaves nothing reserved, if the broker is closed
+                before the event loop ends.
             on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and take the next,
                 or ``"raise"``.
 

@@ -1,41 +1,260 @@
-"""A wait, step by step: what it asks between two attempts."""
+"""A wait, step by step: what it asks between two attempts, and what wakes it."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from mongoq.model.clock import EPOCH, ServerClock
+import pytest
+from bson import ObjectId
+
+from mongoq.model.clock import EPOCH, Sample, ServerClock
 from mongoq.protocol import claim
-from mongoq.protocol.request import Command, Wait
+from mongoq.protocol.request import Beside, Command, Flow, Request, Rest
+from mongoq.protocol.rooms import Room
 from tests.unit.scripted import context
+
+OPEN = {"cursor": {"id": 7, "postBatchResumeToken": {"_data": "0"}, "firstBatch": []}}
+
+
+def hello() -> dict[str, Any]:
+    return {"localTime": datetime.now(UTC).replace(tzinfo=None)}
+
+
+def reserving(queue: Any, wait: float = 60) -> Flow[Any]:
+    return claim.reserve(queue, lease=None, wait=wait, on_invalid="bury")
+
+
+def measured() -> Any:
+    """A queue on the server's clock."""
+    queue = context()
+    clock = queue.broker.clock = ServerClock()
+    clock.measured([Sample(clock.local(), clock.local(), datetime.now(UTC))])
+    return queue
+
+
+def watched(queue: Any) -> None:
+    """Let a stream tell of the queue."""
+    hub = queue.broker.hub
+    number = hub.start()
+    hub.room(queue.name)
+    assert hub.answered(number, None)
+    hub.opened(7, frozenset([queue.name]), lossless=False)
+    queue.state.put(paused=False)
+
+
+def item(queue: Any, now: datetime) -> dict[str, Any]:
+    return {"_id": ObjectId(), "q": queue.name, "payload": 1, "when": now, "priority": 0, "attempts": 0}
+
+
+class Step:
+    """Runs a flow request by request."""
+
+    def __init__(self, flow: Flow[Any]) -> None:
+        self.flow = flow
+        self.request: Request | None = next(flow)
+        self.result: Any = None
+
+    def answer(self, reply: Any) -> Step:
+        try:
+            self.request = self.flow.send(reply)
+        except StopIteration as stop:
+            self.request, self.result = None, stop.value
+        return self
+
+    def is_claim(self) -> bool:
+        return isinstance(self.request, Command) and self.request.method == "find_one_and_update"
+
+    def is_look(self) -> bool:
+        return isinstance(self.request, Command) and self.request.method == "aggregate"
+
+    def seconds(self) -> float:
+        assert isinstance(self.request, Rest), self.request
+        return self.request.seconds
 
 
 def test_a_waiter_measures_the_clock_again_when_it_is_due() -> None:
     """A worker may wait for hours, over failovers and steps of the server's clock."""
     queue = context()
     clock = queue.broker.clock = ServerClock()
-    flow = claim.reserve(queue, lease=None, wait=60, on_invalid="bury")
-    hello = {"localTime": datetime.now(UTC).replace(tzinfo=None)}
+    step = Step(reserving(queue))
 
-    def measured_before_the_claim(request: object) -> Command[object]:
+    def measured_before_the_claim() -> Command[object]:
         hellos = 0
-        while isinstance(request, Command) and request.method == "command":
+        while isinstance(step.request, Command) and step.request.method == "command":
             hellos += 1
-            request = flow.send(hello)
+            step.answer(hello())
         assert hellos == 5
-        assert isinstance(request, Command)
-        assert request.method == "find_one_and_update"
-        return request
+        assert step.is_claim()
+        assert isinstance(step.request, Command)
+        return step.request
 
-    first = measured_before_the_claim(next(flow))
+    first = measured_before_the_claim()
     assert first.arguments["filter"]["when"]["$lte"] > EPOCH
-    pause = flow.send(None)
-    assert isinstance(pause, Wait)
+    assert isinstance(step.answer(None).request, Beside)
+    step.answer(None)
+    step.seconds()
     clock.disturb()
-    measured_before_the_claim(flow.send(None))
-    pause = flow.send(None)
-    assert isinstance(pause, Wait)
-    unhurried = flow.send(None)
-    assert isinstance(unhurried, Command)
-    assert unhurried.method == "find_one_and_update"
-    flow.close()
+    queue.broker.tell(queue.name)
+    step.answer(None)
+    measured_before_the_claim()
+    step.answer(None)
+    step.seconds()
+    step.flow.close()
+
+
+def test_a_woken_waiter_that_finds_nothing_sleeps_until_the_next_item_is_due() -> None:
+    queue = measured()
+    watched(queue)
+    step = Step(reserving(queue))
+    assert step.is_claim()
+    assert step.answer(None).is_look()
+    step.answer([{"_id": 0, "when": queue.broker.clock.now() + timedelta(seconds=20)}])
+    assert 19 < step.seconds() <= 20
+    queue.broker.tell(queue.name)
+    assert step.answer(None).is_claim()
+    assert step.answer(None).is_look()
+    assert step.answer([]).seconds() > 50
+    step.flow.close()
+
+
+def test_what_is_scheduled_moves_the_alarm_and_asks_nothing() -> None:
+    queue = measured()
+    watched(queue)
+    step = Step(reserving(queue))
+    step.answer(None).answer([])
+    queue.broker.tell(queue.name, queue.broker.clock.now() + timedelta(seconds=5))
+    assert isinstance(step.request, Rest)
+    assert step.request.bell.rung
+    assert 4 < step.answer(None).seconds() <= 5
+    step.flow.close()
+
+
+@pytest.mark.parametrize("place", ["claim", "look", "rest"])
+def test_a_push_at_any_step_on_the_way_to_sleep_leads_to_another_claim(place: str) -> None:
+    """Between 'the queue is empty' and 'waiting' nothing is lost, wherever it falls; each claim here came too early."""
+    queue = measured()
+    watched(queue)
+    step, told, claims = Step(reserving(queue)), False, 0
+    while True:
+        now = "claim" if step.is_claim() else "look" if step.is_look() else "rest"
+        if now == place and not told:
+            told = True
+            queue.broker.tell(queue.name)
+        elif told and now == "claim":
+            claims += 1
+        if isinstance(step.request, Rest) and not step.request.bell.rung:
+            break
+        step.answer([] if now == "look" else None)
+    assert claims == 1
+    step.flow.close()
+
+
+def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:
+    queue = measured()
+    watched(queue)
+    first = Step(reserving(queue))
+    assert first.answer(None).is_look()
+    first.answer([])
+    others = [Step(reserving(queue)) for _ in range(99)]
+    assert all(isinstance(other.request, Rest) for other in others), "nothing has happened since the first asked"
+    queue.broker.tell(queue.name)
+    rung = [step for step in (first, *others) if step.request.bell.rung]  # type: ignore[union-attr]
+    assert rung == [first]
+    first.answer(None).answer(item(queue, queue.broker.clock.now()))
+    assert first.result is not None
+    assert [other.request.bell.rung for other in others].count(True) == 1, "there may be more"  # type: ignore[union-attr]
+    for other in others:
+        other.flow.close()
+    assert not queue.broker.hub.room(queue.name).tickets
+
+
+def test_a_cancelled_waiter_passes_its_call_on() -> None:
+    queue = measured()
+    watched(queue)
+    one, other = Step(reserving(queue)), None
+    one.answer(None).answer([])
+    other = Step(reserving(queue))
+    queue.broker.tell(queue.name)
+    one.flow.close()
+    assert other.answer(None).is_claim()
+    other.flow.close()
+
+
+def test_who_is_cancelled_while_it_asks_passes_its_call_on() -> None:
+    queue = measured()
+    watched(queue)
+    one = Step(reserving(queue))
+    one.answer(None).answer([])
+    other = Step(reserving(queue))
+    queue.broker.tell(queue.name)
+    assert one.answer(None).is_claim()
+    one.flow.close()
+    assert other.answer(None).is_claim()
+    other.flow.close()
+
+
+def test_the_next_in_line_holds_the_timer_when_the_first_leaves() -> None:
+    queue = measured()
+    watched(queue)
+    one = Step(reserving(queue))
+    one.answer(None).answer([{"_id": 0, "when": queue.broker.clock.now() + timedelta(seconds=20)}])
+    other = Step(reserving(queue))
+    assert other.seconds() > 50
+    one.flow.close()
+    assert 19 < other.answer(None).seconds() <= 20
+    other.flow.close()
+
+
+def test_short_patience_asks_in_any_case() -> None:
+    """An event may still be under way; who gives up before it can arrive has asked at least."""
+    queue = measured()
+    watched(queue)
+    first = Step(reserving(queue))
+    first.answer(None).answer([])
+    assert Step(reserving(queue, wait=0.5)).is_claim()
+    first.flow.close()
+
+
+def test_an_item_due_that_cannot_be_claimed_is_not_asked_for_in_a_loop() -> None:
+    queue = measured()
+    watched(queue)
+    step = Step(reserving(queue))
+    for _ in range(20):
+        if isinstance(step.request, Rest):
+            break
+        step.answer([{"_id": 0, "when": queue.broker.clock.now()}] if step.is_look() else None)
+    assert 0 < step.seconds() <= 0.2
+    step.flow.close()
+
+
+def test_looks_grow_rare_while_nothing_happens() -> None:
+    queue = measured()
+    room: Room = queue.broker.hub.room(queue.name)
+    now = room.emptied_at
+    assert room.pause(now) <= 0.01
+    assert 0.125 <= room.pause(now + 1) <= 0.25
+    assert 2.5 <= room.pause(now + 1000) <= 5
+
+
+def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
+    queue = context()
+    room: Room = queue.broker.hub.room(queue.name)
+    assert room.pause(room.emptied_at + 1000) <= 0.2
+    step = Step(reserving(queue))
+    assert step.is_claim()
+    step.answer(None)
+    assert step.seconds() <= 0.2
+    step.flow.close()
+
+
+def test_what_the_stream_tells_twice_is_news_once() -> None:
+    queue = measured()
+    watched(queue)
+    room: Room = queue.broker.hub.room(queue.name)
+    room.tell(0, 1, "a")
+    assert [room.heard(0, "a"), room.heard(0, "a")] == [False, True], "the second is another event of that kind"
+    room.took(["b"])
+    assert not room.heard(0, "b")
+    room.took(list(range(5000)))
+    assert room.heard(0, 1)

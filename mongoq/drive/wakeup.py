@@ -1,0 +1,64 @@
+"""How waiters rest, with threads and with asyncio, and what a client allows the change stream to do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from mongoq.protocol.bells import Bell
+from mongoq.protocol.hub import Hub
+
+__all__ = ["rest", "rest_aio", "suit"]
+
+
+MOTOR = 2.0
+"""Seconds that the server may hold an answer back from a thread of Motor's."""
+
+
+def rest(bell: Bell, seconds: float) -> None:
+    """Block the thread until the bell rings, or for so many seconds.
+
+    On a lock and nothing more: a handler of a signal may ring this very bell.
+    """
+    gate = threading.Lock()
+    gate.acquire()
+    bell.alarm = gate.release
+    try:
+        if not bell.rung:
+            gate.acquire(timeout=seconds)
+    finally:
+        bell.alarm = None
+
+
+async def rest_aio(bell: Bell, seconds: float) -> None:
+    """Suspend the task until the bell rings, or for so many seconds."""
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[None] = loop.create_future()
+
+    def open_gate() -> None:
+        if not gate.done():
+            gate.set_result(None)
+
+    bell.alarm = open_gate
+    timer = loop.call_later(seconds, open_gate)
+    try:
+        if not bell.rung:
+            await gate
+    finally:
+        timer.cancel()
+        bell.alarm = None
+
+
+def suit(hub: Hub, client: Any) -> None:
+    """Let the stream keep to the limits of a client: how many connections it has, and how long they wait."""
+    if type(client).__module__.startswith("motor"):
+        hub.patience = MOTOR  # its threads cannot be told to stop waiting
+    try:
+        pool, patience = client.options.pool_options, client.options.timeout
+    except AttributeError:
+        return
+    hub.deaf = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
+    for limit in (pool.socket_timeout, patience):
+        if limit:
+            hub.patience = min(hub.patience, limit / 2)

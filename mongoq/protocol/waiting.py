@@ -1,0 +1,110 @@
+"""Waiting for an item: asked once, then again only when something tells that it may be worth it.
+
+What tells: a push or another flow of this process, the change stream (``protocol.listening``), the time at which the
+next item is due, and now and then a look, as a safety net.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from mongoq.model.item import Item
+from mongoq.protocol.bells import Ticket
+from mongoq.protocol.context import QueueContext, event_key
+from mongoq.protocol.listening import kill_command, listening
+from mongoq.protocol.request import Beside, Flow, Rest, Wait
+from mongoq.protocol.rooms import HOLD_BACK, Room
+from mongoq.protocol.upcoming import next_when
+
+__all__ = ["waiting"]
+
+R = TypeVar("R")
+
+TRUST = 1.0
+"""Seconds of patience from which on an event that is under way is waited for."""
+LONGEST = 3600.0
+"""Seconds of one rest, which some platforms bound."""
+
+
+def waiting(context: QueueContext[Any], attempt: Callable[[], Flow[R | None]], patience: float) -> Flow[R | None]:
+    """Try until there is an item or the time is up.
+
+    Nothing is missed in between: whoever finds nothing holds a place in the room by then, and when the stream opens
+    later than that, it lets everybody try again.
+    """
+    deadline = math.inf if patience == math.inf else time.monotonic() + patience
+    room = context.broker.hub.room(context.name)
+    ticket = room.enter(patient=patience >= TRUST)
+    try:
+        while True:
+            found = yield from _tried(context, room, ticket, attempt)
+            remaining = deadline - time.monotonic()
+            if found is not None or remaining <= 0:
+                return found
+            yield from _listened(context)
+            seconds = min(room.doze(ticket), remaining, LONGEST)
+            if seconds > 0:
+                yield from Rest(ticket, seconds)
+    finally:
+        room.leave(ticket)
+
+
+def _tried(
+    context: QueueContext[Any], room: Room, ticket: Ticket, attempt: Callable[[], Flow[R | None]]
+) -> Flow[R | None]:
+    """Do what it is this waiter's turn to do."""
+    turn = room.turn(ticket)
+    if turn is None:
+        return None
+    if turn == "ask" and room.in_vain > 1:
+        # others are faster every time: let them, and ask once for what comes in the meantime
+        yield from Wait(random.uniform(0, min(0.001 * 2**room.in_vain, HOLD_BACK)))
+    begun = room.begin(ticket)
+    if turn == "look" and (due := (yield from _due(context))) > 0:
+        room.nothing(ticket, begun, due)
+        return None
+    found = yield from attempt()
+    if found is not None:
+        room.found()
+        room.took([event_key(item.id, item.due) for item in _items(found) if item.due is not None])
+        return found
+    room.nothing(ticket, begun, (yield from _next(context, room, begun)))
+    return None
+
+
+def _next(context: QueueContext[Any], room: Room, begun: int) -> Flow[float]:
+    """Return in how many seconds to ask again: what is known, or what the server says."""
+    if room.glances() or context.state.paused:
+        return math.inf
+    known = room.known(begun)
+    return (yield from _due(context)) if known is None else known
+
+
+def _items(found: Any) -> list[Item[Any]]:
+    return found if isinstance(found, list) else [found]
+
+
+def _due(context: QueueContext[Any]) -> Flow[float]:
+    """Find in how many seconds the next item is due."""
+    when = yield from next_when(context)
+    return math.inf if when is None else (when - context.broker.clock.now()).total_seconds()
+
+
+def _listened(context: QueueContext[Any]) -> Flow[None]:
+    """See to it that there is a stream, or will be, that tells of this queue."""
+    hub, cursor = context.broker.hub, 0
+    reader = hub.start()
+    if not reader:
+        reader, cursor = hub.widen(context.name)
+    if reader:
+        try:
+            yield from Beside(partial(listening, context.broker, reader))
+        except RuntimeError:  # no thread can be started just now
+            hub.ended(reader)
+    if cursor:
+        yield from kill_command(context.broker, cursor)

@@ -1,0 +1,585 @@
+"""Wake-ups: what another process does is noticed by a consumer that waits, where a look would come minutes later."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import AsyncMongoClient, MongoClient
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from mongoq.protocol import rooms
+from tests.integration.waiters import Waiter, at_rest, listened_to, until
+from tests.proxy import Proxy
+
+APP = "mongoq-waits"
+
+
+@pytest.fixture(autouse=True)
+def _looks_come_late() -> None:
+    assert rooms.LIVE_POLL >= 60, "these tests tell a wake-up from a look by the time it takes"
+
+
+@pytest.fixture
+def other(uri: str, database: str) -> Iterator[mongoq.Broker]:
+    """A broker that shares nothing with ``broker`` but the collection, as one in another process."""
+    with mongoq.connect(uri, database=database) as opened:
+        yield opened
+
+
+def push(other: mongoq.Broker) -> None:
+    other.queue("orders").push(1)
+
+
+def push_many(other: mongoq.Broker) -> None:
+    other.queue("orders").push_many([1, 2, 3])
+
+
+def push_keyed(other: mongoq.Broker) -> None:
+    other.queue("orders").push(1, key="k")
+
+
+def push_in_transaction(other: mongoq.Broker) -> None:
+    with other.transaction() as tx:
+        other.queue("orders").push(1, session=tx.session)
+
+
+def push_large(other: mongoq.Broker) -> None:
+    other.queue("orders").push("x" * (16 * 1024 * 1024 - 70_000))
+
+
+def move(other: mongoq.Broker) -> None:
+    other.queue("raw").push(1)
+    item = other.queue("raw").reserve()
+    assert item is not None
+    other.queue("raw").move(item, "orders")
+
+
+def move_many(other: mongoq.Broker) -> None:
+    other.queue("raw").push_many([1, 2])
+    other.queue("raw").move_many((item, mongoq.Move("orders")) for item in other.queue("raw").reserve_many(2))
+
+
+@pytest.mark.parametrize("act", [push, push_many, push_keyed, push_in_transaction, push_large, move, move_many])
+def test_what_is_put_into_the_queue_elsewhere_wakes(
+    broker: mongoq.Broker, other: mongoq.Broker, act: Callable[[mongoq.Broker], None]
+) -> None:
+    waiter = Waiter(broker)
+    act(other)
+    assert waiter.result() is not None
+
+
+def rollback(queue: Any, item: Any) -> None:
+    queue.rollback(item)
+
+
+def release(queue: Any, item: Any) -> None:
+    queue.release(item)
+
+
+def rollback_many(queue: Any, item: Any) -> None:
+    queue.rollback_many([item])
+
+
+def release_many(queue: Any, item: Any) -> None:
+    queue.release_many([item])
+
+
+def shorten_lease(queue: Any, item: Any) -> None:
+    queue.extend(item, lease=0.1)
+
+
+@pytest.mark.parametrize("act", [rollback, release, rollback_many, release_many, shorten_lease])
+def test_what_is_handed_back_elsewhere_wakes(
+    broker: mongoq.Broker, other: mongoq.Broker, act: Callable[[Any, Any], None]
+) -> None:
+    queue = other.queue("orders")
+    queue.push(1)
+    item = queue.reserve(lease=600)
+    waiter = Waiter(broker)
+    act(queue, item)
+    assert waiter.result().id == item.id
+
+
+def test_what_is_buried_elsewhere_wakes_who_waits_for_dead_letters(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    queue = other.queue("orders")
+    queue.push(1)
+    waiter = Waiter(broker, "orders.dead")
+    item = queue.reserve()
+    queue.bury(item)
+    assert waiter.result().id == item.id
+
+
+def test_a_replay_elsewhere_wakes(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    queue = other.queue("orders", history=timedelta(days=1))
+    queue.push(1)
+    queue.pop()
+    waiter = Waiter(broker)
+    assert queue.replay().pushed == 1
+    assert waiter.result().payload == 1
+
+
+def test_dead_letters_sent_back_elsewhere_wake(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    queue = other.queue("orders")
+    queue.push(1)
+    queue.bury(queue.reserve())
+    waiter = Waiter(broker)
+    assert queue.dead.replay().pushed == 1
+    assert waiter.result().payload == 1
+
+
+def test_an_item_that_is_rescheduled_elsewhere_wakes(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    """The update tells of nothing but a date."""
+    queue = other.queue("orders")
+    queue.push(1, key="k", delay=3600)
+    waiter = Waiter(broker)
+    queue.push(1, key="k", on_duplicate="replace")
+    assert waiter.result().payload == 1
+
+
+def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    waiter = Waiter(broker)
+    queue = other.queue("orders")
+    queue.pause()
+    until(lambda: broker._context.state("orders").paused)
+    queue.push(1)
+    time.sleep(0.3)
+    assert waiter.is_waiting()
+    assert queue.size("ready") == 1
+    queue.resume()
+    assert waiter.result().payload == 1
+
+
+def test_settings_changed_elsewhere_hold_for_the_next_item(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    waiter = Waiter(broker)
+    other.queue("orders").configure(lease=timedelta(hours=2))
+    other.queue("orders").push(1)
+    item = waiter.result()
+    assert item.lease_until - broker._context.clock.now() > timedelta(hours=1)
+
+
+def test_another_process_wakes(broker: mongoq.Broker, uri: str, database: str) -> None:
+    waiter = Waiter(broker)
+    code = "import sys, mongoq; mongoq.connect(sys.argv[1], database=sys.argv[2]).queue('orders').push('hello')"
+    subprocess.run([sys.executable, "-c", code, uri, database], check=True, timeout=60)
+    assert waiter.result().payload == "hello"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scheduled_item_is_handed_out_when_it_is_due(
+    broker: mongoq.Broker, other: mongoq.Broker, before: bool
+) -> None:
+    if before:
+        other.queue("orders").push(1, delay=1.5)
+    waiter = Waiter(broker)
+    if not before:
+        other.queue("orders").push(1, delay=1.5)
+    item = waiter.result()
+    assert item.payload == 1
+    assert broker._context.clock.now() >= item.due
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_item_is_handed_out_when_its_lease_is_over(
+    broker: mongoq.Broker, other: mongoq.Broker, before: bool
+) -> None:
+    queue = other.queue("orders")
+    if before:
+        queue.push(1)
+        held = queue.reserve(lease=1.5)
+        waiter = Waiter(broker)
+    else:
+        waiter = Waiter(broker)
+        queue.pause()
+        until(lambda: broker._context.state("orders").paused)
+        queue.push(1)
+        raw = other._driver._backend.targets["collection"]  # taken by somebody who was faster
+        until_ = broker._context.clock.now() + timedelta(seconds=1.5)
+        taken = {"when": until_, "reserved": True, "token": ObjectId(), "attempts": 1}
+        held = raw.find_one_and_update({"q": "orders"}, {"$set": taken})
+        queue.resume()
+    assert held is not None
+    assert waiter.result().attempts == 2
+
+
+def test_reserve_many_is_woken_too(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(broker.queue("orders").reserve_many(10, wait=60)))
+    thread.start()
+    until(lambda: at_rest(broker, "orders"))
+    other.queue("orders").push_many(range(5))
+    thread.join(15)
+    assert 1 <= len(found) <= 5
+
+
+def test_in_the_same_process_a_push_wakes_without_a_stream(broker: mongoq.Broker) -> None:
+    broker._context.hub.deaf = True
+    waiter = Waiter(broker, rest=False)
+    time.sleep(1.5)  # by now looks are a third of a second apart
+    broker.queue("orders").push(1)
+    assert waiter.result().payload == 1
+
+
+def test_a_queue_waited_for_later_is_watched_as_well(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+    first = Waiter(broker, "first")
+    time.sleep(2.5)  # the server holds its answers back for seconds by now
+    second, third = Waiter(broker, "second"), Waiter(broker, "third")
+    for name, waiter in (("third", third), ("second", second), ("first", first)):
+        other.queue(name).push(name)
+        assert waiter.result().payload == name
+
+
+def test_a_process_that_is_never_idle_has_no_stream(uri: str, database: str) -> None:
+    with listened_to(uri, database) as (broker, commands):
+        queue = broker.queue("orders")
+        queue.push_many(range(50))
+        for _ in range(50):
+            queue.commit(queue.reserve(wait=10))
+    assert "getMore" not in commands.names
+
+
+def test_the_stream_is_closed_when_nobody_waits_any_more(
+    broker: mongoq.Broker, other: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = Waiter(broker)
+    hub = broker._context.hub
+    other.queue("orders").push(1)
+    waiter.result()
+    until(lambda: not hub.running, 40)
+    assert hub.cursor is None
+    again = Waiter(broker)
+    other.queue("orders").push(2)
+    assert again.result().payload == 2
+
+
+def test_a_hundred_waiters_and_one_push_make_few_claims(uri: str, database: str, other: mongoq.Broker) -> None:
+    with listened_to(uri, database) as (broker, commands):
+        waiters = [Waiter(broker, rest=False) for _ in range(100)]
+        until(lambda: at_rest(broker, "orders", 100))
+        time.sleep(0.3)
+        before = len(commands.names)
+        other.queue("orders").push(1)
+        until(lambda: any(not waiter.is_waiting() for waiter in waiters))
+        time.sleep(0.5)
+        sent = commands.names[before:]
+        assert sum(not waiter.is_waiting() for waiter in waiters) == 1
+        assert sent.count("findAndModify") <= 4, sent
+        other.queue("orders").push_many(range(99))
+        for waiter in waiters:
+            assert waiter.result() is not None
+
+
+def test_a_hundred_idle_queues_cost_less_than_a_command_a_second(uri: str, database: str) -> None:
+    with listened_to(uri, database) as (broker, commands):
+        waiters = [Waiter(broker, f"q{number}", rest=False) for number in range(100)]
+        until(lambda: all(at_rest(broker, f"q{number}") for number in range(100)), 60)
+        time.sleep(3)
+        before, began = len(commands.names), time.monotonic()
+        time.sleep(8)
+        sent = commands.names[before:]
+        assert len(sent) < time.monotonic() - began, sent
+        assert all(waiter.is_waiting() for waiter in waiters)
+
+
+def test_waiting_again_and_again_asks_nothing_while_nothing_happens(uri: str, database: str) -> None:
+    with listened_to(uri, database) as (broker, commands):
+        queue = broker.queue("orders")
+        keep = Waiter(broker)
+        before = len(commands.names)
+        for _ in range(3):
+            assert queue.reserve(wait=1) is None
+        assert "findAndModify" not in commands.names[before:]
+        assert keep.is_waiting()
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_push_before_any_step_of_the_wait_is_found(
+    broker: mongoq.Broker, other: mongoq.Broker, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """From 'the queue is empty' to 'waiting', and the steps of the stream's reader besides."""
+    queue = broker.queue("orders")
+    other.queue("orders").push(0)
+    assert queue.pop() is not None
+    perform, steps, lock = broker._driver._perform, [0], threading.Lock()
+
+    def pushed_before(request: Any, taken: Any) -> Any:
+        with lock:
+            if steps[0] == step:
+                other.queue("orders").push(1)
+            steps[0] += 1
+        return perform(request, taken)
+
+    monkeypatch.setattr(broker._driver, "_perform", pushed_before)
+    waiter = Waiter(broker, rest=False)
+    time.sleep(1.5)
+    if steps[0] <= step:
+        other.queue("orders").push(1)
+    assert waiter.result().payload == 1
+
+
+FAILURES = [
+    {"errorCode": 286},  # the log has been overwritten
+    {"errorCode": 280},
+    {"errorCode": 260},
+    {"errorCode": 43},
+    {"errorCode": 237},
+    {"errorCode": 10107},
+    {"closeConnection": True},
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: str(next(iter(failure.values()))))
+@pytest.mark.parametrize("commands", [["getMore"], ["getMore", "aggregate"]], ids="+".join)
+def test_a_stream_that_breaks_is_opened_again(
+    uri: str, database: str, client: MongoClient[Any], failure: dict[str, Any], commands: list[str]
+) -> None:
+    with (
+        MongoClient[Any](uri, appname=APP) as own,
+        mongoq.Broker(own[database]["mongoq"]) as broker,
+        mongoq.connect(uri, database=database) as other,
+    ):
+        waiter = Waiter(broker)
+        data = {"failCommands": commands, "appName": APP, **failure}
+        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": len(commands)}, "data": data})
+        try:
+            time.sleep(0.1)
+            other.queue("orders").push(1)
+            assert waiter.result(30).payload == 1
+        finally:
+            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        again = Waiter(broker)
+        other.queue("orders").push(2)
+        assert again.result().payload == 2
+
+
+@pytest.mark.parametrize("drop", ["collection", "database"])
+def test_a_dropped_collection_ends_no_wait(
+    broker: mongoq.Broker, other: mongoq.Broker, client: MongoClient[Any], database: str, drop: str
+) -> None:
+    waiter = Waiter(broker)
+    if drop == "collection":
+        client[database].drop_collection("mongoq")
+    else:
+        client.drop_database(database)
+    time.sleep(0.5)
+    other.queue("orders").push(1)
+    assert waiter.result().payload == 1
+
+
+@pytest.mark.slow
+def test_a_failover_ends_no_wait(broker: mongoq.Broker, other: mongoq.Broker, client: MongoClient[Any]) -> None:
+    waiter = Waiter(broker)
+    client.admin.command({"replSetStepDown": 2, "force": True})
+    until(lambda: client.admin.command("hello").get("isWritablePrimary"), 60)
+    other.queue("orders").push(1)
+    assert waiter.result(40).payload == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_a_server_that_is_gone_for_ten_seconds_ends_no_wait(way: str, tmp_path: Any) -> None:
+    with (
+        EmbeddedServer(tmp_path / "data") as server,
+        Proxy(server.uri) as proxy,
+        mongoq.connect(proxy.uri, database="gone") as broker,
+    ):
+        broker.queue("orders").push(0, delay=3600)
+        waiter = Waiter(broker)
+        assert server.pid is not None
+        if way == "stopped":
+            os.kill(server.pid, signal.SIGSTOP)
+            time.sleep(10)
+            os.kill(server.pid, signal.SIGCONT)
+        else:
+            os.kill(server.pid, signal.SIGKILL)
+            time.sleep(10)
+            server.start()
+            proxy._server = ("127.0.0.1", server.port)  # another port at each start
+        with mongoq.connect(server.uri, database="gone") as other:
+            other.queue("orders").push(1)
+        assert waiter.result(60).payload == 1
+
+
+def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
+    with (
+        EmbeddedServer(replica_set=None) as server,
+        mongoq.connect(server.uri, database="alone") as broker,
+        mongoq.connect(server.uri, database="alone") as other,
+    ):
+        waiter = Waiter(broker, rest=False)
+        until(lambda: broker._context.hub.deaf)
+        time.sleep(0.5)
+        other.queue("orders").push(1)
+        assert waiter.result(10).payload == 1
+        waiter = Waiter(broker, rest=False)
+        other.queue("orders").push(2, delay=0.5)
+        assert waiter.result(10).payload == 2
+
+
+def test_a_signal_interrupts_a_wait(broker: mongoq.Broker, raw: Any) -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(KeyboardInterrupt):
+            broker.queue("orders").reserve(wait=60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not broker._context.hub.rooms["orders"].tickets
+    broker.queue("orders").push(1)
+    time.sleep(0.2)
+    assert raw.count_documents({"reserved": True}) == 0
+
+
+def test_a_signal_handler_may_push_what_its_thread_waits_for(broker: mongoq.Broker) -> None:
+    before = signal.signal(signal.SIGALRM, lambda number, frame: broker.queue("orders").push("from a handler"))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        item = broker.queue("orders").reserve(wait=60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert item is not None
+    assert item.payload == "from a handler"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_after_a_fork_both_are_woken(uri: str, database: str) -> None:
+    with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other:
+        waiter = Waiter(broker)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                with mongoq.connect(uri, database=database) as fresh:
+                    taken = broker.queue("others").reserve(wait=30)
+                    fresh.queue("orders").push(taken.payload if taken else "nothing")
+            finally:
+                os._exit(0)
+        os.close(writing)
+        time.sleep(1.0)
+        other.queue("others").push("to the child")
+        assert waiter.result(40).payload == "to the child"
+        os.close(reading)
+        os.waitpid(child, 0)
+
+
+def test_a_closed_broker_wakes_all_at_once(uri: str, database: str) -> None:
+    broker = mongoq.connect(uri, database=database)
+    waiters = [Waiter(broker, rest=False) for _ in range(10)]
+    until(lambda: at_rest(broker, "orders", 10))
+    time.sleep(1.5)
+    began = time.monotonic()
+    broker.close()
+    for waiter in waiters:
+        with pytest.raises(mongoq.BrokerClosed):
+            waiter.result()
+    assert time.monotonic() - began < 5
+
+
+async def rested(broker: Any, queue: str, number: int = 1) -> None:
+    for _ in range(4000):
+        if at_rest(broker, queue, number):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came to rest")
+
+
+async def test_asyncio_is_woken_by_another_process_and_closes_at_once(
+    uri: str, database: str, other: mongoq.Broker
+) -> None:
+    broker = await mongoq.connect_async(uri, database=database)
+    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=60))
+    await rested(broker, "orders")
+    other.queue("orders").push(1)
+    item = await asyncio.wait_for(waiting, 15)
+    assert item is not None
+    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=60))
+    await rested(broker, "orders")
+    await asyncio.sleep(2.5)
+    began = time.monotonic()
+    await broker.close()
+    with pytest.raises(mongoq.BrokerClosed):
+        await waiting
+    assert time.monotonic() - began < 5
+
+
+async def test_motor_is_woken_too(uri: str, database: str, other: mongoq.Broker) -> None:
+    motor = pytest.importorskip("motor.motor_asyncio")
+    client = motor.AsyncIOMotorClient(uri)
+    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=60))
+    await rested(broker, "orders")
+    other.queue("orders").push(1)
+    item = await asyncio.wait_for(waiting, 15)
+    assert item is not None
+    await broker.close()
+    client.close()
+
+
+async def test_a_deadline_of_the_caller_does_not_bind_the_stream(uri: str, database: str, other: mongoq.Broker) -> None:
+    import pymongo
+
+    client: AsyncMongoClient[Any] = AsyncMongoClient(uri)
+    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    with pymongo.timeout(2):
+        waiting = asyncio.create_task(broker.queue("orders").reserve(wait=1))
+        await waiting
+    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=60))
+    await asyncio.sleep(2.5)
+    assert at_rest(broker, "orders")
+    other.queue("orders").push(1)
+    assert await asyncio.wait_for(waiting, 15) is not None
+    await broker.close()
+    await client.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(
+    uri: str, database: str, raw: Any, seed: int
+) -> None:
+    chance = random.Random(seed)
+    taken: list[Any] = []
+    broker = await mongoq.connect_async(uri, database=database)
+    queue = broker.queue("orders")
+
+    async def consume() -> None:
+        item = await queue.reserve(wait=60)
+        assert item is not None
+        taken.append(item)
+
+    with closing(mongoq.connect(uri, database=database)) as other:
+        tasks = [asyncio.create_task(consume()) for _ in range(30)]
+        ids: list[ObjectId] = []
+        for _ in range(60):
+            await asyncio.sleep(chance.random() * 0.02)
+            pushing = queue.push if chance.random() < 0.5 else None
+            ids.append(await pushing(1) if pushing else await asyncio.to_thread(other.queue("orders").push, 1))
+            chance.choice(tasks).cancel()
+            tasks.append(asyncio.create_task(consume()))
+        for _ in range(2000):
+            if len(taken) == len(ids):
+                break
+            await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await broker.close()
+    assert sorted(item.id for item in taken) == sorted(ids)
+    held = {document["_id"] for document in raw.find({"reserved": True})}
+    assert held == {item.id for item in taken}
+    assert raw.count_documents({"q": "orders"}) == len(ids)

@@ -1,0 +1,249 @@
+"""The reader of the change stream, on scripted answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mongoq.protocol.bells import Ticket
+from mongoq.protocol.listening import listening, pipeline
+from mongoq.protocol.request import Command, Interruption, ReplyLost, Request, Rest
+from tests.unit.scripted import LOST, NOW, context
+
+
+class Failure(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"error {code}")
+        self.code = code
+
+
+class Reading:
+    """Runs a reader for a queue that somebody waits for."""
+
+    def __init__(self) -> None:
+        self.queue: Any = context()
+        self.hub = self.queue.broker.hub
+        self.hub.restless = lambda: False
+        self.room = self.hub.room("orders")
+        self.ticket: Ticket = self.room.enter(patient=False)
+        self.sleep()
+        self.number = self.hub.start()
+        self.flow = listening(self.queue.broker, self.number)
+        self.request: Request | None = next(self.flow)
+        self.answer("session")
+
+    def sleep(self) -> None:
+        self.room.begin(self.ticket)
+        self.room.nothing(self.ticket, self.room._changes, 1000)
+        assert self.room.doze(self.ticket) > 0
+
+    def answer(self, reply: Any) -> None:
+        try:
+            raising = isinstance(reply, Exception)
+            self.request = self.flow.throw(reply) if raising else self.flow.send(reply)
+        except StopIteration:
+            self.request = None
+
+    def opens(self, cursor: int = 7, token: str = "t0") -> None:
+        self.answer({"cursor": {"id": cursor, "postBatchResumeToken": token, "firstBatch": []}})
+
+    def hears(self, *events: Any, cursor: int = 7, token: str = "t1") -> None:
+        self.answer({"cursor": {"id": cursor, "postBatchResumeToken": token, "nextBatch": list(events)}})
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        assert isinstance(self.request, Command), self.request
+        command: dict[str, Any] = self.request.arguments["command"]
+        return command
+
+    @property
+    def resumes_after(self) -> Any:
+        return self.sent["pipeline"][0]["$changeStream"].get("resumeAfter")
+
+    def is_called(self) -> bool:
+        called, self.ticket.called = self.ticket.called, False
+        return called
+
+
+@pytest.fixture
+def reading() -> Reading:
+    return Reading()
+
+
+EVENT = {"id": 1, "q": "orders", "when": int(NOW.timestamp() * 1000)}
+
+
+def test_the_stream_is_opened_read_and_lets_everybody_ask_once(reading: Reading) -> None:
+    assert reading.resumes_after is None
+    reading.opens()
+    assert reading.is_called()
+    reading.sleep()
+    reading.ticket.ring()
+
+
+def test_an_event_calls_who_waits(reading: Reading) -> None:
+    reading.opens()
+    reading.is_called()
+    assert "getMore" in reading.sent
+    reading.hears(EVENT)
+    assert reading.is_called()
+
+
+def test_an_event_in_the_future_moves_the_alarm_only(reading: Reading) -> None:
+    reading.opens()
+    reading.is_called()
+    reading.hears({**EVENT, "when": EVENT["when"] + 5000})
+    assert not reading.is_called()
+    assert reading.ticket.rung
+
+
+def test_events_of_no_interest_or_of_odd_types_are_passed_by(reading: Reading) -> None:
+    reading.opens()
+    reading.is_called()
+    reading.hears({"id": {"a": 1}, "q": "others"}, {"id": "x"}, {"id": None, "q": 7, "when": None})
+    assert not reading.is_called()
+
+
+def test_a_date_that_is_none_counts_as_now(reading: Reading) -> None:
+    reading.opens()
+    reading.is_called()
+    reading.hears({"id": {"a": 1}, "q": "orders", "when": None})
+    assert reading.is_called()
+
+
+def test_a_control_document_is_read_again(reading: Reading) -> None:
+    reading.opens()
+    reading.is_called()
+    state = reading.queue.state
+    state.put(paused=True)
+    assert not state.stale(1.0, reading.hub.told_since())
+    reading.hears({"id": "queue:orders"})
+    assert state.stale(1.0, reading.hub.told_since())
+    assert reading.is_called()
+
+
+@pytest.mark.parametrize("error", [LOST, Failure(43), Failure(237)], ids=str)
+def test_after_a_lost_connection_the_stream_goes_on_where_it_was(reading: Reading, error: Exception) -> None:
+    reading.opens()
+    reading.hears()
+    reading.answer(error)
+    assert isinstance(reading.request, Rest)
+    assert not reading.hub.watches("orders")
+    reading.answer(None)
+    assert reading.resumes_after == "t1"
+    reading.is_called()
+    reading.opens()
+    assert reading.is_called()
+    assert reading.hub.watches("orders")
+
+
+@pytest.mark.parametrize("code", [286, 280, 260, 10334])
+def test_where_the_stream_cannot_go_on_it_begins_anew(reading: Reading, code: int) -> None:
+    reading.opens()
+    reading.hears()
+    reading.answer(Failure(code))
+    reading.answer(None)
+    assert reading.resumes_after is None
+
+
+def test_a_token_that_is_refused_is_given_up(reading: Reading) -> None:
+    reading.opens()
+    reading.hears()
+    reading.answer(LOST)
+    reading.answer(None)
+    assert reading.resumes_after == "t1"
+    reading.answer(Failure(286))
+    reading.answer(None)
+    assert reading.resumes_after is None
+
+
+def test_a_stream_that_has_ended_begins_anew(reading: Reading) -> None:
+    reading.opens()
+    reading.hears(cursor=0)
+    assert isinstance(reading.request, Rest)
+    reading.answer(None)
+    assert reading.resumes_after is None
+
+
+def test_errors_in_a_row_are_met_with_growing_pauses(reading: Reading) -> None:
+    pauses = []
+    for _ in range(10):
+        reading.answer(ReplyLost(ConnectionError()))
+        assert isinstance(reading.request, Rest)
+        pauses.append(reading.request.seconds)
+        reading.answer(None)
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.05, 5.0)
+
+
+def test_without_change_streams_there_is_no_reader(reading: Reading) -> None:
+    reading.answer(Failure(40573))
+    while reading.request is not None:
+        reading.answer(None)
+    assert reading.hub.deaf
+    assert not reading.hub.running
+    assert reading.hub.start() == 0
+
+
+def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Reading) -> None:
+    reading.opens()
+    for _ in range(5):
+        reading.hears()
+    other = reading.hub.room("others").enter(patient=True)
+    number, cursor = reading.hub.widen("others")
+    assert cursor == 7
+    assert reading.hub.widen("others") == (0, 0), "one is enough"
+    second = listening(reading.queue.broker, number)
+    next(second)
+    request = second.send("session")
+    assert isinstance(request, Command)
+    spelled = request.arguments["command"]["pipeline"]
+    assert spelled[0]["$changeStream"]["resumeAfter"] == "t1"
+    assert "others" in str(spelled)
+    second.send({"cursor": {"id": 8, "postBatchResumeToken": "t2", "firstBatch": []}})
+    assert reading.hub.watches("others")
+    assert other.called
+    reading.is_called()
+    reading.hears(EVENT)
+    assert not reading.is_called(), "the other reader tells it"
+    while reading.request is not None:
+        reading.answer(None)
+    assert reading.hub.running == number
+    assert reading.hub.replaced == 0
+    second.close()
+
+
+def test_when_nobody_waits_the_stream_is_closed(reading: Reading) -> None:
+    reading.opens()
+    reading.ticket.called = reading.ticket.asking = False
+    reading.room.leave(reading.ticket)
+    reading.hears()
+    assert isinstance(reading.request, Rest)
+    reading.answer(None)
+    assert "killCursors" in reading.sent
+    assert not reading.hub.running
+    while reading.request is not None:
+        reading.answer(None)
+
+
+def test_an_error_of_a_reader_without_use_is_nobodys(reading: Reading) -> None:
+    reading.opens()
+    reading.hub.close()
+    reading.answer(Interruption(ConnectionError()))
+    while reading.request is not None:
+        reading.answer(None)
+    assert not reading.hub.running
+
+
+def test_a_raised_error_at_the_very_end_is_swallowed(reading: Reading) -> None:
+    reading.hub.closed = True
+    while reading.request is not None:
+        reading.answer(Failure(1))
+    assert not reading.hub.running
+
+
+def test_no_payload_travels() -> None:
+    *_, last = pipeline(frozenset(["a"]))
+    assert set(last["$project"]) == {"id", "q", "when"}
+    assert "payload" not in str(last)
