@@ -13,9 +13,9 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
-from mongoq.protocol.claim import ORDER
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
+from mongoq.protocol.looks import ORDER, heads_of
 from mongoq.protocol.lookup import find_few, find_one
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.settings import prepared
@@ -136,12 +136,7 @@ def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
     ``aggregate`` with ``$sort`` and ``$first``, which the server answers by a DISTINCT_SCAN.
     """
     yield from ready(context.broker, write=False)
-    pipeline = [
-        {"$match": in_state(context.name, None, BEGINNING)},
-        {"$sort": {"q": 1, "priority": 1, "when": 1}},
-        {"$group": {"_id": "$priority", "when": {"$first": "$when"}}},
-    ]
-    groups: Any = yield from Command("aggregate", {"pipeline": pipeline})
+    groups: Any = yield from heads_of(context.name)
     return min((group["when"] for group in groups), default=None)
 
 
