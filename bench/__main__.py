@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import core, report
+from bench import churn, contention, core, report
 
-BENCHMARKS = {"core": core.BENCHMARK}
+BENCHMARKS = {"core": core.BENCHMARK, "churn": churn.BENCHMARK, "contention": contention.BENCHMARK}
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""
 
 

@@ -11,7 +11,7 @@ from bson.max_key import MaxKey
 
 from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.heads import Floor, claimable
+from mongoq.protocol.heads import Floor, claimable, eligible
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Duplicate, Flow, insisted
 
@@ -20,9 +20,9 @@ __all__ = ["ORDER", "heads_of", "looked", "looked_behind"]
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 """The order of claims."""
 PAIRS = 5
-"""How often the walk must be slow in a row before claims are fast: one slow reply says nothing."""
+"""How often in a row the walk must be slow before claims are fast: one slow reply says nothing."""
 ENOUGH = 0.05
-"""Seconds after which a walk is slow without being asked so often."""
+"""Seconds after which a walk is slow without being tried so often."""
 
 
 def heads_of(queue: str) -> Command[list[Any]]:
@@ -54,33 +54,35 @@ def _look(context: QueueContext[Any]) -> Flow[bool]:
     """Look, and say whether anything is eligible."""
     heads, began = context.state.heads, time.monotonic()
     heads.begin(began)
-    while_fast, slow, pairs = heads.fast, True, 0
-    floors: Mapping[int, Floor] | None = {}
-    while slow and floors is not None and pairs < (1 if while_fast else PAIRS):
-        if pairs > 1 and time.monotonic() - began > ENOUGH:
-            break
-        pairs += 1
-        first, full = yield from _timed_heads(context)
-        now = context.broker.clock.now()
-        floors = heads.seen(first, now)
-        if floors is not None:
-            slow = heads.is_slow(full, (yield from _timed_claim(context, floors, now)))
+    groups: Any = yield from insisted(heads_of(context.name))
+    walked, now = time.monotonic() - began, context.broker.clock.now()
+    first = {group["_id"]: group["when"] for group in groups}
+    floors = heads.seen(first, now)
+    slow = False
+    if floors is not None and heads.fast:
+        slow = heads.is_slow(walked, (yield from _timed(context, claimable(context.name, now, floors))))
+    elif floors is not None:
+        slow = yield from _is_slow(context, floors, now)
     heads.looked(floors, slow=slow, at=time.monotonic())
     if heads.fast:
         yield from _fenced_off(context)
     return any(when <= now for when in first.values())
 
 
-def _timed_heads(context: QueueContext[Any]) -> Flow[tuple[dict[Any, datetime], float]]:
-    began = time.monotonic()
-    groups: Any = yield from insisted(heads_of(context.name))
-    return {group["_id"]: group["when"] for group in groups}, time.monotonic() - began
+def _is_slow(context: QueueContext[Any], floors: Mapping[int, Floor], now: datetime) -> Flow[bool]:
+    """Read what a claim would take, from the beginning and from the floors in turn, until that is about as fast."""
+    heads, began = context.state.heads, time.monotonic()
+    for pair in range(PAIRS):
+        full = yield from _timed(context, eligible(context.name, now))
+        if not heads.is_slow(full, (yield from _timed(context, claimable(context.name, now, floors)))):
+            return False
+        if pair and time.monotonic() - began > ENOUGH:
+            break
+    return True
 
 
-def _timed_claim(context: QueueContext[Any], floors: Mapping[int, Floor], now: datetime) -> Flow[float]:
-    """Read what a fast claim would take, and return how long that took."""
+def _timed(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[float]:
     began = time.monotonic()
-    filter = claimable(context.name, now, floors)
     yield from find_few(context.broker, filter, ORDER, 1, projection={"priority": 1, "when": 1})
     return time.monotonic() - began
 
