@@ -114,7 +114,7 @@ class Heads:
     def start(self, queue: str, now: datetime) -> Start:
         """Return where a claim begins."""
         floors, version = self.floors, self.version
-        if self.fast:
+        if self.fast and floors:
             return Start(claimable(queue, now, floors), now, time.monotonic(), version)
         return Start(eligible(queue, now), now, time.monotonic(), None)
 
@@ -183,7 +183,7 @@ class Heads:
         elif slow or self.fast:
             if self.version != self.asked:  # what was put there meanwhile may have come too late to be seen
                 floors = {**floors, **{each: _lower(self.floors[each], floors.get(each)) for each in self.floors}}
-            self.fast, self.floors = True, floors
+            self.floors, self.fast = floors, True
             self.version += 1
 
     def is_slow(self, full: float, fast: float) -> bool:

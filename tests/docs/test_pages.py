@@ -18,7 +18,16 @@ from tests.docs import blocks
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README_URI = "mongodb://localhost:27017/app"
-HOW_TO = ("batches", "operating", "delay-and-schedule", "keys", "dead-letters", "history-and-replay", "outbox")
+HOW_TO = (
+    "batches",
+    "claims",
+    "operating",
+    "delay-and-schedule",
+    "keys",
+    "dead-letters",
+    "history-and-replay",
+    "outbox",
+)
 RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
