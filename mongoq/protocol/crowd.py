@@ -48,9 +48,9 @@ class Crowd:
         if (time.monotonic() if at is None else at) - self.at > FORGET:
             self._choose(1)
             return 0
-        if not self.turns:
-            self.turns = random.sample(range(self.width), self.width)
-        return n * self.turns.pop()
+        turns = self.turns or random.sample(range(self.width), self.width)
+        self.turns = turns[1:]
+        return n * turns[0]
 
     def tried(self, n: int, lost: int, at: float | None = None) -> None:
         """Take in how much of a batch others had taken."""

@@ -9,7 +9,7 @@ as that is cheap. These are hints: no item is lost or doubled for them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -129,8 +129,8 @@ class Heads:
         for priority, floor in floors.items():
             if until is None or priority < until:
                 floors[priority] = _raised(floor, Floor(recent))
-        if first is not None and until in floors:
-            when, id = first["when"], first["_id"]
+        if first is not None and until in floors and isinstance(when := first["when"], datetime):
+            id = first["_id"]
             head = Floor(when, id if isinstance(id, ObjectId) else None) if when < recent else Floor(recent)
             floors[until] = _raised(floors[until], head)
         self.floors = floors
@@ -159,16 +159,17 @@ class Heads:
         """Take the turn to look, so that other threads do not look as well."""
         self.looked_at, self.spent, self.asked = at, 0.0, self.version
 
-    def seen(self, heads: Mapping[Any, datetime], now: datetime) -> Mapping[int, Floor] | None:
-        """Return the floors that a look makes of the first date of each priority; ``None`` when it cannot be done.
+    def seen(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, Floor] | None:
+        """Return the floors that a look makes of the priorities and their first dates; ``None`` when it cannot be done.
 
         Priorities that have run dry stay, and 0 is always among them, since most items have it.
         """
-        known = [priority for priority in heads if _is_number(priority)]
-        if len(known) < len(heads) or len(known) > MOST:
+        if len(heads) > MOST or not all(
+            _is_number(priority) and isinstance(when, datetime) for priority, when in heads
+        ):
             return None
         recent = now - MARGIN
-        floors = {priority: Floor(min(heads[priority], recent)) for priority in known}
+        floors = {priority: Floor(min(when, recent)) for priority, when in heads}
         for priority in (0, *self.floors):
             if len(floors) < MOST:
                 floors.setdefault(priority, Floor(recent))

@@ -56,7 +56,7 @@ def _look(context: QueueContext[Any]) -> Flow[bool]:
     heads.begin(began)
     groups: Any = yield from insisted(heads_of(context.name))
     walked, now = time.monotonic() - began, context.broker.clock.now()
-    first = {group["_id"]: group["when"] for group in groups}
+    first = [(group["_id"], group["when"]) for group in groups]
     floors = heads.seen(first, now)
     slow = False
     if floors is not None and heads.fast:
@@ -66,7 +66,7 @@ def _look(context: QueueContext[Any]) -> Flow[bool]:
     heads.looked(floors, slow=slow, at=time.monotonic())
     if heads.fast:
         yield from _fenced_off(context)
-    return any(when <= now for when in first.values())
+    return any(isinstance(when, datetime) and when <= now for _, when in first)
 
 
 def _is_slow(context: QueueContext[Any], floors: Mapping[int, Floor], now: datetime) -> Flow[bool]:

@@ -68,6 +68,7 @@ FOUND = [
     pytest.param(document(0, NOW), Floor(RECENT), Floor(OLDER), id="a recent one: pushes may be under way before it"),
     pytest.param(document(5, OLD), Floor(RECENT), Floor(OLD, ID), id="a later priority: nothing is left in the first"),
     pytest.param(None, Floor(RECENT), Floor(RECENT), id="nothing: in none"),
+    pytest.param(document(0, [OLD]), Floor(OLDER), Floor(OLDER), id="a date that is none"),
     pytest.param(document(3, OLD), Floor(RECENT), Floor(OLDER), id="a priority without a floor"),
 ]
 
@@ -120,6 +121,7 @@ def test_a_look_that_was_sent_before_a_push_does_not_raise_the_floor_over_it() -
 
 SEEN = [
     pytest.param({}, {0: Floor(RECENT), 9: Floor(RECENT)}, id="an empty queue: what is known stays, and 0"),
+    pytest.param({0: [OLD, NOW]}, None, id="a date that is none"),
     pytest.param({0: OLD, 9: NOW}, {0: Floor(OLD), 9: Floor(RECENT)}, id="heads, but for what may be under way"),
     pytest.param({1: NOW + timedelta(hours=1)}, {0: Floor(RECENT), 1: Floor(RECENT), 9: Floor(RECENT)}, id="scheduled"),
     pytest.param({None: OLD, 0: OLD}, None, id="a priority that is none"),
@@ -131,7 +133,7 @@ SEEN = [
 
 @pytest.mark.parametrize(("heads", "floors"), SEEN)
 def test_what_a_look_sees_becomes_floors(heads: Any, floors: Any) -> None:
-    assert fast(p9=Floor(OLDER)).seen(heads, NOW) == floors
+    assert fast(p9=Floor(OLDER)).seen(list(heads.items()), NOW) == floors
 
 
 def test_a_slow_look_makes_claims_fast_and_many_cheap_ones_end_it() -> None:

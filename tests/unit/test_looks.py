@@ -104,7 +104,7 @@ def test_a_look_while_claims_are_fast_is_one_walk_and_ends_are_put_once(slow: li
 
 def test_priorities_that_cannot_be_named_leave_it_at_the_beginning(slow: list[bool]) -> None:
     made = due(fast=True, floors={0: Floor(NOW)})
-    sent = sent_by(made, [{"_id": None, "when": OLD}])
+    sent = sent_by(made, [{"_id": None, "when": OLD}, {"_id": {"not": "hashable"}, "when": [OLD]}])
     assert len(sent) == 1
     assert not made.state.heads.fast
 
