@@ -25,8 +25,8 @@ __all__ = ["BENCHMARK"]
 
 PROCESSES = (1, 2, 4, 8, 16)
 TARGETS = {"beside_the_first": 0.85, "claimed_of_tried": 0.7, "least_of_mean": 0.25}
-"""At least: throughput beside that of the fewest processes, where runs differ by so much by themselves; the share that was
-claimed of what was tried; what the slowest consumer did, beside the mean."""
+"""At least: throughput beside that of the fewest processes, where runs differ by so much by themselves; the share that
+was claimed of what was tried; what the slowest consumer did, beside the mean."""
 LEASE = timedelta(seconds=60)
 ORDER = {"priority": 1, "when": 1, "_id": 1}
 QUEUE = "bench.contention"
