@@ -16,18 +16,17 @@ from mongoq.model.envelope import REASON_BYTES, Document, attempts_of, shorten
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Unreadable, insisted, matched
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.waiting import waiting
 
 __all__ = [
-    "ORDER",
     "OnInvalid",
     "bury_exhausted",
     "bury_or_raise",
     "check_on_invalid",
     "claim_one",
-    "eligible",
     "is_suspect",
     "reason_of",
     "refuse_or_bury",
@@ -41,13 +40,6 @@ logger = logging.getLogger("mongoq.claim")
 M = TypeVar("M")
 R = TypeVar("R")
 OnInvalid = Literal["bury", "raise"]
-
-ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
-
-
-def eligible(queue: str, now: datetime) -> dict[str, Any]:
-    """Return the filter of what may be claimed: ready items, and those whose lease is over."""
-    return {"q": queue, "when": {"$lte": now}}
 
 
 Take = Callable[[QueueContext[Any], timedelta], Flow["Item[Any] | None"]]
@@ -100,6 +92,7 @@ def reserve_now(
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     """Claim the first item that has a run left; those before it that have none are buried."""
+    yield from looked(context)
     while not context.state.paused:
         try:
             claimed, spent = yield from _claim(context, lease)
@@ -107,9 +100,13 @@ def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | 
             if not (yield from foreign.bury_uncountable(context)):
                 raise
             continue
-        if claimed is None or not spent:
+        if claimed is None:
+            if not (yield from looked_behind(context)):
+                return None
+        elif spent:
+            yield from bury_exhausted(context, claimed)
+        else:
             return claimed
-        yield from bury_exhausted(context, claimed)
     return None
 
 
@@ -137,10 +134,12 @@ def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) ->
     broker = context.broker
     token, now = ObjectId(), broker.clock.now()
     mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
+    heads = context.state.heads
+    start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_update",
         {
-            "filter": eligible(context.name, now),
+            "filter": start.filter,
             "update": {"$set": mine, "$inc": {"attempts": 1}},
             "sort": ORDER,
         },
@@ -160,6 +159,7 @@ def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) ->
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         return (yield from _claim(context, lease))
+    heads.found(start, before)
     if before is None:
         return None, False
     attempts = attempts_of(before)

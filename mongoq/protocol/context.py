@@ -15,6 +15,8 @@ from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
+from mongoq.protocol.crowd import Crowd
+from mongoq.protocol.heads import Heads
 from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
 
@@ -25,19 +27,27 @@ M = TypeVar("M")
 
 @dataclass(slots=True)
 class QueueState:
-    """What this process last read of a queue's control document; shared by the handles of a broker.
+    """What this process knows of a queue: what it last read of its control document, and where to claim from it.
+
+    Shared by the handles of a broker.
 
     Attributes:
         paused: nothing is handed out.
         stored: the options that are stored, in the form used inside.
         read_at: when it was asked for, on the monotonic clock.
         changed_at: when the change stream last told of a change of it.
+        heads: where the queue begins.
+        crowd: how far to keep from others who claim batches.
+        fenced_off: the priorities with a document at their end.
     """
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
     read_at: float = float("-inf")
     changed_at: float = float("-inf")
+    heads: Heads = field(default_factory=Heads)
+    crowd: Crowd = field(default_factory=Crowd)
+    fenced_off: set[int] = field(default_factory=set)
 
     def stale(self, age: float, told_since: float = float("inf")) -> bool:
         """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told."""
@@ -158,6 +168,10 @@ class QueueContext(Generic[M]):
     def count(self, event: Event, number: int = 1) -> None:
         """Count something that has happened to the queue."""
         self.broker.counters.add(self.name, event, number)
+
+    def placed(self, priority: int, when: datetime) -> None:
+        """Take in that an item was put into the queue, perhaps before what this process claims next."""
+        self.state.heads.note(priority, when)
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""

@@ -128,6 +128,8 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
             context, item, update, patch=handed.patch, happened=lambda found: is_back(found, until), event="move"
         )
         context.broker.tell(handed.changes["q"], until, id=item.id)
+        to, priority = handed.changes["q"], handed.changes.get("priority", item.priority)
+        context.broker.state(to).heads.note(priority, until)
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise

@@ -69,7 +69,9 @@ def push(
     )
     try:
         if checked_key is not None:
-            return (yield from push_keyed(context, envelope, checked_key, on_duplicate, given=given is not None))
+            pushed = yield from push_keyed(context, envelope, checked_key, on_duplicate, given=given is not None)
+            context.placed(priority, envelope["when"])
+            return pushed
         yield from insert(envelope)
     except Duplicate:
         if given is None:
@@ -78,6 +80,7 @@ def push(
     except ReplyLost:
         if not (yield from _confirmed(envelope["_id"])):
             raise
+    context.placed(priority, envelope["when"])
     context.count("put")
     context.broker.tell(context.name, envelope["when"], id=envelope["_id"])
     return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above

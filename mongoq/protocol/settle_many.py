@@ -167,7 +167,11 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
             settlements[when] = Settlement(update, _back_at(when), "release", alone, telling=False)
         return settlements[when]
 
-    yield from settled(context, [(item, one(item)) for item in checked])
+    try:
+        yield from settled(context, [(item, one(item)) for item in checked])
+    finally:
+        for item in checked:
+            context.placed(item.priority, item.due or now)
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
