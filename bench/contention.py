@@ -138,7 +138,7 @@ def measure(where: Address, client: MongoClient[Any], way: str, *, processes: in
         for consumer in consumers:
             consumer.join()
         conflicts = _conflicts(client) - before
-        left = client[where.database][name].count_documents({"q": QUEUE})
+        left = client[where.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
     return _result(way, told, batch=batch, conflicts=conflicts, left=left)
 
 
