@@ -429,6 +429,21 @@ def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
         assert waiter.result(10).payload == 2
 
 
+@pytest.mark.slow
+def test_a_hundred_idle_queues_of_a_standalone_server_share_their_looks() -> None:
+    with EmbeddedServer(replica_set=None) as server, listened_to(server.uri, "alone") as (broker, commands):
+        waiters = [Waiter(broker, f"q{number}", rest=False) for number in range(100)]
+        time.sleep(20)
+        before = len(commands.names)
+        time.sleep(10)
+        assert len(commands.names) - before < 50, "alone, each would look every few seconds"
+        with mongoq.connect(server.uri, database="alone") as other:
+            for number in (0, 50, 99):
+                other.queue(f"q{number}").push(number)
+        for number in (0, 50, 99):
+            assert waiters[number].result().payload == number
+
+
 def test_a_signal_interrupts_a_wait(broker: mongoq.Broker, raw: Any) -> None:
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
