@@ -58,7 +58,7 @@ def suit(hub: Hub, client: Any) -> None:
         pool, patience = client.options.pool_options, client.options.timeout
     except AttributeError:
         return
-    hub.deaf = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
+    hub.barred = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
     for limit in (pool.socket_timeout, patience):
         if limit:
             hub.patience = min(hub.patience, limit / 2)

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakSet
 
 from mongoq.protocol.bells import Bell
-from mongoq.protocol.rooms import Room
+from mongoq.protocol.rooms import POLL_IDLE, Room
 
 __all__ = ["LINGER", "Hub"]
 
@@ -23,6 +23,8 @@ SOON = 0.5
 """Seconds for which an answer is waited for, before another reader takes over."""
 REPLACED = 2
 """The most readers that wait for answers nobody needs: each holds a connection."""
+TOGETHER = 100
+"""Queues of one look."""
 LINGER = 1.0
 """Seconds for which the stream stays open though nobody waits."""
 
@@ -37,13 +39,14 @@ class Hub:
         ending: rings when the broker is closed.
         patience: for how many seconds the server holds an answer back while nothing happens.
         running: the number of the reader; 0 while there is none.
+        barred: the client cannot spare a connection for a stream.
         deaf: the server has no change streams.
         cursor: the open stream; ``None`` while there is none.
         token: where a stream goes on that takes its place.
         covered: the queues it tells of.
         narrowed: it tells of too many.
         reading_until: the time at which the server answers the reader, whatever happens.
-        replaced: how many readers still wait for an answer that nobody needs.
+        replaced: the readers that still wait for an answer nobody needs.
         since: when the stream was opened, on the monotonic clock; ``inf`` while there is none.
         alive_until: until when the stream counts as alive unless the server answers.
         closed: the broker is closed.
@@ -52,7 +55,7 @@ class Hub:
     def __init__(self, restless: Callable[[], bool] = lambda: False) -> None:
         self.restless = restless
         self.patience = AWAIT
-        self.closed = False
+        self.closed = self.barred = False
         self._start()
         _all.add(self)
 
@@ -62,7 +65,7 @@ class Hub:
         self.reader, self.ending = Bell(), Bell()
         self.running = self.readers = 0
         self.deaf = False
-        self.replaced = 0
+        self.replaced: set[int] = set()
         self.token: Any = None
         self.silence()
 
@@ -90,6 +93,13 @@ class Hub:
         """Say whether the stream tells of this queue."""
         return queue in self.covered and time.monotonic() < self.alive_until
 
+    def overdue(self) -> list[Room]:
+        """Return the rooms that are to be looked after soon, without a stream: one look may serve all of them."""
+        with self.lock:
+            soon = time.monotonic() + POLL_IDLE / 2
+            rooms = [room for room in self.rooms.values() if room.tickets and room.poll < soon and not room.glances()]
+            return sorted(rooms, key=lambda room: room.poll)[:TOGETHER]
+
     def told_since(self) -> float:
         """Return since when the stream has told of every change of a control document; ``inf`` while it does not."""
         return self.since if time.monotonic() < self.alive_until else math.inf
@@ -113,7 +123,7 @@ class Hub:
     def start(self) -> int:
         """Return the number of the reader that is to be started; 0 when none is."""
         with self.lock:
-            if self.running or self.deaf or self.closed or self.restless():
+            if self.running or self.deaf or self.barred or self.closed or self.restless():
                 return 0
             self.readers += 1
             self.running = self.readers
@@ -131,14 +141,22 @@ class Hub:
     def ended(self, reader: int) -> None:
         """Take note that a reader has ended; who waits goes on by looking now and then."""
         with self.lock:
-            if self.running != reader:
-                self.replaced = max(0, self.replaced - 1)
-                return
-            self.token = None
-            self.silence()
-            self.running = 0
+            self.replaced.discard(reader)
+            if self.running == reader:
+                self.token = None
+                self.silence()
+                self.running = 0
+                self.alarm()
+
+    def alarm(self) -> None:
+        """Let everybody ask once, and look now and then from now on unless there is a stream again."""
+        with self.lock:
             for room in self.rooms.values():
                 room.tell()
+
+    def unheard(self) -> None:
+        """Take note that the reader rests, and hears nothing until somebody rests as well."""
+        self.alive_until = min(self.alive_until, time.monotonic() + LINGER)
 
     def widen(self, queue: str) -> tuple[int, int]:
         """See to it that the stream will tell of this queue; returns a reader to start for it, and the cursor to kill.
@@ -150,10 +168,10 @@ class Hub:
             if queue in self.covered or self.cursor is None:
                 return 0, 0
             self.reader.ring()
-            if self.reading_until - time.monotonic() < SOON or self.replaced == REPLACED:
+            if self.reading_until - time.monotonic() < SOON or len(self.replaced) == REPLACED:
                 return 0, 0
             self.readers += 1
-            self.replaced += 1
+            self.replaced.add(self.running)
             self.running, self.reading_until = self.readers, -math.inf
             return self.running, self.cursor
 
@@ -167,6 +185,7 @@ class Hub:
             if self.narrowed or self.running != reader or not self.wanted() <= self.covered:
                 return False
             self.reading_until = time.monotonic() + seconds
+            self.alive_until = self.reading_until + SLACK
             return True
 
     def answered(self, reader: int, token: Any) -> bool:

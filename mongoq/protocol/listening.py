@@ -132,6 +132,7 @@ class _Reader:
         bell.rung = False
         if self._hub.is_awaited():
             return False
+        self._hub.unheard()
         yield from Rest(bell, LINGER)
         return not bell.rung and self._hub.stop()
 
@@ -141,7 +142,9 @@ class _Reader:
         try:
             reply = yield from self._sent(spelled)
         except Exception as error:
-            self._hub.deaf = _code(error) in UNSUPPORTED
+            if _code(error) in UNSUPPORTED:
+                self._hub.deaf = True
+                logger.info("there is no change stream, and consumers look now and then: %r", error)
             raise
         cursor = reply["cursor"]
         if cursor["id"] == 0:
@@ -178,10 +181,12 @@ class _Reader:
 
     def _got_over(self, error: Exception) -> Flow[None]:
         """See to it that the stream is opened again, where it was unless the server refuses that."""
-        self._cursor = None
-        if not _is_of_network(error) and _code(error) not in KILLED:
-            self._hub.token = None
+        opening, self._cursor = self._cursor is None, None
         self._hub.silence()
+        if not _is_of_network(error) and _code(error) not in KILLED:
+            if opening and self._hub.token is None and self._pause == PAUSE:
+                self._hub.alarm()
+            self._hub.token = None
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
         yield from Rest(self._hub.ending, self._pause)
         self._pause = min(self._pause * 2, LONGEST)

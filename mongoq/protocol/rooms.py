@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from mongoq.protocol.bells import Ticket
 
-__all__ = ["HOLD_BACK", "LIVE_POLL", "Room", "Turn"]
+__all__ = ["LIVE_POLL", "POLL_IDLE", "Room", "Turn"]
 
 LIVE_POLL = 600.0
 """About how often a queue is looked at that the stream watches: only what a stream could miss needs it."""
@@ -23,10 +23,10 @@ POLL_FIRST, POLL_MOST, POLL_IDLE = 0.01, 0.2, 5.0
 """Seconds between two looks without a stream: at first, at most when time stands still, and at most when idle."""
 POLL_SHARE = 0.25
 """The share of the time a queue was empty for that passes between two looks without a stream."""
-REMEMBERED = 1000
-"""Items of a queue of which this process knows already when the stream tells of them."""
-HOLD_BACK = 0.01
-"""The most seconds that a process waits before it asks again, whose last asks came too late each time."""
+REMEMBERED, REMEMBERED_FOR = 1000, 1.0
+"""How many items of a queue are known of already when the stream tells of them, and for how many seconds."""
+HOLD_BACK_FIRST, HOLD_BACK = 0.001, 0.01
+"""The most seconds that a process waits before it asks, whose asks came too late: twice as long each time."""
 
 Turn = Literal["ask", "look", None]
 """What a waiter is to do: claim, look whether anything is due, or rest."""
@@ -60,7 +60,7 @@ class Room:
         self.left_at = self.emptied_at = time.monotonic()
         self.in_vain = self.early = 0
         self._changes = 0
-        self._known: OrderedDict[Any, None] = OrderedDict()
+        self._known: OrderedDict[Any, float] = OrderedDict()
 
     def enter(self, *, patient: bool) -> Ticket:
         """Take a place. Who has no ``patience`` for an event that is under way asks in any case."""
@@ -135,6 +135,29 @@ class Room:
                 self.due = min(self.due, until)
             self.poll = now + self.pause(now)
 
+    @property
+    def changes(self) -> int:
+        """How often something has happened here."""
+        return self._changes
+
+    def looked(self, begun: int, due: float) -> None:
+        """Take note of what another room's look has found of this queue as well."""
+        with self._hub.lock:
+            now = time.monotonic()
+            self.poll = now + self.pause(now)
+            if due <= 0:
+                self.call(1)
+            elif begun == self._changes or now + due < self.due:
+                self.due = now + due
+                if self.tickets:
+                    self.tickets[0].ring()
+
+    def held_back(self) -> float:
+        """Return for how many seconds to let others ask first, who are faster every time."""
+        if self.in_vain < 2:
+            return 0.0
+        return random.uniform(0, min(HOLD_BACK_FIRST * 2 ** min(self.in_vain, 10), HOLD_BACK))
+
     def found(self) -> None:
         """Take note that an item was claimed."""
         with self._hub.lock:
@@ -178,8 +201,7 @@ class Room:
     def heard(self, due: float, key: Any) -> bool:
         """Take note of what the stream tells; says whether it was news."""
         with self._hub.lock:
-            if key in self._known:
-                del self._known[key]  # the next of that kind is another event
+            if self._known.pop(key, -math.inf) > time.monotonic():  # the next of that kind is another event
                 return False
             self.tell(due)
             return True
@@ -191,7 +213,9 @@ class Room:
                 self._remember(key)
 
     def _remember(self, key: Any) -> None:
-        self._known[key] = None
+        if not self._hub.watches(self.name):
+            return  # nobody will tell of it, and when it is handed back it may look just the same
+        self._known[key] = time.monotonic() + REMEMBERED_FOR
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 

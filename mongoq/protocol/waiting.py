@@ -6,8 +6,8 @@ next item is due, and now and then a look, as a safety net.
 
 from __future__ import annotations
 
+import logging
 import math
-import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,10 +18,12 @@ from mongoq.protocol.bells import Ticket
 from mongoq.protocol.context import QueueContext, event_key
 from mongoq.protocol.listening import kill_command, listening
 from mongoq.protocol.request import Beside, Flow, Rest, Wait
-from mongoq.protocol.rooms import HOLD_BACK, Room
-from mongoq.protocol.upcoming import next_when
+from mongoq.protocol.rooms import Room
+from mongoq.protocol.upcoming import next_when, next_whens
 
 __all__ = ["waiting"]
+
+logger = logging.getLogger("mongoq.waiting")
 
 R = TypeVar("R")
 
@@ -61,11 +63,10 @@ def _tried(
     turn = room.turn(ticket)
     if turn is None:
         return None
-    if turn == "ask" and room.in_vain > 1:
-        # others are faster every time: let them, and ask once for what comes in the meantime
-        yield from Wait(random.uniform(0, min(0.001 * 2**room.in_vain, HOLD_BACK)))
+    if turn == "ask" and (pause := room.held_back()):
+        yield from Wait(pause)  # what comes meanwhile is asked for together
     begun = room.begin(ticket)
-    if turn == "look" and (due := (yield from _due(context))) > 0:
+    if turn == "look" and (due := (yield from _looked(context, room))) > 0:
         room.nothing(ticket, begun, due)
         return None
     found = yield from attempt()
@@ -83,6 +84,19 @@ def _next(context: QueueContext[Any], room: Room, begun: int) -> Flow[float]:
         return math.inf
     known = room.known(begun)
     return (yield from _due(context)) if known is None else known
+
+
+def _looked(context: QueueContext[Any], room: Room) -> Flow[float]:
+    """Find in how many seconds the next item is due; without a stream, for other queues in the same look."""
+    others = [(other, other.changes) for other in context.broker.hub.overdue() if other is not room]
+    if not others:
+        return (yield from _due(context))
+    whens = yield from next_whens(context.broker, [room.name, *(other.name for other, _ in others)])
+    now = context.broker.clock.now()
+    dues = {queue: (when - now).total_seconds() for queue, when in whens.items()}
+    for other, changes in others:
+        other.looked(changes, dues.get(other.name, math.inf))
+    return dues.get(room.name, math.inf)
 
 
 def _items(found: Any) -> list[Item[Any]]:
@@ -107,4 +121,7 @@ def _listened(context: QueueContext[Any]) -> Flow[None]:
         except RuntimeError:  # no thread can be started just now
             hub.ended(reader)
     if cursor:
-        yield from kill_command(context.broker, cursor)
+        try:
+            yield from kill_command(context.broker, cursor)
+        except Exception as error:
+            logger.debug("a change stream is left to the server to close: %r", error)

@@ -225,11 +225,57 @@ def test_reserve_many_is_woken_too(broker: mongoq.Broker, other: mongoq.Broker) 
     assert 1 <= len(found) <= 5
 
 
-def test_in_the_same_process_a_push_wakes_without_a_stream(broker: mongoq.Broker) -> None:
-    broker._context.hub.deaf = True
-    waiter = Waiter(broker, rest=False)
-    time.sleep(1.5)  # by now looks are a third of a second apart
-    broker.queue("orders").push(1)
+@pytest.fixture
+def deaf(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> mongoq.Broker:
+    """A broker without a stream, whose looks come late as well."""
+    broker._context.hub.barred = True
+    monkeypatch.setattr(rooms, "POLL_IDLE", 600.0)
+    monkeypatch.setattr(rooms, "POLL_SHARE", 1e9)
+    return broker
+
+
+def asleep(broker: mongoq.Broker) -> bool:
+    return any(ticket.asleep for ticket in broker._context.hub.room("orders").tickets)
+
+
+@pytest.mark.parametrize("act", [push, push_many, push_keyed, move, move_many])
+def test_in_the_same_process_it_wakes_without_a_stream(
+    deaf: mongoq.Broker, act: Callable[[mongoq.Broker], None]
+) -> None:
+    waiter = Waiter(deaf, rest=False)
+    until(lambda: asleep(deaf))
+    act(deaf)
+    assert waiter.result() is not None
+
+
+@pytest.mark.parametrize("act", [rollback, release, rollback_many, release_many, shorten_lease])
+def test_in_the_same_process_what_is_handed_back_wakes_without_a_stream(
+    deaf: mongoq.Broker, act: Callable[[Any, Any], None]
+) -> None:
+    queue = deaf.queue("orders")
+    queue.push(1)
+    item = queue.reserve(lease=600)
+    waiter = Waiter(deaf, rest=False)
+    until(lambda: asleep(deaf))
+    act(queue, item)
+    assert waiter.result().payload == 1
+
+
+def test_in_the_same_process_resume_and_replays_wake_without_a_stream(deaf: mongoq.Broker) -> None:
+    queue = deaf.queue("orders", history=3600)
+    queue.push(1)
+    queue.pause()
+    waiter = Waiter(deaf, rest=False)
+    until(lambda: asleep(deaf))
+    queue.resume()
+    queue.bury(waiter.result())
+    waiter = Waiter(deaf, rest=False)
+    until(lambda: asleep(deaf))
+    assert queue.dead.replay().pushed == 1
+    queue.commit(waiter.result())
+    waiter = Waiter(deaf, rest=False)
+    until(lambda: asleep(deaf))
+    assert queue.replay().pushed == 1
     assert waiter.result().payload == 1
 
 
@@ -427,6 +473,21 @@ def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
         waiter = Waiter(broker, rest=False)
         other.queue("orders").push(2, delay=0.5)
         assert waiter.result(10).payload == 2
+
+
+@pytest.mark.slow
+def test_a_hundred_idle_queues_of_a_standalone_server_share_their_looks() -> None:
+    with EmbeddedServer(replica_set=None) as server, listened_to(server.uri, "alone") as (broker, commands):
+        waiters = [Waiter(broker, f"q{number}", rest=False) for number in range(100)]
+        time.sleep(20)
+        before = len(commands.names)
+        time.sleep(10)
+        assert len(commands.names) - before < 50, "alone, each would look every few seconds"
+        with mongoq.connect(server.uri, database="alone") as other:
+            for number in (0, 50, 99):
+                other.queue(f"q{number}").push(number)
+        for number in (0, 50, 99):
+            assert waiters[number].result().payload == number
 
 
 def test_a_signal_interrupts_a_wait(broker: mongoq.Broker, raw: Any) -> None:

@@ -210,7 +210,7 @@ def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Readin
     while reading.request is not None:
         reading.answer(None)
     assert reading.hub.running == number
-    assert reading.hub.replaced == 0
+    assert not reading.hub.replaced
     second.close()
 
 

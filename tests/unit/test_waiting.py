@@ -248,6 +248,24 @@ def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
     step.flow.close()
 
 
+def test_who_is_always_too_late_lets_others_go_first() -> None:
+    queue = measured()
+    room: Room = queue.broker.hub.room(queue.name)
+    assert room.held_back() == 0
+    room.in_vain = 5000
+    assert 0 <= room.held_back() <= 0.01
+    room.found()
+    assert room.held_back() == 0
+
+
+def test_without_a_stream_nothing_is_known_before_it_is_told() -> None:
+    """An item that is handed back looks as it did when it was pushed."""
+    queue = measured()
+    room: Room = queue.broker.hub.room(queue.name)
+    room.tell(0, 1, "a")
+    assert room.heard(0, "a")
+
+
 def test_what_the_stream_tells_twice_is_news_once() -> None:
     queue = measured()
     watched(queue)
