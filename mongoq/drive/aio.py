@@ -13,7 +13,7 @@ import pymongo
 
 from mongoq.drive import background, plain, wakeup
 from mongoq.drive.aio_lanes import AioLanes
-from mongoq.drive.backends import Backend
+from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.sessions import Sessions
@@ -23,12 +23,14 @@ from mongoq.model.counters import Counters
 from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import (
+    SENDS,
     Begin,
     Begun,
     Beside,
     Command,
     Flow,
     Interruption,
+    ReplyLost,
     Request,
     Rest,
     Shared,
@@ -283,13 +285,16 @@ class AioDriver:
             await asyncio.shield(undoing)
 
     async def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back what a command took for a caller that has gone."""
-        try:
-            back = command.undo(reply) if command.undo is not None else None
-            if back is not None:
-                await self._send(back)
-        except Exception as error:
-            logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)
+        """Give back what a command took for a caller that has gone; it is fenced, and so safe to send again."""
+        back = command.undo(reply) if command.undo is not None else None
+        for sends in range(SENDS if back is not None else 0):
+            try:
+                await self._send(back)  # type: ignore[arg-type]  # it is one
+            except Exception as error:
+                if isinstance(interruption(error), ReplyLost) and sends < SENDS - 1:
+                    continue
+                logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)
+            return
 
 
 class AioBackground(Background):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
+from functools import partial
 from typing import Any
 
+from mongoq.errors import BrokerClosed
 from mongoq.protocol.lane import Lane, Ticket, copies
 from mongoq.protocol.request import Flow, Shared
 
@@ -40,13 +42,26 @@ class AioLanes:
         lane: Lane[Waiter] = shared.lane
         waiter = asyncio.get_running_loop().create_future()
         lane.waiting.append(Ticket(shared, waiter))
-        if lane.is_free:
-            lane.flying += 1
-            self._own(self._fly(lane), Context())  # not the caller's: its timeouts are not the others'
+        self._launch(lane)
         return waiter
+
+    def _launch(self, lane: Lane[Waiter]) -> None:
+        """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
+        if lane.waiting and lane.is_free:
+            lane.flying += 1
+            self._own(self._fly(lane), Context()).add_done_callback(partial(self._landed, lane))
+
+    def _landed(self, lane: Lane[Waiter], flight: asyncio.Task[None]) -> None:
+        """Go on with who came at the last moment; when the driver gives up, or the loop ends, nobody is left behind."""
+        lane.flying -= 1
+        if flight.cancelled():
+            _strand(lane.waiting)
+            lane.waiting.clear()
+        self._launch(lane)
 
     def leave(self, shared: Shared[Any], waiter: Waiter) -> None:
         """Let a caller go that was cancelled; what came for it in that very moment is not lost."""
+        shared.entry = None  # it may be large, and wait for long
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._hand_on(shared, waiter.result())
 
@@ -58,9 +73,7 @@ class AioLanes:
                 for ticket, told in zip(batch, await self._told(lane, batch), strict=True):
                     self._deliver(ticket, told)
         finally:
-            lane.flying -= 1
-            for ticket in batch:
-                ticket.waiter.cancel()  # nothing, unless this task was cancelled itself, at the end of the loop
+            _strand(batch)  # nobody, unless this task was cancelled
 
     async def _told(self, lane: Lane[Waiter], batch: list[Ticket[Waiter]]) -> list[Any]:
         try:
@@ -86,3 +99,9 @@ class AioLanes:
                 heir.waiter.set_result(told)
             else:
                 self._own(self._undo(shared, told))
+
+
+def _strand(tickets: Iterable[Ticket[Waiter]]) -> None:
+    for ticket in tickets:
+        if not ticket.waiter.done():
+            ticket.waiter.set_exception(BrokerClosed())

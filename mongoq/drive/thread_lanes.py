@@ -11,7 +11,7 @@ from typing import Any
 from pymongo.errors import AutoReconnect
 
 from mongoq.drive import forks
-from mongoq.drive.deferral import Deferral, on_main_thread
+from mongoq.drive.deferral import on_main_thread
 from mongoq.protocol.lane import Lane, Lanes, Ticket, copies
 from mongoq.protocol.request import Flow, ReplyLost, Shared
 
@@ -57,8 +57,9 @@ def _is_gone(waiter: _Waiter) -> bool:
 class ThreadLanes:
     """Sends the batches of lanes.
 
-    Nobody serves the others for longer than its own batch takes: who has its answer wakes the first of those who wait,
-    and that one sends the next batch. On the main thread handlers of signals wait until the others have their answers.
+    Nobody serves the others for longer than its own batch takes: who has its answer wakes the first of those who
+    wait, and that one sends the next batch. The main thread sends its own part alone, since a signal may interrupt it
+    anywhere. So does who calls while it is sending already, such as a listener to commands.
     """
 
     def __init__(self, lanes: Lanes, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]) -> None:
@@ -66,25 +67,29 @@ class ThreadLanes:
         self._run = run
         self._undo = undo
         self._lock = threading.Lock()
+        self._here = threading.local()
         forks.attend(self)
 
     def forget(self) -> None:
         """Start afresh in a forked child: who waits here is the parent's, and may hold the lock."""
         self._lock = threading.Lock()
+        self._here = threading.local()
         self._lanes.clear()
 
     def share(self, shared: Shared[Any], taken: list[Any]) -> Any:
         """Wait for this caller's part of a batch, or send it."""
-        deferral = Deferral() if on_main_thread() else None
-        try:
-            told = self._told(shared)
-            if shared.undo is not None and not isinstance(told, Exception):
-                taken.append((shared, told))
-        finally:
-            if deferral is not None:
-                deferral.end()
+        if on_main_thread() or getattr(self._here, "sharing", False):
+            (told,) = self._run(shared.lane.send([shared.entry]))
+        else:
+            self._here.sharing = True
+            try:
+                told = self._told(shared)
+            finally:
+                self._here.sharing = False
         if isinstance(told, Exception):
             raise told
+        if shared.undo is not None:
+            taken.append((shared, told))
         return told
 
     def _told(self, shared: Shared[Any]) -> Any:
@@ -109,17 +114,18 @@ class ThreadLanes:
         return waiter.told[0]
 
     def _lead(self, lane: _Lane) -> None:
-        """Send the next batch; when this thread is interrupted the others cannot know what became of theirs."""
+        """Send the next batch."""
         with self._lock:
             batch = lane.board(_is_gone)
-        interrupted = ReplyLost(AutoReconnect("the thread that sent it was interrupted"))
-        told: list[Any] = list(copies(interrupted, len(batch)))
+        told: list[Any] = []
         try:
             flow = lane.send([ticket.shared.entry for ticket in batch])
             told = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
         except Exception as error:
-            told = list(copies(error, len(batch)))
+            told = copies(error, len(batch))
         finally:
+            if len(told) != len(batch):  # this thread was made to end
+                told = copies(ReplyLost(AutoReconnect("the thread that sent it has ended")), len(batch))
             self._deliver(lane, batch, told)
 
     def _deliver(self, lane: _Lane, batch: list[_Ticket], told: list[Any]) -> None:

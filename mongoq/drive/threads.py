@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
-from mongoq.drive.backends import Backend
+from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
 from mongoq.drive.disturbance import Disturbance
@@ -26,12 +26,14 @@ from mongoq.model.counters import Counters
 from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import (
+    SENDS,
     Begin,
     Begun,
     Beside,
     Command,
     Flow,
     Interruption,
+    ReplyLost,
     Request,
     Rest,
     Shared,
@@ -193,13 +195,16 @@ class ThreadDriver:
         return list(reply) if command.method in ("find", "aggregate") else reply
 
     def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
+        """Give back what a command took for a call that failed; it is fenced, and so safe to send again."""
         back = command.undo(reply) if command.undo is not None else None
-        if back is None:
+        for sends in range(SENDS if back is not None else 0):
+            try:
+                self._send(back)  # type: ignore[arg-type]  # it is one
+            except Exception as error:
+                if isinstance(interruption(error), ReplyLost) and sends < SENDS - 1:
+                    continue
+                logger.warning("an item that a failed call had taken could not be given back: %r", error)
             return
-        try:
-            self._send(back)
-        except Exception as error:
-            logger.warning("an item that a failed call had taken could not be given back: %r", error)
 
 
 class ThreadBackground(Background):

@@ -24,7 +24,7 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost, persisted
 
-__all__ = ["Settlement", "Statement", "Tally", "settled", "statement", "tallied"]
+__all__ = ["MARGIN", "Settlement", "Statement", "Tally", "ends_by", "settled", "statement", "tallied"]
 
 STATEMENTS = 1_000
 MARGIN = timedelta(seconds=1)
@@ -70,11 +70,11 @@ Group = tuple[Settlement, list[Item[Any]]]
 
 @dataclass(slots=True)
 class Tally:
-    """What is known so far: what is done, the answers of single commands by ``id_key``, and the error of the others."""
+    """What is known so far: what is done; by ``id_key``, the answers of single commands, and the errors of others."""
 
     done: list[ObjectId] = field(default_factory=list)
     answers: dict[Any, Any] = field(default_factory=dict)
-    failed: dict[ObjectId, Exception] = field(default_factory=dict)
+    failed: dict[Any, Exception] = field(default_factory=dict)
 
 
 def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
@@ -84,8 +84,16 @@ def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[A
     again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
     """
     tally = yield from tallied(context, wanted)
-    finish(context.name, tally.done, tally.failed)
+    finish(context.name, tally.done, _by_id(wanted, tally.failed))
     return tally.answers
+
+
+def _by_id(wanted: Sequence[Wanted], failed: Mapping[Any, Exception]) -> dict[Any, Exception]:
+    """Return errors by the id itself; one that cannot be a key, a document of another program's, by its text."""
+    if not failed:
+        return {}
+    ids = {id_key(item.id): item.id for item, _ in wanted}
+    return {key if isinstance(ids[key], dict) else ids[key]: error for key, error in failed.items()}
 
 
 def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]:
@@ -95,20 +103,20 @@ def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]
     alone: list[Wanted] = []
     together: list[Wanted] = []
     for one in wanted:
-        (alone if context.broker.serverless or _ends_by(one[0], soon) else together).append(one)
+        (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
     try:
         for bulk in _bulks(together):
             alone += yield from _in_bulk(context, bulk, tally)
         for item, settlement in alone:
             yield from _by_itself(item, settlement, tally)
     except Exception as error:
-        known = {id_key(id) for id in (*tally.done, *tally.failed)}
-        rest = [item.id for item, _ in wanted if id_key(item.id) not in known]
+        known = {*map(id_key, tally.done), *tally.failed}
+        rest = [key for item, _ in wanted if (key := id_key(item.id)) not in known]
         tally.failed |= dict.fromkeys(rest, own_error(error))
     return tally
 
 
-def _ends_by(item: Item[Any], soon: datetime) -> bool:
+def ends_by(item: Item[Any], soon: datetime) -> bool:
     until = item.lease_until
     return until is None or until <= soon
 
@@ -118,7 +126,7 @@ def _by_itself(item: Item[Any], settlement: Settlement, tally: Tally) -> Flow[No
         tally.answers[id_key(item.id)] = yield from settlement.alone(item)
         tally.done.append(item.id)
     except (Interruption, ReservationLost, ArgumentInvalid) as error:
-        tally.failed[item.id] = own_error(error)
+        tally.failed[id_key(item.id)] = own_error(error)
 
 
 def statement(
@@ -165,7 +173,7 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flo
     try:
         (refusals, total), again = yield from persisted(lambda: _sent(command))
     except ReplyLost as reply:
-        tally.failed |= {item.id: reply.cause for _, items in bulk for item in items}
+        tally.failed |= {id_key(item.id): reply.cause for _, items in bulk for item in items}
         return []
     sent = [group for place, group in enumerate(bulk) if place not in refusals]
     if total == sum(len(items) for _, items in sent):
@@ -231,7 +239,7 @@ def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tal
             continue
         error, patched = refusals[place], settlement.patch is not None
         fits = not (patched and isinstance(error, Refused))
-        tally.failed[items[0].id] = own_error(error) if fits else misfit(error)
+        tally.failed[id_key(items[0].id)] = own_error(error) if fits else misfit(error)
 
 
 def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: Tally) -> Flow[None]:
@@ -239,18 +247,28 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
     ids = [item.id for item, _ in sent]
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
     found = {id_key(document["_id"]): document for document in read}
+    soon = context.broker.clock.now() + MARGIN
     read_as = {id_key(item.id): _verdict(item, settlement, found.get(id_key(item.id))) for item, settlement in sent}
+    if total is None:
+        for item, settlement in sent:
+            if settlement.update is None and id_key(item.id) not in found and _is_ours_alone(item, soon):
+                read_as[id_key(item.id)] = True
     verdicts = _verdicts(read_as, total, telling=all(settlement.telling for _, settlement in sent))
     for item, settlement in sent:
         verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
         if verdict:
             _did(context, [(settlement, [item])], tally)
         elif verdict is None:
-            tally.failed[item.id] = ReservationLost(item.id, item.queue, certain=False)
+            tally.failed[id_key(item.id)] = ReservationLost(item.id, item.queue, certain=False)
         elif document and settlement.patch is not None and document.get("token") == item.token:
-            tally.failed[item.id] = too_large(settlement.patch)
+            tally.failed[id_key(item.id)] = too_large(settlement.patch)
         else:
-            tally.failed[item.id] = lost(context, item, document)
+            tally.failed[id_key(item.id)] = lost(context, item, document)
+
+
+def _is_ours_alone(item: Item[Any], soon: datetime) -> bool:
+    """Say whether nobody else can have deleted the item: its lease runs, and no push of its key can replace it."""
+    return item.key is None and not ends_by(item, soon)
 
 
 def _verdict(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:

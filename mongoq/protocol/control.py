@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
@@ -10,7 +11,7 @@ from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow
+from mongoq.protocol.request import Command, Duplicate, Flow, Shared
 
 __all__ = ["SCHEMA_VERSION", "check", "ensure_indexes", "hello", "ready"]
 
@@ -28,7 +29,15 @@ def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     """
     if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
         return ()
-    return _made_ready(broker, write=write)
+    if broker.lanes is None:
+        return _made_ready(broker, write=write)
+    return iter(Shared[None](broker.lanes.lane("ready", partial(_made_ready_once, broker)), write))
+
+
+def _made_ready_once(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
+    """Do it once for all who call at the same time."""
+    yield from _made_ready(broker, write=any(writes))
+    return [None] * len(writes)
 
 
 def _made_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:

@@ -29,7 +29,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.heads import eligible
 from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted
+from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle import release_update
 from mongoq.protocol.waiting import waiting
@@ -193,7 +193,7 @@ def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
     """
     command = claim.command()
     try:
-        yield from insisted(command)
+        yield from persisted(command.__iter__)
     except ReplyLost:
         yield from insisted(claim.give_back(claim.ids))
         raise

@@ -23,7 +23,7 @@ from mongoq.protocol import claim, settle
 from mongoq.protocol import move as moves
 from mongoq.protocol import push as pushing
 from mongoq.protocol.batch import chunks, own_error
-from mongoq.protocol.bulk import Settlement, tallied
+from mongoq.protocol.bulk import MARGIN, Settlement, ends_by, tallied
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import begin
 from mongoq.protocol.lane import copies
@@ -118,6 +118,8 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
 
 def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -> Flow[Any]:
     yield from begin(context, item)
+    if ends_by(item, context.broker.clock.now() + MARGIN):  # its answer has to be exact, and the others need not wait
+        return (yield from settling.alone())
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("settle", context.name), _tallied)
     return (yield from Shared(lane, settling))
@@ -140,8 +142,9 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
         except Exception as error:  # it is this caller's alone
             told[entry] = error
     tally = yield from tallied(context, list(wanted.values()))
-    for key, (item, settlement) in wanted.items():
-        told[first[key]] = tally.failed.get(item.id) or tally.answers.get(key, settlement.told)
+    for key, (_, settlement) in wanted.items():
+        failure = tally.failed.get(key)
+        told[first[key]] = copies(failure, 1)[0] if failure else tally.answers.get(key, settlement.told)
     for entry in entries:
         if entry not in told:
             try:

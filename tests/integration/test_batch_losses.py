@@ -90,11 +90,23 @@ def test_a_lost_reservation_counts_once(proxied: tuple[Proxy, Any], raw: Any, ki
     assert {document["attempts"] for document in raw.find({"q": "orders"})} == {1}
 
 
-def test_a_commit_whose_reply_is_lost_cannot_tell_what_is_gone(proxied: tuple[Proxy, Any], raw: Any) -> None:
+def test_a_commit_whose_reply_is_lost_is_told_by_what_is_gone(proxied: tuple[Proxy, Any], raw: Any) -> None:
     proxy, collection = proxied
     with mongoq.Broker(collection) as broker:
         queue = broker.queue("orders")
         queue.push_many(range(5))
+        items = queue.reserve_many(5)
+        proxy.lose("reply", "delete", times=1)
+        queue.commit_many(items)
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
+def test_but_not_what_a_push_of_the_key_may_have_replaced(proxied: tuple[Proxy, Any], raw: Any) -> None:
+    proxy, collection = proxied
+    with mongoq.Broker(collection) as broker:
+        queue = broker.queue("orders")
+        for n in range(5):
+            queue.push(n, key=str(n))
         items = queue.reserve_many(5)
         proxy.lose("reply", "delete", times=1)
         with pytest.raises(mongoq.BatchIncomplete) as caught:

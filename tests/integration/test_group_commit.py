@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pymongo
@@ -17,10 +20,11 @@ import pytest
 from bson import ObjectId
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient, MongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
+from mongoq.embedded import EmbeddedServer
 from tests.proxy import Proxy
 
 CALLERS = 40
@@ -451,6 +455,100 @@ async def test_an_error_of_all_is_raised_by_each_for_itself(uri: str, database: 
         await queue.commit(item)
 
 
+async def test_a_shared_commit_whose_reply_is_lost_is_done(proxy: Proxy, database: str, raw: Any) -> None:
+    async with mongoq.connect_async(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await asyncio.gather(*(queue.push(n) for n in range(10)))
+        items = await asyncio.gather(*(queue.reserve() for _ in range(10)))
+        proxy.lose("reply", "delete", times=1)
+        assert await asyncio.gather(*(queue.commit(item) for item in items)) == [None] * 10
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
+async def test_a_shared_claim_survives_several_lost_messages(proxy: Proxy, database: str) -> None:
+    async with mongoq.connect_async(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await asyncio.gather(*(queue.push(n) for n in range(10)))
+        proxy.lose("request", "update", times=3)
+        items = await asyncio.gather(*(queue.reserve() for _ in range(10)))
+        assert len({item.id for item in items}) == 10
+
+
+async def test_a_broker_that_closes_without_its_server_leaves_no_caller_behind() -> None:
+    with EmbeddedServer() as server:
+        broker = await mongoq.connect_async(server.uri)
+        queue = broker.queue("orders")
+        await queue.push("first")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        first = asyncio.create_task(queue.push("under way"))
+        await asyncio.sleep(0.3)
+        waiting = [asyncio.create_task(queue.push(n)) for n in range(5)]
+        await asyncio.sleep(0)
+        await broker.close()
+        told = await asyncio.wait_for(asyncio.gather(first, *waiting, return_exceptions=True), 20)
+        assert all(isinstance(one, mongoq.BrokerClosed | AutoReconnect) for one in told), told
+
+
+async def test_an_id_of_another_program_disturbs_no_caller(crowd: Crowd, raw: Any) -> None:
+    queue = crowd.queue()
+    await crowd.together(calls(queue.push, range(3)))
+    odd = {"_id": {"a": 1}, "q": "orders", "payload": "odd", "when": datetime.now(UTC), "priority": 5, "attempts": 0}
+    raw.insert_one(odd)
+    items = [await crowd.one(queue.reserve) for _ in range(4)]
+    assert await crowd.together(calls(queue.commit, items)) == [None] * 4
+    told = await crowd.together(calls(queue.commit, items))
+    assert [type(one) for one in told] == [mongoq.ReservationLost] * 4
+
+
+async def test_errors_of_a_shared_settling_are_each_their_callers_own(uri: str, database: str, client: Any) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await asyncio.gather(*(queue.push(n) for n in range(5)))
+        items = await asyncio.gather(*(queue.reserve() for _ in range(5)))
+        fault = {"failCommands": ["delete"], "errorCode": 13}
+        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": fault})
+        told = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        assert len({id(one) for one in told if isinstance(one, OperationFailure)}) == 5
+
+
+REENTRANT = """
+import signal, sys, threading, time
+from pymongo import MongoClient
+from pymongo.monitoring import CommandListener
+import mongoq
+
+class Nosy(CommandListener):
+    nested = 0
+    def started(self, event):
+        if event.command_name == "insert" and Nosy.nested < 20 and not getattr(here, "inside", False):
+            here.inside = True
+            Nosy.nested += 1
+            queue.push("nested")
+            here.inside = False
+    def succeeded(self, event): pass
+    def failed(self, event): pass
+
+here = threading.local()
+client = MongoClient(sys.argv[1], event_listeners=[Nosy()])
+broker = mongoq.Broker(client[sys.argv[2]]["mongoq"], group_commit=True)
+queue = broker.queue("orders")
+
+def push():
+    for _ in range(30):
+        queue.push("own")
+
+threads = [threading.Thread(target=push) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+broker.close()
+print("done", Nosy.nested)
+"""
+
+
 async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, database: str) -> None:
     listener = Listener()
     client: Any = AsyncMongoClient(uri, event_listeners=[listener])
@@ -530,7 +628,11 @@ print("done", interrupted)
 )
 
 
-@pytest.mark.parametrize(("script", "told"), [(FORKED, "done"), (INTERRUPTED, "done 40")], ids=["forks", "Ctrl-C"])
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [(FORKED, "done"), (INTERRUPTED, "done 40"), (REENTRANT, "done 20")],
+    ids=["forks", "Ctrl-C", "listens"],
+)
 def test_threads_go_on_sharing_whatever_happens_to_one(
     uri: str, database: str, raw: Any, script: str, told: str
 ) -> None:

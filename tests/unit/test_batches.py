@@ -227,10 +227,13 @@ def test_a_short_count_is_resolved_by_reading(flow: Any, count: int, documents: 
     assert verdicts(outcome) == expected
 
 
+COMMIT_KEYED: Any = lambda: settle_many.commit_many(context(), items(key="k"))  # noqa: E731
+
 LOST_REPLIES = [
     ("commit: sent again", COMMIT, 3, None, ["done"] * 3),
-    ("commit: gone", COMMIT, 0, [], ["uncertain"] * 3),
-    ("commit: one is somebody else's", COMMIT, 0, [taken(0)], ["lost", "uncertain", "uncertain"]),
+    ("commit: gone", COMMIT, 0, [], ["done"] * 3),
+    ("commit: gone, by a push of the key perhaps", COMMIT_KEYED, 0, [], ["uncertain"] * 3),
+    ("commit: one is somebody else's", COMMIT, 0, [taken(0)], ["lost", "done", "done"]),
     ("kept: ours", KEEP, 0, KEPT, ["done"] * 3),
     ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], taken(2)], ["done", "done", "lost"]),
     ("rollback: back", ROLLBACK, 0, BACK, ["done"] * 3),
