@@ -7,9 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import core, latency, report
+from bench import churn, contention, core, group_commit, latency, report
 
-BENCHMARKS = {"core": core.BENCHMARK, "latency": latency.BENCHMARK}
+BENCHMARKS = {
+    "core": core.BENCHMARK,
+    "group-commit": group_commit.BENCHMARK,
+    "contention": contention.BENCHMARK,
+    "churn": churn.BENCHMARK,
+    "latency": latency.BENCHMARK,
+}
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""
 
 

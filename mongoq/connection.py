@@ -34,7 +34,12 @@ UNAUTHORISED = frozenset({13, 18, 8000})
 
 
 def connect(
-    uri: str, *, database: str | None = None, collection: str = COLLECTION, timeout: Duration = TIMEOUT
+    uri: str,
+    *,
+    database: str | None = None,
+    collection: str = COLLECTION,
+    timeout: Duration = TIMEOUT,
+    group_commit: bool = False,
 ) -> Broker:
     """Connect to MongoDB and return a broker, having checked that it can work there.
 
@@ -47,6 +52,7 @@ def connect(
         collection: the collection that holds the queues.
         timeout: how long to look for a server now, a ``timedelta`` or seconds. Later commands wait as long as the
             URI says (``serverSelectionTimeoutMS``, 30 s by default).
+        group_commit: let threads share commands, as for ``Broker``; ``connect_async`` does so by default.
 
     Raises:
         ArgumentInvalid: the URI or a name cannot be used. The URI is never quoted.
@@ -57,7 +63,9 @@ def connect(
     seconds = duration(timeout, "timeout", zero=False).total_seconds()
     client: MongoClient[Any] = _client(MongoClient, uri)
     try:
-        broker = Broker(_collection(client, database, collection), on_close=partial(_close, client))
+        broker = Broker(
+            _collection(client, database, collection), group_commit=group_commit, on_close=partial(_close, client)
+        )
         with pymongo.timeout(seconds):
             broker.ping()
     except BaseException as error:
@@ -80,11 +88,13 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         database: str | None = None,
         collection: str = COLLECTION,
         timeout: Duration = TIMEOUT,
+        group_commit: bool = True,
     ) -> None:
         self._uri = uri
         self._database = database
         self._collection = collection
         self._timeout = timeout
+        self._group_commit = group_commit
         self._broker: AsyncBroker | None = None
 
     def __repr__(self) -> str:
@@ -112,7 +122,9 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         client: AsyncMongoClient[Any] = _client(AsyncMongoClient, self._uri)
         try:
             broker = AsyncBroker(
-                _collection(client, self._database, self._collection), on_close=partial(_close_async, client)
+                _collection(client, self._database, self._collection),
+                group_commit=self._group_commit,
+                on_close=partial(_close_async, client),
             )
             with pymongo.timeout(seconds):
                 await broker.ping()

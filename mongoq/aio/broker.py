@@ -14,12 +14,14 @@ from mongoq.aio.queue import AsyncQueue
 from mongoq.aio.transaction import AsyncTransactions
 from mongoq.drive.aio import AioDriver
 from mongoq.drive.backends import open_backend
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_options
 from mongoq.protocol import control, read, stats
 from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.lane import Lanes
 from mongoq.protocol.stats import QueueStats
 
 __all__ = ["AsyncBroker"]
@@ -43,20 +45,34 @@ class AsyncBroker(AsyncTransactions):
     Args:
         collection: a collection of PyMongo's ``AsyncMongoClient``; for asyncio also one of Motor, for threads one
             of mongomock.
+        group_commit: callers of ``push``, ``reserve``, ``commit``, ``rollback``, ``extend`` and ``move`` who call while
+            another such call is under way share the next command, and each is told what became of its own part. Default
+            on with asyncio, off with threads.
         clock: the clock to go by; by default the server's. Tests pass a ``VirtualClock``.
         on_close: called at the end of ``close``, such as the ``close`` of a client that is the broker's alone.
 
     Raises:
         TypeError: ``collection`` is no collection, or one of the other kind.
+        ArgumentInvalid: ``group_commit`` is none of ``True``, ``False`` and ``None``.
     """
 
     def __init__(
-        self, collection: Any, *, clock: Clock | None = None, on_close: Callable[[], Awaitable[None]] | None = None
+        self,
+        collection: Any,
+        *,
+        group_commit: bool | None = None,
+        clock: Clock | None = None,
+        on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        if group_commit is not None and not isinstance(group_commit, bool):
+            raise ArgumentInvalid("group_commit", f"True, False or None, not {group_commit!r}")
         backend = open_backend(collection, asynchronous=AioDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = AioDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
+        if not backend.serverless and (AioDriver.shares if group_commit is None else group_commit):
+            self._context.lanes = Lanes()
+            self._driver.share_in(self._context.lanes)
         self._driver.look_after(self._context.counters, lambda: stats.flush(self._context))
         self._driver.wake(self._context.hub)
         self._on_close = on_close

@@ -17,7 +17,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.replayed import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol import claim, move, pop, push, settle
+from mongoq.protocol import move, pop, settle, together
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.keyed import OnDuplicate
@@ -106,7 +106,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
         After a network error the item may have been pushed; give an ``id`` to push it again without doubling it.
         A cancelled push may still happen.
         """
-        pushing = push.push(
+        pushing = together.push(
             self._context,
             payload,
             delay=delay,
@@ -117,6 +117,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             once=once,
             key=key,
             on_duplicate=on_duplicate,
+            session=session,
         )
         return await self._driver.run(within(self._context, session, pushing))
 
@@ -164,7 +165,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item,
                 reserved, which can be settled.
         """
-        return await self._driver.run(claim.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return await self._driver.run(together.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
 
     def reserved(
         self,
@@ -217,7 +218,9 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is untouched and still reserved.
         """
         given = payload is not KEEP
-        committing = settle.commit(self._context, item, payload=payload, replace_payload=given, patch=patch)
+        committing = together.commit(
+            self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
+        )
         await self._driver.run(within(self._context, session, committing, item))
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
@@ -232,7 +235,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        await self._driver.run(settle.rollback(self._context, item, delay=delay, error=error))
+        await self._driver.run(together.rollback(self._context, item, delay=delay, error=error))
 
     async def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -256,7 +259,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = await self._driver.run(settle.extend(self._context, item, lease=lease))
+        until = await self._driver.run(together.extend(self._context, item, lease=lease))
         return item.held_until(until)
 
     async def move(
@@ -302,7 +305,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = move.move(
+        moving = together.move(
             self._context,
             item,
             move.destination(self._context, to._context if isinstance(to, AsyncQueue) else to),
@@ -315,6 +318,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             headers=headers,
             replace_headers=headers is not KEEP,
             key=key,
+            session=session,
         )
         await self._driver.run(within(self._context, session, moving, item))
 

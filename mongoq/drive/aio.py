@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
+from mongoq.drive.aio_lanes import AioLanes
 from mongoq.drive.backends import Backend
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -20,6 +21,7 @@ from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
 from mongoq.protocol.hub import Hub
+from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import (
     Begin,
     Begun,
@@ -29,6 +31,7 @@ from mongoq.protocol.request import (
     Interruption,
     Request,
     Rest,
+    Shared,
     Wait,
     hands_over,
 )
@@ -36,7 +39,8 @@ from mongoq.protocol.request import (
 __all__ = ["AioDriver"]
 
 T = TypeVar("T")
-Taken = list[tuple[Command[Any], Any]]
+Taken = list[tuple[Command[Any] | Shared[Any], Any]]
+Perform = Callable[[Request, Taken], Awaitable[Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -48,7 +52,7 @@ class AioDriver:
     back.
     """
 
-    asynchronous = True
+    asynchronous = shares = True
     caller = staticmethod(asyncio.current_task)
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -58,11 +62,16 @@ class AioDriver:
         self._turns: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
         self._background: AioBackground | None = None
+        self._lanes: AioLanes | None = None
         self._hub: Hub | None = None
         self._beside_us: set[asyncio.Task[Any]] = set()
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
+    async def run(self, flow: Flow[T], perform: Perform | None = None) -> T:
+        """Run a flow to its end; driver's errors that the flow did not handle come out as they are.
+
+        ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
+        """
+        perform = perform or self._perform
         if self._background is not None:
             self._background.attend()
         taken: Taken = []
@@ -70,7 +79,7 @@ class AioDriver:
             request = next(flow)
             while True:
                 try:
-                    reply = await self._perform(request, taken)
+                    reply = await perform(request, taken)
                 except Exception as error:
                     request = flow.throw(self._disturbance.told(error))
                 else:
@@ -96,6 +105,10 @@ class AioDriver:
     async def run_shielded(self, flow: Flow[T]) -> T:
         """Run a whole flow in a task of the driver's, so that it ends even when the caller is cancelled."""
         return await asyncio.shield(self._own(self.run(flow)))
+
+    def share_in(self, _: Lanes) -> None:
+        """Send what callers share in these lanes."""
+        self._lanes = AioLanes(self._own, lambda flow: self.run(flow, self._perform_here), self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
@@ -139,8 +152,8 @@ class AioDriver:
         except Exception as error:
             logger.debug("the change stream could not be closed: %r", error)
 
-    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
+    def _own(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -149,12 +162,11 @@ class AioDriver:
         """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
         if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
+        if isinstance(request, Shared):
+            return await self._shared(request, taken)
         if not isinstance(request, Command):
             return await self._otherwise(request)
         self._disturbance.look()
-        if self._beside_us and asyncio.current_task() in self._beside_us:  # nobody cancels it before the driver closes
-            reply = await self._send(request)
-            return reply if request.parse is None else request.parse(reply)
         if request.session is not None:
             reply = await self._in_turn(request)
             return reply if request.parse is None else request.parse(reply)
@@ -168,6 +180,30 @@ class AioDriver:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._own(self._undo(request, waiter.result()))  # it came in the moment of the cancellation
             raise
+        if request.undo is not None:
+            taken.append((request, reply))
+        return reply if request.parse is None else request.parse(reply)
+
+    async def _shared(self, shared: Shared[Any], taken: Taken) -> Any:
+        assert self._lanes is not None
+        waiter = self._lanes.enter(shared)
+        try:
+            told = await waiter
+        except asyncio.CancelledError:
+            if shared.undo is not None:
+                taken.clear()  # its own undo gives back all that the flow had taken
+            self._lanes.leave(shared, waiter)
+            raise
+        if shared.undo is not None:
+            taken.append((shared, told))
+        return told
+
+    async def _perform_here(self, request: Request, taken: Taken) -> Any:
+        """Send a command from a task of the driver's own, which nobody cancels."""
+        if not isinstance(request, Command):
+            return await self._perform(request, taken)
+        self._disturbance.look()
+        reply = await self._send(request)
         if request.undo is not None:
             taken.append((request, reply))
         return reply if request.parse is None else request.parse(reply)
@@ -187,7 +223,7 @@ class AioDriver:
 
     def _beside(self, flow: Callable[[], Flow[None]]) -> None:
         """Run a flow in a task of its own, without the deadlines and settings of the caller's context."""
-        task = asyncio.create_task(self.run(flow()), context=Context())
+        task = asyncio.create_task(self.run(flow(), self._perform_here), context=Context())
         for tasks in (self._tasks, self._beside_us):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -240,13 +276,13 @@ class AioDriver:
         cursor = await reply if inspect.isawaitable(reply) else reply
         return await cursor.to_list(None)
 
-    async def _give_back(self, command: Command[Any], reply: Any, *, wait: bool) -> None:
+    async def _give_back(self, command: Command[Any] | Shared[Any], reply: Any, *, wait: bool) -> None:
         """Undo a command of a flow that failed; a caller that was cancelled does not wait for it."""
         undoing = self._own(self._undo(command, reply))
         if wait:
             await asyncio.shield(undoing)
 
-    async def _undo(self, command: Command[Any], reply: Any) -> None:
+    async def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back what a command took for a caller that has gone."""
         try:
             back = command.undo(reply) if command.undo is not None else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from weakref import WeakSet
 
+from mongoq.drive import forks
 from mongoq.model.counters import Counters
 from mongoq.protocol.request import Flow
 
@@ -28,7 +27,7 @@ class Background(ABC):
         self._counters = counters
         self.flush = flush
         self._armed = self._stopped = False
-        _all.add(self)
+        forks.attend(self)
 
     def attend(self) -> None:
         """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""
@@ -67,14 +66,3 @@ class Background(ABC):
         """Start afresh in a forked child: what was counted is the parent's to write."""
         self._counters.take()
         self._armed = False
-
-
-_all: WeakSet[Background] = WeakSet()
-
-
-def _after_fork() -> None:
-    for background in _all:
-        background.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from bson import ObjectId
 from pymongo import ReadPreference, WriteConcern
 from pymongo.read_concern import ReadConcern
 
@@ -24,7 +23,7 @@ class Sessions:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._tentative: dict[ObjectId | None, Tentative] = {}
+        self._tentative: dict[Any, Tentative] = {}
         self._callers: set[Any] = set()
 
     def require(self) -> None:
@@ -76,13 +75,13 @@ class Sessions:
         for tentative in self._of(session):
             tentative.closing = True
 
-    def settle(self, session: Any, token: ObjectId) -> None:
-        """Remember that a reservation ends with the transaction, for the block that holds it."""
-        self._tentative[token] = Tentative(session)
+    def settle(self, session: Any, reservation: Any) -> None:
+        """Remember that a reservation, given by its key, ends with the transaction, for the block that holds it."""
+        self._tentative[reservation] = Tentative(session)
 
-    def forget(self, token: ObjectId | None) -> Tentative | None:
+    def forget(self, reservation: Any) -> Tentative | None:
         """Return what is known of a reservation, to the end of its block."""
-        return self._tentative.pop(token, None)
+        return self._tentative.pop(reservation, None)
 
     def _of(self, session: Any) -> list[Tentative]:
         return [tentative for tentative in list(self._tentative.values()) if tentative.session is session]

@@ -19,10 +19,12 @@ from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral, on_main_thread
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.sessions import Sessions
+from mongoq.drive.thread_lanes import ThreadLanes
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
 from mongoq.protocol.hub import Hub
+from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import (
     Begin,
     Begun,
@@ -32,6 +34,7 @@ from mongoq.protocol.request import (
     Interruption,
     Request,
     Rest,
+    Shared,
     Wait,
     hands_over,
 )
@@ -39,7 +42,7 @@ from mongoq.protocol.request import (
 __all__ = ["ThreadDriver"]
 
 T = TypeVar("T")
-Taken = list[tuple[Command[Any], Any]]
+Taken = list[tuple[Command[Any] | Shared[Any], Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -50,7 +53,7 @@ class ThreadDriver:
     interrupts, handlers of signals wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
     """
 
-    asynchronous = False
+    asynchronous = shares = False
     caller = staticmethod(threading.get_ident)
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -58,6 +61,7 @@ class ThreadDriver:
         self._disturbance = Disturbance(backend, clock)
         self._closed = False
         self._background: ThreadBackground | None = None
+        self._lanes: ThreadLanes | None = None
         self._hub: Hub | None = None
 
     def run(self, flow: Flow[T]) -> T:
@@ -96,6 +100,10 @@ class ThreadDriver:
         """Run a flow; in a thread nobody cancels it."""
         return self.run(flow)
 
+    def share_in(self, lanes: Lanes) -> None:
+        """Send what callers share in these lanes."""
+        self._lanes = ThreadLanes(lanes, self.run, self._undo)
+
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
         self._background = ThreadBackground(counters, flush, self.run)
@@ -129,6 +137,9 @@ class ThreadDriver:
     def _perform(self, request: Request, taken: Taken) -> Any:
         if self._closed:
             raise BrokerClosed
+        if isinstance(request, Shared):
+            assert self._lanes is not None
+            return self._lanes.share(request, taken)
         if not isinstance(request, Command):
             return self._otherwise(request)
         self._disturbance.look()
@@ -181,7 +192,7 @@ class ThreadDriver:
         reply = self._backend.call(command)
         return list(reply) if command.method in ("find", "aggregate") else reply
 
-    def _undo(self, command: Command[Any], reply: Any) -> None:
+    def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         back = command.undo(reply) if command.undo is not None else None
         if back is None:
             return

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
-__all__ = ["Document", "Failure", "Item", "Origin", "State", "id_key", "state_of"]
+__all__ = ["Document", "Failure", "Item", "Origin", "State", "id_key", "reservation_key", "state_of"]
 
 M = TypeVar("M")
 N = TypeVar("N")
@@ -66,6 +66,12 @@ def state_of(document: Document, now: datetime) -> State:
 def id_key(id: Any) -> Any:
     """Return a key for an id in dicts and sets, much faster than an ObjectId; other programs may use any id."""
     return id.binary if type(id) is ObjectId else repr(id)
+
+
+def reservation_key(item: Any) -> Any:
+    """Return a key for a reservation of an item; one token may hold several items. ``None`` for no reserved item."""
+    held = isinstance(item, Item) and item.token is not None
+    return (id_key(item.id), id_key(item.token)) if held else None
 
 
 class Item(Generic[M]):

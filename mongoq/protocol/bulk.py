@@ -16,7 +16,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.counters import Event
 from mongoq.model.envelope import Document
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.protocol.batch import IDS, chunks, finish, own_error
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import lost
@@ -24,7 +24,7 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost, persisted
 
-__all__ = ["Settlement", "Statement", "settled", "statement"]
+__all__ = ["Settlement", "Statement", "Tally", "settled", "statement", "tallied"]
 
 STATEMENTS = 1_000
 MARGIN = timedelta(seconds=1)
@@ -49,6 +49,7 @@ class Settlement:
         room: the condition that a patch leaves room.
         size: the bytes of the update, when they count.
         telling: no item looks settled in this way unless this update did it.
+        told: what the caller is told of an item that was settled so, where ``alone`` tells something.
     """
 
     update: Mapping[str, Any] | None
@@ -59,6 +60,7 @@ class Settlement:
     room: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
     telling: bool = True
+    told: Any = None
 
 
 Wanted = tuple[Item[Any], Settlement]
@@ -67,7 +69,7 @@ Group = tuple[Settlement, list[Item[Any]]]
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """What is known so far: what is done, the answers of single commands by ``id_key``, and the error of the others."""
 
     done: list[ObjectId] = field(default_factory=list)
@@ -81,7 +83,14 @@ def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[A
     All are tried; then one ``BatchIncomplete`` tells which failed. Each command is safe to send again, and is sent
     again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
     """
-    tally = _Tally()
+    tally = yield from tallied(context, wanted)
+    finish(context.name, tally.done, tally.failed)
+    return tally.answers
+
+
+def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]:
+    """Do the same, and return what is known of each item, raising nothing."""
+    tally = Tally()
     soon = context.broker.clock.now() + MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
@@ -96,8 +105,7 @@ def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[A
         known = {id_key(id) for id in (*tally.done, *tally.failed)}
         rest = [item.id for item, _ in wanted if id_key(item.id) not in known]
         tally.failed |= dict.fromkeys(rest, own_error(error))
-    finish(context.name, tally.done, tally.failed)
-    return tally.answers
+    return tally
 
 
 def _ends_by(item: Item[Any], soon: datetime) -> bool:
@@ -105,7 +113,7 @@ def _ends_by(item: Item[Any], soon: datetime) -> bool:
     return until is None or until <= soon
 
 
-def _by_itself(item: Item[Any], settlement: Settlement, tally: _Tally) -> Flow[None]:
+def _by_itself(item: Item[Any], settlement: Settlement, tally: Tally) -> Flow[None]:
     try:
         tally.answers[id_key(item.id)] = yield from settlement.alone(item)
         tally.done.append(item.id)
@@ -146,7 +154,7 @@ def _bulks(wanted: Iterable[Wanted]) -> Iterator[list[Group]]:
     )
 
 
-def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: _Tally) -> Flow[list[Wanted]]:
+def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flow[list[Wanted]]:
     """Send one bulk; what it cannot tell apart is returned, to be settled alone."""
     requests = [
         statement(items[0].token, [item.id for item in items], settlement.update, settlement.room)
@@ -173,7 +181,7 @@ def _each(groups: Iterable[Group]) -> list[Wanted]:
     return [(item, settlement) for settlement, items in groups for item in items]
 
 
-def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: _Tally) -> Flow[list[Wanted]]:
+def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Flow[list[Wanted]]:
     """Find out how far refused statements of several items had come; the rest of them is settled alone."""
     if not sent:
         return []
@@ -189,13 +197,14 @@ def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: _Tally) -> F
     return alone
 
 
-def _did(context: QueueContext[Any], done: Iterable[Group], tally: _Tally) -> None:
+def _did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None:
     """Note what a bulk has done, as ``fenced`` does for an item of its own."""
     events: Counter[Event] = Counter()
     for settlement, items in done:
         tally.done += [item.id for item in items]
         if settlement.event is not None:
-            context.broker.unsettled.discard(items[0].token)
+            if context.broker.unsettled:
+                context.broker.unsettled.difference_update(map(reservation_key, items))
             events[settlement.event] += len(items)
         changes = {} if settlement.update is None else settlement.update["$set"]
         if "when" in changes:
@@ -215,7 +224,7 @@ def _sent(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:
         return refused.refusals, refused.total
 
 
-def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: _Tally) -> None:
+def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: Tally) -> None:
     for place, group in groups.items():
         settlement, items = group
         if len(items) > 1:
@@ -225,7 +234,7 @@ def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tal
         tally.failed[items[0].id] = own_error(error) if fits else misfit(error)
 
 
-def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: _Tally) -> Flow[None]:
+def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: Tally) -> Flow[None]:
     """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost."""
     ids = [item.id for item, _ in sent]
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)

@@ -16,17 +16,17 @@ from mongoq.model.envelope import REASON_BYTES, Document, attempts_of, shorten
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Unreadable, insisted, matched
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.waiting import waiting
 
 __all__ = [
-    "ORDER",
     "OnInvalid",
     "bury_exhausted",
     "bury_or_raise",
     "check_on_invalid",
-    "eligible",
+    "claim_one",
     "is_suspect",
     "reason_of",
     "refuse_or_bury",
@@ -41,24 +41,26 @@ M = TypeVar("M")
 R = TypeVar("R")
 OnInvalid = Literal["bury", "raise"]
 
-ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 
-
-def eligible(queue: str, now: datetime) -> dict[str, Any]:
-    """Return the filter of what may be claimed: ready items, and those whose lease is over."""
-    return {"q": queue, "when": {"$lte": now}}
+Take = Callable[[QueueContext[Any], timedelta], Flow["Item[Any] | None"]]
+"""Claims an item that can be handed out, undecoded."""
 
 
 def reserve(
-    context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
+    context: QueueContext[M],
+    *,
+    lease: Duration | None,
+    wait: Duration | None,
+    on_invalid: OnInvalid,
+    take: Take | None = None,
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item for the length of a lease, waiting for one if asked."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
     if not patience:
-        return (yield from reserve_now(context, length, on_invalid))
-    return (yield from waiting(context, lambda: reserve_now(context, length, on_invalid), patience))
+        return (yield from reserve_now(context, length, on_invalid, take))
+    return (yield from waiting(context, lambda: reserve_now(context, length, on_invalid, take), patience))
 
 
 def check_on_invalid(value: Any) -> None:
@@ -66,22 +68,16 @@ def check_on_invalid(value: Any) -> None:
         raise ArgumentInvalid("on_invalid", f"'bury' or 'raise', not {value!r}")
 
 
-def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
+def reserve_now(
+    context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid, take: Take | None = None
+) -> Flow[Item[M] | None]:
     """Claim the first eligible item, if there is one that can be handed out."""
     yield from prepared(context)
     while not context.state.paused:
         length = lease or context.settings.lease
-        try:
-            claimed, spent = yield from _claim(context, length)
-        except Refused:
-            if not (yield from foreign.bury_uncountable(context)):
-                raise
-            continue
+        claimed = yield from (take or claim_one)(context, length)
         if claimed is None:
             return None
-        if spent:
-            yield from bury_exhausted(context, claimed)
-            continue
         try:
             decoded = context.decoded(claimed)
         except PayloadInvalid as invalid:
@@ -91,6 +87,26 @@ def reserve_now(context: QueueContext[M], lease: timedelta | None, on_invalid: O
         if held is not None:
             context.count("reserve")
             return held
+    return None
+
+
+def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
+    """Claim the first item that has a run left; those before it that have none are buried."""
+    yield from looked(context)
+    while not context.state.paused:
+        try:
+            claimed, spent = yield from _claim(context, lease)
+        except Refused:
+            if not (yield from foreign.bury_uncountable(context)):
+                raise
+            continue
+        if claimed is None:
+            if not (yield from looked_behind(context)):
+                return None
+        elif spent:
+            yield from bury_exhausted(context, claimed)
+        else:
+            return claimed
     return None
 
 
@@ -118,10 +134,12 @@ def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) ->
     broker = context.broker
     token, now = ObjectId(), broker.clock.now()
     mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
+    heads = context.state.heads
+    start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_update",
         {
-            "filter": eligible(context.name, now),
+            "filter": start.filter,
             "update": {"$set": mine, "$inc": {"attempts": 1}},
             "sort": ORDER,
         },
@@ -141,6 +159,7 @@ def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) ->
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         return (yield from _claim(context, lease))
+    heads.found(start, before)
     if before is None:
         return None, False
     attempts = attempts_of(before)

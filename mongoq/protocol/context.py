@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from bson import ObjectId
-
 from mongoq.errors import PayloadInvalid
 from mongoq.model.clock import EPOCH, Clock, VirtualClock
 from mongoq.model.codec import Codec, Encoding
@@ -17,7 +15,10 @@ from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
+from mongoq.protocol.crowd import Crowd
+from mongoq.protocol.heads import Heads
 from mongoq.protocol.hub import Hub
+from mongoq.protocol.lane import Lanes
 
 __all__ = ["BrokerContext", "QueueContext", "QueueState", "event_key"]
 
@@ -26,19 +27,27 @@ M = TypeVar("M")
 
 @dataclass(slots=True)
 class QueueState:
-    """What this process last read of a queue's control document; shared by the handles of a broker.
+    """What this process knows of a queue: what it last read of its control document, and where to claim from it.
+
+    Shared by the handles of a broker.
 
     Attributes:
         paused: nothing is handed out.
         stored: the options that are stored, in the form used inside.
         read_at: when it was asked for, on the monotonic clock.
         changed_at: when the change stream last told of a change of it.
+        heads: where the queue begins.
+        crowd: how far to keep from others who claim batches.
+        fenced_off: the priorities with a document at their end.
     """
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
     read_at: float = float("-inf")
     changed_at: float = float("-inf")
+    heads: Heads = field(default_factory=Heads)
+    crowd: Crowd = field(default_factory=Crowd)
+    fenced_off: set[int] = field(default_factory=set)
 
     def stale(self, age: float, told_since: float = float("inf")) -> bool:
         """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told."""
@@ -62,14 +71,17 @@ class BrokerContext:
         clock: the server's clock.
         encoding: how values become BSON.
         serverless: a collection without a server behind it (mongomock): no ``hello``, no partial indexes.
+        measured: the server's clock was measured once.
+        measuring: somebody measures it again right now, and the others go by what is known.
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
         states: what is known of each queue's control document.
+        lanes: where callers share commands; ``None`` when each sends its own.
         counters: what was done and not yet written down.
         stats: the last answer of ``stats``, and when it was read.
         untyped: the codec of queues without a model.
         hub: who waits for items in this process.
-        unsettled: tokens of ``reserved()`` blocks that are still to be settled at their end.
+        unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
     """
 
     namespace: str
@@ -78,9 +90,12 @@ class BrokerContext:
     serverless: bool = False
     identity: Identity = field(default_factory=Identity)
     checked: bool = False
+    measured: bool = False
+    measuring: bool = False
     indexed: bool = False
     states: dict[str, QueueState] = field(default_factory=dict)
-    unsettled: set[ObjectId | None] = field(default_factory=set)
+    unsettled: set[Any] = field(default_factory=set)
+    lanes: Lanes | None = None
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     untyped: Codec[Any] = field(init=False)
@@ -153,6 +168,10 @@ class QueueContext(Generic[M]):
     def count(self, event: Event, number: int = 1) -> None:
         """Count something that has happened to the queue."""
         self.broker.counters.add(self.name, event, number)
+
+    def placed(self, priority: int, when: datetime) -> None:
+        """Take in that an item was put into the queue, perhaps before what this process claims next."""
+        self.state.heads.note(priority, when)
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""

@@ -26,7 +26,7 @@ def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
     process finds and completes.
     """
-    if broker.checked and (broker.indexed or not write) and not broker.clock.due():
+    if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
         return ()
     return _made_ready(broker, write=write)
 
@@ -107,10 +107,15 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     clock = broker.clock
     assert isinstance(clock, ServerClock)
     samples = []
-    for _ in range(CLOCK_SAMPLES):
-        sent = clock.local()
-        hello = yield from hello_command()
-        received = clock.local()
-        # the driver decodes replies of commands without our codec options: naive, in UTC
-        samples.append(Sample(sent, received, hello["localTime"].replace(tzinfo=UTC)))
-    clock.measured(samples)
+    broker.measuring = broker.measured  # before the first time nobody can do without
+    try:
+        for _ in range(CLOCK_SAMPLES):
+            sent = clock.local()
+            hello = yield from hello_command()
+            received = clock.local()
+            # the driver decodes replies of commands without our codec options: naive, in UTC
+            samples.append(Sample(sent, received, hello["localTime"].replace(tzinfo=UTC)))
+        clock.measured(samples)
+        broker.measured = True
+    finally:
+        broker.measuring = False

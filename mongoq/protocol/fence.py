@@ -14,7 +14,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
 from mongoq.model.counters import Event
 from mongoq.model.envelope import Document
-from mongoq.model.item import Item
+from mongoq.model.item import Item, reservation_key
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow, matched, persisted
@@ -57,7 +57,7 @@ def fenced(
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:
-        context.broker.unsettled.discard(item.token)
+        context.broker.unsettled.discard(reservation_key(item))
         context.count(event)
 
 

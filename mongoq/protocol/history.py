@@ -15,9 +15,9 @@ from mongoq.model.arguments import count, moment
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item
-from mongoq.protocol.claim import ORDER
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
+from mongoq.protocol.looks import ORDER
 from mongoq.protocol.read import Selection, in_state
 from mongoq.protocol.request import Command, Flow, Interruption, insisted
 

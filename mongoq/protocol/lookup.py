@@ -38,13 +38,16 @@ def find_few(
     limit: int,
     *,
     projection: Mapping[str, Any] | None = None,
+    skip: int = 0,
     target: Target = "collection",
 ) -> Flow[list[Document]]:
-    """Find the first so many documents; with ``target="history"`` as a majority has them.
+    """Find the first so many documents behind those to ``skip``; with ``target="history"`` as a majority has them.
 
     What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
     """
     fields: dict[str, Any] = {} if projection is None else {"projection": projection}
+    if skip:
+        fields["skip"] = skip
     if not broker.serverless:
         options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
         if limit > FIRST_BATCH:

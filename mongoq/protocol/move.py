@@ -29,6 +29,7 @@ __all__ = [
     "dead_context",
     "dead_queue",
     "destination",
+    "hand_on",
     "hand_over",
     "handover",
     "move",
@@ -58,35 +59,13 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
     return Destination(to.name, to.codec)
 
 
-def move(
-    context: QueueContext[Any],
-    item: Item[Any],
-    to: Destination,
-    *,
-    payload: Any,
-    replace_payload: bool,
-    patch: Any,
-    delay: Duration | None,
-    when: datetime | None,
-    priority: int | None,
-    headers: Any,
-    replace_headers: bool,
-    key: str | None = None,
-) -> Flow[None]:
-    """Hand an item on to another queue, with a fresh budget of attempts, in one update."""
-    handed = handover(
-        context,
-        to,
-        payload=payload,
-        replace_payload=replace_payload,
-        patch=patch,
-        delay=delay,
-        when=when,
-        priority=priority,
-        headers=headers,
-        replace_headers=replace_headers,
-        key=key,
-    )
+def move(context: QueueContext[Any], item: Item[Any], to: Destination, **told: Any) -> Flow[None]:
+    """Hand an item on to another queue, as ``handover`` is told, with a fresh budget of attempts, in one update."""
+    yield from hand_on(context, item, handover(context, to, **told))
+
+
+def hand_on(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
+    """Send a move that was checked."""
     yield from begin(context, item)
     yield from hand_over(context, item, handed)
 
@@ -149,6 +128,8 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
             context, item, update, patch=handed.patch, happened=lambda found: is_back(found, until), event="move"
         )
         context.broker.tell(handed.changes["q"], until, id=item.id)
+        to, priority = handed.changes["q"], handed.changes.get("priority", item.priority)
+        context.broker.state(to).heads.note(priority, until)
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise

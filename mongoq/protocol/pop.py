@@ -13,16 +13,15 @@ from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.claim import (
-    ORDER,
     OnInvalid,
     bury_or_raise,
     check_on_invalid,
-    eligible,
     is_suspect,
     reason_of,
     runs_of,
 )
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable, insisted
 from mongoq.protocol.settings import prepared
 
@@ -37,6 +36,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     """Take the first eligible item for good: at most once."""
     check_on_invalid(on_invalid)
     yield from prepared(context)
+    yield from looked(context)
     while not context.state.paused:
         now = context.broker.clock.now()
         keep = context.settings.history is not None
@@ -47,7 +47,9 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
                 raise
             continue
         if popped is None:
-            return None
+            if not (yield from looked_behind(context)):
+                return None
+            continue
         before, item = popped
         if context.settings.is_spent(attempts_of(before)) and not is_suspect(before):
             yield from _bury_popped(context, popped, move.EXHAUSTED_REASON, None, runs_of(context))
@@ -69,13 +71,15 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[_Popped | N
     An item whose id is remembered leaves a stub, in a second command: a crash between the two forgets the id.
     A reply that is lost loses the item, which is what at-most-once means.
     """
-    token = ObjectId()
+    token, heads = ObjectId(), context.state.heads
+    start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_delete",
-        {"filter": eligible(context.name, now), "sort": ORDER},
+        {"filter": start.filter, "sort": ORDER},
         undo=lambda document: document and _put_back(document, token),
     )
     document = yield from command
+    heads.found(start, document)
     if document is None:
         return None
     if expires := expiry(now, None, document.get("once")):
@@ -107,11 +111,12 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | No
     """
     history = context.settings.history
     assert history is not None
-    token = ObjectId()
+    token, heads = ObjectId(), context.state.heads
+    start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_update",
         {
-            "filter": eligible(context.name, now),
+            "filter": start.filter,
             "update": settle.processed_update(
                 {
                     "processed": now,
@@ -136,6 +141,7 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | No
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, processed=now, settled=token)
         return (yield from _pop_keeping(context, context.broker.clock.now()))
+    heads.found(start, before)
     if before is None:
         return None
     yield from _keep_as_long_as_its_id(before, token, now, history)

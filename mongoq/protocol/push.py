@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,10 +19,18 @@ from mongoq.protocol.keyed import OnDuplicate, check_key, check_on_duplicate, pu
 from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, insisted, matched
 from mongoq.protocol.settings import prepared
 
-__all__ = ["REMEMBER", "checked_headers", "due", "push"]
+__all__ = ["REMEMBER", "Insert", "checked_headers", "due", "insert_alone", "push"]
+
+Insert = Callable[[Mapping[str, Any]], Flow[Any]]
+"""Inserts an envelope."""
 
 REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered unless it says otherwise."""
+
+
+def insert_alone(envelope: Mapping[str, Any]) -> Flow[Any]:
+    """Insert an envelope by a command of its own."""
+    yield from Command("insert_one", {"document": envelope})
 
 
 def push(
@@ -37,6 +45,7 @@ def push(
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
+    insert: Insert = insert_alone,
 ) -> Flow[ObjectId]:
     """Insert one item and return its id; the same ``id`` again, while it is remembered, inserts nothing."""
     check_on_duplicate(on_duplicate, key)
@@ -60,8 +69,10 @@ def push(
     )
     try:
         if checked_key is not None:
-            return (yield from push_keyed(context, envelope, checked_key, on_duplicate, given=given is not None))
-        yield from Command("insert_one", {"document": envelope})
+            pushed = yield from push_keyed(context, envelope, checked_key, on_duplicate, given=given is not None)
+            context.placed(priority, envelope["when"])
+            return pushed
+        yield from insert(envelope)
     except Duplicate:
         if given is None:
             raise
@@ -69,6 +80,7 @@ def push(
     except ReplyLost:
         if not (yield from _confirmed(envelope["_id"])):
             raise
+    context.placed(priority, envelope["when"])
     context.count("put")
     context.broker.tell(context.name, envelope["when"], id=envelope["_id"])
     return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above

@@ -61,7 +61,10 @@ def push_many(
         context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
     )
     stencil = Stencil(context.broker.encoding, envelope)
-    yield from _pushed(context, stencil, list(zip(identities, values, strict=True)), again=given is not None)
+    try:
+        yield from _pushed(context, stencil, list(zip(identities, values, strict=True)), again=given is not None)
+    finally:
+        context.placed(priority, eligible)
     return identities
 
 

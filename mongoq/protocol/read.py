@@ -13,9 +13,9 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
-from mongoq.protocol.claim import ORDER
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
+from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import find_few, find_one
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.settings import prepared

@@ -7,7 +7,7 @@ asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -27,6 +27,7 @@ __all__ = [
     "ReplyLost",
     "Request",
     "Rest",
+    "Shared",
     "Target",
     "Unreadable",
     "Wait",
@@ -82,6 +83,27 @@ class Wait:
         yield self
 
 
+@dataclass(slots=True)
+class Shared(Generic[T]):
+    """One caller's part of a command that callers share (``mongoq.protocol.lane``).
+
+    Attributes:
+        lane: where it waits for the others.
+        entry: what it asks for, in the form that the lane's flow takes.
+        kind: only entries of one kind go together.
+        undo: given what this caller was told, the command that gives back what it took; as for ``Command``.
+    """
+
+    lane: Any
+    entry: Any
+    kind: Hashable = None
+    undo: Callable[[Any], Command[Any] | None] | None = None
+
+    def __iter__(self) -> Flow[T]:
+        """Perform this: ``told = yield from shared``."""
+        return (yield self)  # type: ignore[no-any-return]  # what the lane's flow made
+
+
 @dataclass(frozen=True, slots=True)
 class Rest:
     """Do nothing until the bell rings, or for so many seconds; a cancelled caller is cancelled here."""
@@ -130,7 +152,7 @@ class Begun:
         return (yield self)
 
 
-Request = Command[Any] | Wait | Rest | Beside | Begin | Begun
+Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 

@@ -17,23 +17,24 @@ from mongoq.protocol import foreign
 from mongoq.protocol.batch import IDS
 from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.claim import (
-    ORDER,
     OnInvalid,
     bury_exhausted,
     check_on_invalid,
-    eligible,
+    claim_one,
     is_suspect,
     refuse_or_bury,
     reserve_now,
 )
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.heads import eligible
+from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle import release_update
 from mongoq.protocol.waiting import waiting
 
-__all__ = ["reserve_many"]
+__all__ = ["claim_some", "reserve_many"]
 
 M = TypeVar("M")
 COUNTABLE = 2**31
@@ -60,12 +61,9 @@ def _reserve_now(
     """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
     yield from prepared(context)
     while not context.state.paused:
-        now = context.broker.clock.now()
-        filter = eligible(context.name, now)
-        read = yield from find_few(context.broker, filter, ORDER, n, projection={"priority": 1, "when": 1})
-        if not read:
+        first = yield from _first(context, n)
+        if first is None:
             return None
-        first = [document for document in read if _is_ordinary(document)]
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
             return [one] if one else None
@@ -76,6 +74,43 @@ def _reserve_now(
             context.count("reserve", len(items))
             return items
     return None
+
+
+def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
+    """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
+    while not context.state.paused:
+        first = yield from _first(context, n)
+        if first is None:
+            return []
+        if not first:
+            one = yield from claim_one(context, lease)
+            return [one] if one else []
+        claim = _Claim.of(context, first, lease)
+        items = yield from _renewed(claim, (yield from _claimed(claim)))
+        if items:
+            return items
+    return []
+
+
+def _first(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
+    """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
+
+    ``None`` when nothing is eligible.
+    """
+    heads, crowd = context.state.heads, context.state.crowd
+    fields = {"priority": 1, "when": 1}
+    yield from looked(context)
+    while True:
+        start, skip = heads.start(context.name, context.broker.clock.now()), crowd.skip(n)
+        read = yield from find_few(context.broker, start.filter, ORDER, n, projection=fields, skip=skip)
+        if not skip:
+            heads.found(start, read[0] if read else None)
+        if read:
+            return [document for document in read if _is_ordinary(document)]
+        if skip:
+            crowd.beyond()
+        elif not (yield from looked_behind(context)):
+            return None
 
 
 def _is_ordinary(document: Document) -> bool:
@@ -167,8 +202,11 @@ def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
         yield from insisted(claim.give_back(claim.ids))
     taken = yield from _read_back(claim, list(claim.ids.values()))
     keys = {id_key(document["_id"]) for document in taken}
+    crowd, tried = claim.context.state.crowd, len(claim.ids)
     items = [claim.item(document) for document in taken]
-    if len(keys) < len(claim.ids):
+    if len(keys) == tried:
+        crowd.tried(tried, 0)
+    else:
         items += yield from _left_over(claim, [id for key, id in claim.ids.items() if key not in keys], alone=not items)
         if len(items) == len(taken) == 1:
             yield from _unmark(claim, items[0])
@@ -208,6 +246,7 @@ def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[
     context = claim.context
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
+    context.state.crowd.tried(len(claim.ids), len(ids) - len(found))
     is_spent = context.settings.is_spent
     suspects = [document["_id"] for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
     together = sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)

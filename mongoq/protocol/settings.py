@@ -15,7 +15,7 @@ from mongoq.model.settings import QueueSettings, check_limit, checked_options, f
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow
+from mongoq.protocol.request import Command, Duplicate, Flow, Shared
 
 __all__ = ["CONTROL_PREFIX", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
 
@@ -40,7 +40,18 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
 
 def _prepared(context: QueueContext[Any]) -> Flow[None]:
     yield from ready(context.broker, write=True)
-    yield from _adopted(context)
+    if context.saved and context.broker.lanes is not None:
+        lane = context.broker.lanes.lane(("settings", context.name), _adopted_once)
+        yield from Shared[None](lane, context)
+    else:
+        yield from _adopted(context)
+
+
+def _adopted_once(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
+    """Read the settings once for all who ask; those who came while they were read know them by now."""
+    if contexts[0].state.stale(REFRESH):
+        yield from _adopted(contexts[0])
+    return [None] * len(contexts)
 
 
 def _adopted(context: QueueContext[Any]) -> Flow[None]:

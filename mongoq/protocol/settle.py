@@ -134,6 +134,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     command = release_command(item.id, item.token, when)
     yield from fenced(context, item, command, lambda found: is_back(found, when), "release")
     context.broker.tell(context.name, when)
+    context.placed(item.priority, when)
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration, listed, moment
+from mongoq.model.clock import Clock
 from mongoq.model.envelope import Document, error_document, expiry, spliced
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
@@ -36,7 +37,18 @@ from mongoq.protocol.push import due
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 
-__all__ = ["commit_many", "extend_many", "move_many", "release_many", "rollback_many"]
+__all__ = [
+    "Batch",
+    "commit_many",
+    "committing",
+    "extend_many",
+    "extending",
+    "move_many",
+    "moving",
+    "release_many",
+    "rollback_many",
+    "rolling_back",
+]
 
 M = TypeVar("M")
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
@@ -62,24 +74,32 @@ def _checked(context: QueueContext[Any], items: Any, argument: str = "items") ->
     return found
 
 
+class Batch:
+    """What the items of one batch share: the moment it is sent, and the settlements that are alike."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.now()
+        self.alike: dict[Any, Settlement] = {}
+        self.due = cache(partial(due, clock))  # of moments in UTC: two folds of one hour are equal
+
+
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Settle items as done."""
     checked = _checked(context, items)
     if not checked:
         return
     yield from prepared(context)
-    now = context.broker.clock.now()
-    history = context.settings.history
-    settlements: dict[Any, Settlement] = {}
+    batch = Batch(context.broker.clock)
+    yield from settled(context, [(item, committing(context, item, batch)) for item in checked])
 
-    def one(item: Item[Any]) -> Settlement:
-        expires = expiry(now, history, item.once)
-        key = expires and (id_key(item.token), expires)  # all that two updates can differ in
-        if key not in settlements:
-            settlements[key] = _commit(context, item, now)
-        return settlements[key]
 
-    yield from settled(context, [(item, one(item)) for item in checked])
+def committing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+    """Return how an item of a batch is committed."""
+    expires = expiry(batch.now, context.settings.history, item.once)
+    key = expires and (id_key(item.token), expires)  # all that two updates can differ in
+    if key not in batch.alike:
+        batch.alike[key] = _commit(context, item, batch.now)
+    return batch.alike[key]
 
 
 def _commit(context: QueueContext[Any], item: Item[Any], now: datetime) -> Settlement:
@@ -104,19 +124,25 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
     if not checked:
         return
     yield from prepared(context)
-    now = context.broker.clock.now()
-    alone, is_spent = partial(settle.rollback, context, delay=delay, error=error), context.settings.is_spent
-    update = settle.rollback_update(now + length, error_document(error, now))
-    back = Settlement(update, _back_at(now + length), "rollback", alone)
+    batch = Batch(context.broker.clock)
+    back = partial(rolling_back, context, length=length, error=error)
+    yield from settled(context, [(item, back(item, batch)) for item in checked])
 
-    def one(item: Item[Any]) -> Settlement:
-        if not is_spent(item.attempts):
-            return back
+
+def rolling_back(
+    context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta, error: Any
+) -> Settlement:
+    """Return how an item of a batch is handed back after a failure."""
+    alone = partial(settle.rollback, context, delay=length, error=error)
+    now, key = batch.now, (length, id(error))
+    if context.settings.is_spent(item.attempts):
         dead, reason = dead_queue(context), EXHAUSTED_REASON
         grave = burial_update(dead, item, reason=reason, error=error, attempts=item.attempts, now=now)
         return Settlement(grave, _back_at(now), "dead", alone)
-
-    yield from settled(context, [(item, one(item)) for item in checked])
+    if key not in batch.alike:
+        update = settle.rollback_update(now + length, error_document(error, now))
+        batch.alike[key] = Settlement(update, _back_at(now + length), "rollback", alone)
+    return batch.alike[key]
 
 
 def _back_at(when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
@@ -141,7 +167,11 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
             settlements[when] = Settlement(update, _back_at(when), "release", alone, telling=False)
         return settlements[when]
 
-    yield from settled(context, [(item, one(item)) for item in checked])
+    try:
+        yield from settled(context, [(item, one(item)) for item in checked])
+    finally:
+        for item in checked:
+            context.placed(item.priority, item.due or now)
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
@@ -151,11 +181,20 @@ def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Du
     if not checked:
         return []
     yield from prepared(context)
-    until = context.broker.clock.now() + (length or context.settings.lease)
-    happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)
-    longer = Settlement({"$set": {"when": until}}, happened, None, alone)
+    batch = Batch(context.broker.clock)
+    longer = extending(context, batch, lease=length)
     ends = yield from settled(context, [(item, longer) for item in checked])
+    until = longer.told
     return [item.held_until(ends.get(id_key(item.id), until)) for item in checked]
+
+
+def extending(context: QueueContext[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
+    """Return how the leases of a batch are extended."""
+    until = batch.now + (lease or context.settings.lease)
+    if until not in batch.alike:
+        happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)
+        batch.alike[until] = Settlement({"$set": {"when": until}}, happened, None, alone, told=until)
+    return batch.alike[until]
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
@@ -165,13 +204,8 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
     if not pairs:
         return
     yield from prepared(context)
-    due_at = cache(partial(due, context.broker.clock))  # of moments in UTC: two folds of one hour are equal
-    equal: dict[Any, Settlement] = {}
-
-    def way(handed: Handover) -> _Way:
-        return _way(context, handed, due_at(handed.delay, handed.when and moment(handed.when, "when")), equal)
-
-    ways = {handed: way(handed) for handed in dict.fromkeys(handed for handed, _ in told)}
+    batch = Batch(context.broker.clock)
+    ways = {handed: moving(context, handed, batch) for handed in dict.fromkeys(handed for handed, _ in told)}
     yield from settled(
         context, [(item, ways[handed](payload)) for (item, _), (handed, payload) in zip(pairs, told, strict=True)]
     )
@@ -224,8 +258,9 @@ def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handov
     )
 
 
-def _way(context: QueueContext[Any], handed: Handover, when: datetime, equal: dict[Any, Settlement]) -> _Way:
+def moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
     """Return what makes the settlements of a move; those whose updates are the same bytes share one."""
+    when, equal = batch.due(handed.delay, handed.when and moment(handed.when, "when")), batch.alike
     encoding, update = context.broker.encoding, handed.update(when)
     happened = partial(_is_moved, queue=handed.changes["q"], when=when)
     if handed.patch:

@@ -10,6 +10,7 @@ from inspect import iscoroutine
 from typing import Any, Never, TypeVar
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
+from mongoq.model.item import reservation_key
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.request import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
@@ -124,18 +125,18 @@ def within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = 
 
 
 def _within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any) -> Flow[T]:
-    broker, token = context.broker, getattr(item, "token", None)
+    broker, reservation = context.broker, reservation_key(item)
     join: Command[None] = Command("join", {}, target="sessions", session=session)
     yield from join
     if not broker.checked:
         yield from ready(broker, write=False)
         yield from join  # the client knows by now what kind of server it is
     yield from prepared(context)
-    held = token in broker.unsettled
+    held = reservation in broker.unsettled
     result = yield from _attached(session, flow)
     if held:
-        broker.unsettled.add(token)
-        yield from Command("settle", {"token": token}, target="sessions", session=session)
+        broker.unsettled.add(reservation)
+        yield from Command("settle", {"reservation": reservation}, target="sessions", session=session)
     return result
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
+from mongoq.protocol.looks import heads_of
 from mongoq.protocol.request import Command, Flow
 
 __all__ = ["next_when", "next_whens"]
@@ -20,22 +20,16 @@ def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
     ``aggregate`` with ``$sort`` and ``$first``, which the server answers by a DISTINCT_SCAN.
     """
     yield from ready(context.broker, write=False)
-    groups: Any = yield from Command("aggregate", {"pipeline": _firsts(context.name)})
+    groups: Any = yield from heads_of(context.name)
     return min((group["when"] for group in groups), default=None)
-
-
-def _firsts(queue: str) -> list[dict[str, Any]]:
-    return [
-        {"$match": {"q": queue, "when": {"$gte": BEGINNING}}},
-        {"$sort": {"q": 1, "priority": 1, "when": 1}},
-        {"$group": {"_id": "$priority", "when": {"$first": "$when"}}},
-    ]
 
 
 def next_whens(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:
     """Find the same for many queues in one ``aggregate``, by ``$unionWith``; a queue without items is left out."""
     yield from ready(broker, write=False)
-    first, *rest = [[*_firsts(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
+    first, *rest = [
+        [*heads_of(queue).arguments["pipeline"], {"$set": {"_id": {"$literal": queue}}}] for queue in queues
+    ]
     union = [{"$unionWith": {"coll": broker.collection, "pipeline": pipeline}} for pipeline in rest]
     groups: Any = yield from Command("aggregate", {"pipeline": [*first, *union]})
     whens: dict[str, datetime] = {}

@@ -14,7 +14,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.replayed import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol import claim, move, pop, push, settle
+from mongoq.protocol import move, pop, settle, together
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.keyed import OnDuplicate
@@ -107,7 +107,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
         After a network error the item may have been pushed; give an ``id`` to push it again without doubling it.
         A cancelled push may still happen.
         """
-        pushing = push.push(
+        pushing = together.push(
             self._context,
             payload,
             delay=delay,
@@ -118,6 +118,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             once=once,
             key=key,
             on_duplicate=on_duplicate,
+            session=session,
         )
         return self._driver.run(within(self._context, session, pushing))
 
@@ -165,7 +166,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item,
                 reserved, which can be settled.
         """
-        return self._driver.run(claim.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return self._driver.run(together.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
 
     def reserved(
         self,
@@ -218,7 +219,9 @@ class Queue(Batches[M], Past[M], Looking[M]):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is untouched and still reserved.
         """
         given = payload is not KEEP
-        committing = settle.commit(self._context, item, payload=payload, replace_payload=given, patch=patch)
+        committing = together.commit(
+            self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
+        )
         self._driver.run(within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
@@ -233,7 +236,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._driver.run(settle.rollback(self._context, item, delay=delay, error=error))
+        self._driver.run(together.rollback(self._context, item, delay=delay, error=error))
 
     def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -257,7 +260,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = self._driver.run(settle.extend(self._context, item, lease=lease))
+        until = self._driver.run(together.extend(self._context, item, lease=lease))
         return item.held_until(until)
 
     def move(
@@ -303,7 +306,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = move.move(
+        moving = together.move(
             self._context,
             item,
             move.destination(self._context, to._context if isinstance(to, Queue) else to),
@@ -316,6 +319,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             headers=headers,
             replace_headers=headers is not KEEP,
             key=key,
+            session=session,
         )
         self._driver.run(within(self._context, session, moving, item))
 

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from mongoq.drive.threads import ThreadDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
-from mongoq.model.item import Item
-from mongoq.protocol import claim, settle, transaction
+from mongoq.model.item import Item, reservation_key
+from mongoq.protocol import claim, settle, together, transaction
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.request import Flow
 
@@ -42,22 +42,22 @@ class Reserved(Generic[M]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._driver.run(claim.reserve(self._context, **self._options))
+        self._item = self._driver.run(together.reserve(self._context, **self._options))
         if self._item is not None:
-            self._context.broker.unsettled.add(self._item.token)
+            self._context.broker.unsettled.add(reservation_key(self._item))
         return self._item
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit; or roll back with the error; or release, when the block was cancelled or interrupted."""
-        item = self._item
-        if item is None or item.token not in self._context.broker.unsettled:
+        item, reservation = self._item, reservation_key(self._item)
+        if item is None or reservation not in self._context.broker.unsettled:
             return
-        self._context.broker.unsettled.discard(item.token)
-        tentative = self._driver.sessions.forget(item.token)
+        self._context.broker.unsettled.discard(reservation)
+        tentative = self._driver.sessions.forget(reservation)
         if error is None:
-            commit = settle.commit(self._context, item, payload=None, replace_payload=False)
+            commit = together.commit(self._context, item)
             self._driver.run_shielded(transaction.unless_settled(tentative, commit))
             return
         try:
@@ -68,5 +68,5 @@ class Reserved(Generic[M]):
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         if isinstance(error, Exception):
-            return settle.rollback(self._context, item, delay=self._delay, error=error)
+            return together.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

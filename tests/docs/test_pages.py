@@ -21,6 +21,8 @@ README_URI = "mongodb://localhost:27017/app"
 HOW_TO = (
     "batches",
     "waiting",
+    "claims",
+    "group-commit",
     "operating",
     "delay-and-schedule",
     "keys",

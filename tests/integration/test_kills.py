@@ -97,7 +97,8 @@ def _prove(raw: Any, crew: Crew) -> None:
     pushed, moved, finished = (crew.acknowledged(role) for role in ("produce", "hop", "finish"))
     assert len(pushed) > 20
     assert len(finished) > 5
-    stored = {str(document["_id"]): document for document in raw.find({"q": {"$exists": True}})}
+    items = raw.find({"q": {"$exists": True}, "payload": {"$exists": True}})
+    stored = {str(document["_id"]): document for document in items}
     assert set(pushed) <= set(stored), "an acknowledged push is gone"
     assert max(Counter(moved).values()) == 1, "an item moved on twice"
     assert max(Counter(finished).values()) == 1, "an item was finished twice"

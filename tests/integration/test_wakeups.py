@@ -436,7 +436,7 @@ def test_a_failover_ends_no_wait(broker: mongoq.Broker, other: mongoq.Broker, cl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["stopped", "killed"])
-def test_a_server_that_is_gone_for_ten_seconds_ends_no_wait(way: str, tmp_path: Any) -> None:
+def test_a_server_that_is_gone_for_a_while_ends_no_wait(way: str, tmp_path: Any) -> None:
     with (
         EmbeddedServer(tmp_path / "data") as server,
         Proxy(server.uri) as proxy,
@@ -447,7 +447,7 @@ def test_a_server_that_is_gone_for_ten_seconds_ends_no_wait(way: str, tmp_path: 
         assert server.pid is not None
         if way == "stopped":
             os.kill(server.pid, signal.SIGSTOP)
-            time.sleep(10)
+            time.sleep(4)
             os.kill(server.pid, signal.SIGCONT)
         else:
             os.kill(server.pid, signal.SIGKILL)

@@ -1,0 +1,149 @@
+"""``python -m bench group-commit``: many callers of single operations, beside Keuss on the same server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pymongo import AsyncMongoClient
+
+from bench import report
+from bench.benchmark import Benchmark
+from bench.keuss import VERSION, Keuss
+from bench.operations import PAYLOAD_BYTES, payload
+from bench.place import Place, place
+from mongoq import AsyncBroker
+
+__all__ = ["BENCHMARK"]
+
+TARGETS = {("push", 64): 8.0, ("reserve and commit", 64): 6.0, ("push", 256): 12.0, ("reserve and commit", 256): 12.0}
+"""How many times as fast as Keuss, by operation and callers."""
+AHEAD = 1.5
+"""Items pushed before they are reserved, for each that is expected to be."""
+WHAT = {"push": "push", "reserve and commit": "reserve"}
+
+Step = Callable[[], Awaitable[bool]]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--callers", type=int, action="append", metavar="N", help="may be repeated; 64 and 256")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement; default %(default)s")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in turn; default %(default)s")
+    parser.add_argument(
+        "--keuss", type=Path, metavar="FOLDER", help="where Keuss is, or is installed; default a new one"
+    )
+    parser.add_argument("--no-keuss", action="store_true", help="measure mongoq alone, with and without group commit")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    with place(options.uri, options.database, "group") as here, tempfile.TemporaryDirectory() as folder:
+        keuss = None if options.no_keuss else Keuss(options.keuss or Path(folder))
+        measured = [
+            _measured(here, keuss, operation, callers, options)
+            for callers in options.callers or (64, 256)
+            for operation in WHAT
+        ]
+        machine = report.machine(here.client, write_concern="majority", payload_bytes=PAYLOAD_BYTES)
+        here.client.drop_database(_database(here))
+        here.client.drop_database(f"{_database(here)}_status")
+    return {
+        "machine": machine,
+        "keuss": None if keuss is None else VERSION,
+        "settings": {"seconds": options.seconds, "rounds": options.rounds},
+        "operations": measured,
+        "missed": [f"{one['operation']}, {one['callers']}" for one in measured if one.get("reached") is False],
+    }
+
+
+def _database(here: Place) -> str:
+    return f"{here.collection}_keuss"
+
+
+def _keuss_uri(here: Place) -> str:
+    parts = urlsplit(here.uri)
+    return urlunsplit(parts._replace(path=f"/{_database(here)}"))
+
+
+def _measured(
+    here: Place, keuss: Keuss | None, operation: str, callers: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike."""
+    rates: dict[str, list[float]] = {"mongoq": [], "alone": [], **({"keuss": []} if keuss else {})}
+    for _ in range(options.rounds):
+        for way, found in rates.items():
+            if way == "keuss" and keuss is not None:
+                items = int(AHEAD * options.seconds * 4_000)
+                rate = keuss.rate(
+                    _keuss_uri(here), WHAT[operation], callers=callers, seconds=options.seconds, items=items
+                )
+            else:
+                rate = asyncio.run(_rate(here, operation, callers, options.seconds, shared=way == "mongoq"))
+            found.append(rate)
+    result: dict[str, Any] = {"operation": operation, "callers": callers}
+    for way, found in rates.items():
+        result[way] = {"per_second": round(statistics.median(found)), "all": [round(rate) for rate in found]}
+    result["times_alone"] = round(statistics.median(rates["mongoq"]) / statistics.median(rates["alone"]), 2)
+    if keuss:
+        result["times_keuss"] = round(statistics.median(rates["mongoq"]) / statistics.median(rates["keuss"]), 2)
+        target = TARGETS.get((operation, callers))
+        result |= {"target": target, "reached": target is None or result["times_keuss"] >= target}
+    report.progress(
+        f"{callers:4} callers, {operation:20} "
+        + ", ".join(f"{way} {result[way]['per_second']:,}/s" for way in rates)
+        + (f"; {result['times_keuss']} times Keuss" if keuss else "")
+    )
+    return result
+
+
+async def _rate(here: Place, operation: str, callers: int, seconds: float, *, shared: bool) -> float:
+    client: AsyncMongoClient[Any] = AsyncMongoClient(here.uri)
+    try:
+        async with AsyncBroker(client[here.database][here.collection], group_commit=shared) as broker:
+            queue = broker.queue("bench.group", lease=600)
+
+            async def push() -> bool:
+                await queue.push(payload())
+                return True
+
+            async def reserve_and_commit() -> bool:
+                item = await queue.reserve()
+                if item is None:
+                    raise RuntimeError("the queue ran empty; give fewer --seconds")
+                await queue.commit(item)
+                return True
+
+            await queue.purge()
+            if operation == "push":
+                return await _looped(push, callers, seconds)
+            for _ in range(max(int(seconds * 20_000 * AHEAD) // 10_000, 1)):
+                await queue.push_many([payload()] * 10_000)
+            return await _looped(reserve_and_commit, callers, seconds)
+    finally:
+        await client.close()
+
+
+async def _looped(step: Step, callers: int, seconds: float) -> float:
+    done = 0
+    await step()
+    began = time.perf_counter()
+
+    async def caller() -> None:
+        nonlocal done
+        while time.perf_counter() < began + seconds:
+            await step()
+            done += 1
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return done / (time.perf_counter() - began)
+
+
+BENCHMARK = Benchmark(
+    "many callers of single operations, with group commit and without, beside Keuss", add_options, run
+)

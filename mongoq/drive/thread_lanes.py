@@ -1,0 +1,165 @@
+"""Group commit among threads: the first who waits sends for those who wait with it, and then hands over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from pymongo.errors import AutoReconnect
+
+from mongoq.drive import forks
+from mongoq.drive.deferral import Deferral, on_main_thread
+from mongoq.protocol.lane import Lane, Lanes, Ticket, copies
+from mongoq.protocol.request import Flow, ReplyLost, Shared
+
+__all__ = ["ThreadLanes"]
+
+logger = logging.getLogger("mongoq.drive")
+
+
+class _Waiter:
+    """A thread in a lane, asleep until it is told something, or is the one to send.
+
+    Attributes:
+        woken: set when there is something to do.
+        told: what it is told, once there is something.
+        leads: it is the one to send the next batch, or to say who does.
+        gone: it was interrupted, and waits no more.
+    """
+
+    __slots__ = ("gone", "leads", "told", "woken")
+
+    def __init__(self) -> None:
+        self.woken = threading.Event()
+        self.told: list[Any] = []
+        self.leads = self.gone = False
+
+    def tell(self, told: Any) -> None:
+        self.told.append(told)
+        self.woken.set()
+
+    def lead(self) -> None:
+        self.leads = True
+        self.woken.set()
+
+
+_Ticket = Ticket[_Waiter]
+_Lane = Lane[_Waiter]
+
+
+def _is_gone(waiter: _Waiter) -> bool:
+    return waiter.gone
+
+
+class ThreadLanes:
+    """Sends the batches of lanes.
+
+    Nobody serves the others for longer than its own batch takes: who has its answer wakes the first of those who wait,
+    and that one sends the next batch. On the main thread handlers of signals wait until the others have their answers.
+    """
+
+    def __init__(self, lanes: Lanes, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]) -> None:
+        self._lanes = lanes
+        self._run = run
+        self._undo = undo
+        self._lock = threading.Lock()
+        forks.attend(self)
+
+    def forget(self) -> None:
+        """Start afresh in a forked child: who waits here is the parent's, and may hold the lock."""
+        self._lock = threading.Lock()
+        self._lanes.clear()
+
+    def share(self, shared: Shared[Any], taken: list[Any]) -> Any:
+        """Wait for this caller's part of a batch, or send it."""
+        deferral = Deferral() if on_main_thread() else None
+        try:
+            told = self._told(shared)
+            if shared.undo is not None and not isinstance(told, Exception):
+                taken.append((shared, told))
+        finally:
+            if deferral is not None:
+                deferral.end()
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    def _told(self, shared: Shared[Any]) -> Any:
+        lane: _Lane = shared.lane
+        ticket = Ticket(shared, _Waiter())
+        waiter = ticket.waiter
+        with self._lock:
+            lane.waiting.append(ticket)
+            if lane.is_free:
+                lane.flying += 1
+                waiter.leads = True
+        try:
+            while not waiter.told:
+                if waiter.leads:
+                    self._lead(lane)
+                else:
+                    waiter.woken.wait()
+        except BaseException:
+            self._abandon(lane, ticket)
+            raise
+        self._hand_over(lane, waiter)
+        return waiter.told[0]
+
+    def _lead(self, lane: _Lane) -> None:
+        """Send the next batch; when this thread is interrupted the others cannot know what became of theirs."""
+        with self._lock:
+            batch = lane.board(_is_gone)
+        interrupted = ReplyLost(AutoReconnect("the thread that sent it was interrupted"))
+        told: list[Any] = list(copies(interrupted, len(batch)))
+        try:
+            flow = lane.send([ticket.shared.entry for ticket in batch])
+            told = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
+        except Exception as error:
+            told = list(copies(error, len(batch)))
+        finally:
+            self._deliver(lane, batch, told)
+
+    def _deliver(self, lane: _Lane, batch: list[_Ticket], told: list[Any]) -> None:
+        left: list[tuple[_Ticket, Any]] = []
+        with self._lock:
+            for ticket, one in zip(batch, told, strict=True):
+                if ticket.waiter.gone:
+                    left.append((ticket, one))
+                else:
+                    ticket.waiter.tell(one)
+        for ticket, one in left:
+            self._leave(lane, ticket, one)
+
+    def _hand_over(self, lane: _Lane, waiter: _Waiter) -> None:
+        """Let the first of those who wait lead, if this thread led."""
+        if not waiter.leads:
+            return
+        with self._lock:
+            waiter.leads = False
+            heir = next((ticket.waiter for ticket in lane.waiting if not ticket.waiter.gone), None)
+            if heir is None:
+                lane.flying -= 1
+            else:
+                heir.lead()
+
+    def _abandon(self, lane: _Lane, ticket: _Ticket) -> None:
+        with self._lock:
+            ticket.waiter.gone = True
+            told = list(ticket.waiter.told)
+        self._hand_over(lane, ticket.waiter)
+        for one in told:
+            self._leave(lane, ticket, one)
+
+    def _leave(self, lane: _Lane, ticket: _Ticket, told: Any) -> None:
+        """Hand what came for a thread that has gone to the next who waits for it, or give it back."""
+        if isinstance(told, Exception) or told is None or ticket.shared.undo is None:
+            return
+        with self._lock:
+            heir = lane.take_over(ticket.shared.kind, _is_gone)
+            if heir is not None:
+                heir.waiter.tell(told)
+        if heir is None:
+            self._undo(ticket.shared, told)

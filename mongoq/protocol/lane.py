@@ -1,0 +1,112 @@
+"""Lanes: callers of one operation who share commands while earlier ones are under way (group commit).
+
+Nothing waits for a timer. A caller who comes while nothing is under way goes at once, alone; who comes meanwhile goes
+with all the others who do, and each returns when its own part is acknowledged. A lane only decides who goes together;
+a driver sends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from mongoq.protocol.request import Flow, Interruption, Shared
+
+__all__ = ["ABREAST", "MOST", "Lane", "Lanes", "Send", "Ticket", "copies"]
+
+W = TypeVar("W")
+
+MOST = 1_000
+"""Callers of one batch."""
+ABREAST = 1
+"""Batches of one lane under way at a time."""
+
+Send = Callable[[list[Any]], Flow[Sequence[Any]]]
+"""Makes the flow of a batch from the entries of its callers; it returns what each is told, an exception to raise it."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket(Generic[W]):
+    """A caller in a lane: what it asks for, and how the driver reaches it."""
+
+    shared: Shared[Any]
+    waiter: W
+
+
+@dataclass(slots=True, eq=False)
+class Lane(Generic[W]):
+    """One kind of operation, on one queue mostly.
+
+    Attributes:
+        send: makes the flow of a batch.
+        waiting: who has not gone yet, first come first.
+        flying: how many batches are under way, or about to be.
+    """
+
+    send: Send
+    waiting: deque[Ticket[W]] = field(default_factory=deque)
+    flying: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a further batch may be sent now."""
+        return self.flying < ABREAST
+
+    def board(self, is_gone: Callable[[W], bool]) -> list[Ticket[W]]:
+        """Take the next batch: the first who waits and all of its kind, in their order, but for those who have gone."""
+        batch: list[Ticket[W]] = []
+        stay: deque[Ticket[W]] = deque()
+        kind: Hashable = None
+        while self.waiting and len(batch) < MOST:
+            ticket = self.waiting.popleft()
+            if is_gone(ticket.waiter):
+                continue
+            if not batch:
+                kind = ticket.shared.kind
+            (batch if ticket.shared.kind == kind else stay).append(ticket)
+        self.waiting.extendleft(reversed(stay))
+        return batch
+
+    def take_over(self, kind: Hashable, is_gone: Callable[[W], bool]) -> Ticket[W] | None:
+        """Take the first who waits for what another caller has left behind."""
+        for ticket in self.waiting:
+            if ticket.shared.kind == kind and not is_gone(ticket.waiter):
+                self.waiting.remove(ticket)
+                return ticket
+        return None
+
+
+def copies(error: Exception, number: int) -> list[Exception]:
+    """Return an error for each of so many callers: one that all of them raised would gather all their tracebacks."""
+    return [_copy(error) for _ in range(number)]
+
+
+def _copy(error: Exception) -> Exception:
+    try:
+        made = copy(error)
+    except Exception:  # an error may be made in any way
+        return error
+    if isinstance(made, Interruption):
+        made.cause = _copy(made.cause)
+    return made
+
+
+class Lanes:
+    """The lanes of a broker, each made at its first use."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Hashable, Lane[Any]] = {}
+
+    def lane(self, key: Hashable, send: Send) -> Lane[Any]:
+        """Return the lane of this name; ``send`` serves it if it is new."""
+        found = self._lanes.get(key)
+        if found is None:
+            found = self._lanes[key] = Lane(send)
+        return found
+
+    def clear(self) -> None:
+        """Start afresh, in a forked child: who waits there is the parent's."""
+        self._lanes.clear()

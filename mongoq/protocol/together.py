@@ -1,0 +1,204 @@
+"""Single operations whose callers share commands: each is told exactly what became of its own part.
+
+Every operation here is also one by itself (``push``, ``claim``, ``settle``, ``move``), which is what a lone caller
+gets. What is part of a transaction goes by itself as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.model.arguments import Duration, duration
+from mongoq.model.envelope import error_document
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.item import Item, id_key
+from mongoq.protocol import claim, settle
+from mongoq.protocol import move as moves
+from mongoq.protocol import push as pushing
+from mongoq.protocol.batch import chunks, own_error
+from mongoq.protocol.bulk import Settlement, tallied
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.fence import begin
+from mongoq.protocol.lane import copies
+from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
+from mongoq.protocol.reserve_many import claim_some
+from mongoq.protocol.settle_many import Batch, committing, extending, moving, rolling_back
+
+__all__ = ["commit", "extend", "move", "push", "reserve", "rollback"]
+
+M = TypeVar("M")
+
+
+@dataclass(slots=True, eq=False)
+class _Settling:
+    """An item that a caller settles: how in a batch, and how by itself."""
+
+    context: QueueContext[Any]
+    item: Item[Any]
+    within: Callable[[Batch], Settlement]
+    alone: Callable[[], Flow[Any]]
+
+
+def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any) -> Flow[ObjectId]:
+    """Insert one item, with those of other callers, and return its id."""
+    lanes = context.broker.lanes
+    if lanes is None or session is not None:
+        return pushing.push(context, payload, **told)
+    lane = lanes.lane("push", partial(_inserted, context.broker))
+
+    def insert(envelope: Mapping[str, Any]) -> Flow[Any]:
+        return iter(Shared[Any](lane, envelope))
+
+    return pushing.push(context, payload, insert=insert, **told)
+
+
+def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow[list[Any]]:
+    """Insert the envelopes of several pushes; a lost reply, or any other error, is told to those of its command."""
+    if len(envelopes) == 1:
+        return [(yield from pushing.insert_alone(envelopes[0]))]
+    told: list[Any] = []
+    for chunk in chunks(envelopes, partial(_size, broker)):
+        refusals: Mapping[int, Exception] = {}
+        try:
+            yield from Command[Any]("insert_many", {"documents": chunk, "ordered": False})
+        except PartlyRefused as refused:
+            refusals = refused.refusals
+        except Exception as error:
+            refusals = dict(enumerate(copies(error, len(chunk))))
+        told += [refusals.get(place) for place in range(len(chunk))]
+    return told
+
+
+def _size(broker: BrokerContext, envelope: Mapping[str, Any]) -> int:
+    payload = envelope["payload"]
+    return len(payload.raw) if isinstance(payload, RawBSONDocument) else broker.encoding.size(envelope)
+
+
+def reserve(
+    context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
+) -> Flow[Item[M] | None]:
+    """Claim the first eligible item, or one of the first, when others claim at the same time."""
+    take = None if context.broker.lanes is None else _taken
+    return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
+
+
+def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
+    assert context.broker.lanes is not None
+    lane = context.broker.lanes.lane(("reserve", context.name), _claimed)
+    while True:
+        try:
+            return (yield from Shared(lane, (context, lease), kind=lease, undo=_released))
+        except _NotYet:
+            pass
+
+
+class _NotYet(Exception):
+    """Others took some of the items; what is left may still be enough."""
+
+
+def _released(item: Item[Any] | None) -> Command[Any] | None:
+    return None if item is None or item.due is None else settle.release_command(item.id, item.token, item.due)
+
+
+def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | _NotYet | None]]:
+    """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
+    context, lease = entries[0]
+    if len(entries) == 1:
+        return [(yield from claim.claim_one(context, lease))]
+    items = yield from claim_some(context, len(entries), lease)
+    return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]
+
+
+def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -> Flow[Any]:
+    yield from begin(context, item)
+    assert context.broker.lanes is not None
+    lane = context.broker.lanes.lane(("settle", context.name), _tallied)
+    return (yield from Shared(lane, settling))
+
+
+def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
+    """Settle the items of several callers; an item that two of them settle is settled by the second one alone."""
+    if len(entries) == 1:
+        return [(yield from entries[0].alone())]
+    context = entries[0].context
+    batch = Batch(context.broker.clock)
+    first: dict[Any, _Settling] = {}
+    told: dict[_Settling, Any] = {}
+    for entry in entries:
+        first.setdefault(id_key(entry.item.id), entry)
+    wanted: dict[Any, tuple[Item[Any], Settlement]] = {}
+    for key, entry in first.items():
+        try:
+            wanted[key] = entry.item, entry.within(batch)
+        except Exception as error:  # it is this caller's alone
+            told[entry] = error
+    tally = yield from tallied(context, list(wanted.values()))
+    for key, (item, settlement) in wanted.items():
+        told[first[key]] = tally.failed.get(item.id) or tally.answers.get(key, settlement.told)
+    for entry in entries:
+        if entry not in told:
+            try:
+                told[entry] = yield from entry.alone()
+            except Exception as error:
+                told[entry] = own_error(error)
+    return [told[entry] for entry in entries]
+
+
+def commit(
+    context: QueueContext[Any],
+    item: Item[Any],
+    *,
+    payload: Any = None,
+    replace_payload: bool = False,
+    patch: Any = None,
+    session: Any = None,
+) -> Flow[None]:
+    """Settle an item as done; with a payload or a patch, by itself."""
+    alone = partial(settle.commit, context, item, payload=payload, replace_payload=replace_payload, patch=patch)
+    if context.broker.lanes is None or replace_payload or patch is not None or session is not None:
+        return alone()
+    return _settled(context, item, _Settling(context, item, partial(committing, context, item), alone))
+
+
+def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
+    """Hand an item back after a failure; beyond its retries it is buried at once."""
+    alone = partial(settle.rollback, context, item, delay=delay, error=error)
+    if context.broker.lanes is None:
+        return alone()
+    length = duration(delay, "delay")
+    error_document(error, BEGINNING)  # refuses what is no error
+    within = partial(rolling_back, context, item, length=length, error=error)
+    return _settled(context, item, _Settling(context, item, within, alone))
+
+
+def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
+    """Let the lease end so much later than now, and return that time."""
+    alone = partial(settle.extend, context, item, lease=lease)
+    if context.broker.lanes is None:
+        return alone()
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    return _settled(context, item, _Settling(context, item, partial(extending, context, lease=length), alone))
+
+
+def move(
+    context: QueueContext[Any], item: Item[Any], to: moves.Destination, *, session: Any, **told: Any
+) -> Flow[None]:
+    """Hand an item on to another queue; with a key for it there, by itself."""
+    handed = moves.handover(context, to, **told)
+    alone = partial(moves.hand_on, context, item, handed)
+    if context.broker.lanes is None or "key" in handed.changes or session is not None:
+        return alone()
+    own = {name: value for name, value in handed.changes.items() if name == "payload"}
+    payload = bytes(context.broker.encoding.raw(own).raw) if own else None
+
+    def within(batch: Batch) -> Settlement:
+        return moving(context, handed, batch)(payload)
+
+    return _settled(context, item, _Settling(context, item, within, alone))

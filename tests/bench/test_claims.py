@@ -1,0 +1,65 @@
+"""The benchmarks of contention and churn, in small: that they still run, and what their results look like."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.bench, pytest.mark.slow]
+
+
+def ran(out: Path, name: str, *options: str) -> dict[str, Any]:
+    """Run the benchmark as a user does, on a private server."""
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", name, *options, "--out", str(out)],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == ""
+    assert "Traceback" not in run.stderr
+    loaded: dict[str, Any] = json.loads(out.read_text())
+    assert loaded["benchmark"] == name
+    return loaded
+
+
+def test_contention_stands_beside_bare_claims(tmp_path: Path) -> None:
+    sizes = ["--processes", "1", "--processes", "2", "--items", "40", "--batch", "5", "--batches", "8"]
+    result = ran(tmp_path / "contention.json", "contention", *sizes)
+    assert list(result["modes"]) == ["single", "batch"]
+    for mode in result["modes"].values():
+        assert list(mode["ways"]) == ["mongoq", "head of the queue, bare"]
+        for found in mode["ways"].values():
+            assert [each["processes"] for each in found] == [1, 2]
+            for each in found:
+                assert (each["items"], each["left"]) == (40, 0)
+                assert 0 < each["claimed_of_tried"] <= 1
+                assert 0 <= each["least_of_mean"] <= 1
+                assert each["items_per_second"] > 0
+            alone = found[0]
+            assert (alone["claimed_of_tried"], alone["least_of_mean"], alone["beside_the_first"]) == (1, 1, 1)
+
+
+def test_churn_is_told_by_windows(tmp_path: Path) -> None:
+    result = ran(
+        tmp_path / "churn.json", "churn", "--seconds", "2", "--window", "1", "--plain-seconds", "1", "--history", "on"
+    )
+    assert result["machine"]["history_window_seconds"] == 300
+    runs = [(each["history"], each["claims"], len(each["windows"])) for each in result["runs"]]
+    assert runs == [(True, "mongoq", 2), (True, "plain", 1)]
+    for run in result["runs"]:
+        for window in run["windows"]:
+            assert window["items_per_second"] > 0
+            assert 0 < window["reserve"]["median_ms"] <= window["reserve"]["p99_ms"]
+        ratios = run["last_beside_first"]
+        assert {"reserve", "reserve_beside_quiet", "empty", "throughput"} <= ratios.keys()
+        assert run["reached"].keys() == {"reserve", "empty", "throughput"}
+    assert isinstance(result["missed"], list)

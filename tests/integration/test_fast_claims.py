@@ -1,0 +1,251 @@
+"""Claims that go by hints: what other clients put before the place where they begin is found all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson.max_key import MaxKey
+from pymongo import MongoClient
+
+import mongoq
+from mongoq.protocol.heads import MARGIN, Floor, Heads
+from tests.integration.test_plans import Watched
+
+ROOT = Path(__file__).parents[2]
+CONSUMER = Path(__file__).with_name("consumer.py")
+SOON = 5.0
+"""Seconds: looks come each second; the rest is patience with the machine."""
+
+
+def hurry(queue: Any, *, priorities: tuple[int, ...] = (0,), floor: datetime | None = None) -> Heads:
+    """Let the claims of a queue go by hints, as if it had just been looked at."""
+    heads: Heads = queue._context.state.heads
+    when = floor or datetime.now(UTC) - MARGIN
+    heads.fast, heads.floors = True, dict.fromkeys(priorities, Floor(when))
+    heads.looked_at = time.monotonic()
+    return heads
+
+
+@pytest.fixture(autouse=True)
+def _slow_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once claims are fast they stay so."""
+    monkeypatch.setattr(Heads, "is_slow", lambda *_: True)
+
+
+@pytest.fixture
+def other(uri: str, database: str) -> Iterator[Any]:
+    """The queue, as another client has it."""
+    with mongoq.connect(uri, database=database) as opened:
+        yield opened.queue("orders")
+
+
+@pytest.fixture
+def queue(broker: mongoq.Broker) -> Any:
+    made = broker.queue("orders")
+    made.push("first")
+    made.commit(made.reserve())
+    return made
+
+
+TAKE: dict[str, Callable[[Any], Any]] = {
+    "reserve": lambda queue: queue.reserve(),
+    "pop": lambda queue: queue.pop(),
+    "reserve_many": lambda queue: next(iter(queue.reserve_many(5)), None),
+}
+BEFORE: dict[str, Callable[[Any], Any]] = {
+    "back-dated": lambda queue: queue.push("x", when=datetime.now(UTC) - timedelta(hours=1)),
+    "of a new priority": lambda queue: queue.push("x", priority=-9),
+    "of a new priority, later": lambda queue: queue.push("x", priority=9),
+}
+
+
+@pytest.mark.parametrize("take", TAKE)
+@pytest.mark.parametrize("put", BEFORE)
+def test_what_another_client_puts_before_the_floor_is_found_within_about_a_second(
+    queue: Any, other: Any, put: str, take: str
+) -> None:
+    hurry(queue)
+    id = BEFORE[put](other)
+    began, item = time.monotonic(), None
+    while item is None:
+        assert time.monotonic() - began < SOON
+        item = TAKE[take](queue)
+    assert item.id == id
+
+
+@pytest.mark.parametrize("take", TAKE)
+@pytest.mark.parametrize("put", BEFORE)
+def test_what_this_process_puts_there_is_found_at_once(queue: Any, put: str, take: str) -> None:
+    hurry(queue)
+    id = BEFORE[put](queue)
+    item = TAKE[take](queue)
+    assert item is not None
+    assert item.id == id
+
+
+def test_what_this_process_releases_is_found_at_once(queue: Any) -> None:
+    id = queue.push("x", when=datetime.now(UTC) - timedelta(hours=1))
+    item = queue.reserve()
+    hurry(queue)
+    queue.release(item)
+    again = queue.reserve_many(1)
+    assert [each.id for each in again] == [id]
+    queue.release_many(again)
+    assert queue.reserve().id == id
+
+
+def test_a_push_of_now_is_found_at_once_whoever_made_it(queue: Any, other: Any) -> None:
+    hurry(queue)
+    for _ in range(50):
+        id = other.push("x")
+        assert queue.reserve().id == id
+
+
+def test_an_expired_lease_is_found(queue: Any, other: Any) -> None:
+    hurry(queue)
+    id = other.push("x")
+    assert other.reserve(lease=0.05).id == id
+    assert queue.reserve() is None
+    time.sleep(0.06)
+    assert queue.reserve().id == id
+
+
+def test_an_urgent_item_of_another_client_is_found_while_others_keep_coming(queue: Any, other: Any) -> None:
+    hurry(queue)
+    urgent, began = other.push("urgent", priority=-9), time.monotonic()
+    while True:
+        assert time.monotonic() - began < SOON
+        queue.push("x")
+        if queue.reserve().id == urgent:
+            break
+
+
+def test_claims_keep_the_order_of_what_they_know(queue: Any) -> None:
+    hurry(queue, priorities=(-1, 0, 1), floor=datetime.now(UTC) - timedelta(hours=2))
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    wanted = []
+    for priority in (-1, 0, 1):
+        wanted += [queue.push("x", priority=priority, when=hour_ago) for _ in range(3)]
+        wanted += queue.push_many(["x"] * 3, priority=priority, when=hour_ago + timedelta(minutes=1))
+    got = [queue.reserve().id for _ in range(4)]
+    got += [item.id for item in queue.reserve_many(6)]
+    got += [queue.pop().id for _ in range(5)]
+    got += [item.id for item in queue.reserve_many(9)]
+    assert got == wanted
+
+
+def test_the_end_of_a_priority_is_no_item(queue: Any, raw: Any, broker: mongoq.Broker) -> None:
+    heads = hurry(queue)
+    heads.looked_at = float("-inf")
+    assert queue.reserve() is None
+    assert raw.find_one({"_id": "end:0:orders"}) == {
+        "_id": "end:0:orders",
+        "q": "orders",
+        "priority": 0,
+        "when": MaxKey(),
+    }
+    assert queue.peek(5) == queue.reserve_many(5) == list(queue.history(state=None)) == []
+    assert (queue.pop(), queue.next_when(), queue.size(), queue.counts().total) == (None, None, 0, 0)
+    assert broker.queues() == []
+    assert queue.purge() == 0
+    assert broker.stats()["orders"].counts.total == 0
+
+
+def test_a_queue_that_is_slow_to_walk_gets_hints_by_itself(queue: Any) -> None:
+    heads: Heads = queue._context.state.heads
+    heads.looked_at, heads.spent = float("-inf"), 1.0
+    queue.push("x")
+    assert queue.reserve() is not None
+    assert heads.fast
+
+
+def test_nothing_is_lost_or_doubled_by_several_processes(uri: str, database: str, client: MongoClient[Any]) -> None:
+    """Each goes by hints and in batches or not, while pushes of all priorities and dates come in."""
+    with mongoq.connect(uri, database=database) as broker:
+        queue, pushed = broker.queue("orders"), []
+        consumers = [
+            subprocess.Popen(
+                [sys.executable, str(CONSUMER), uri, database, str(batch)],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env={"PYTHONPATH": str(ROOT)},
+            )
+            for batch in (1, 7, 20, 0)
+        ]
+        told: list[str] = []
+        readers = [threading.Thread(target=_read, args=(consumer, told)) for consumer in consumers]
+        for reader in readers:
+            reader.start()
+        for n in range(60):
+            when = datetime.now(UTC) - timedelta(seconds=(n % 7) * 10)
+            pushed += queue.push_many(range(25), priority=(n * 7) % 13 - 6, when=when)
+        for reader in readers:
+            reader.join()
+        for consumer in consumers:
+            assert consumer.wait() == 0
+        assert queue.size() == 0
+    assert Counter(told) == Counter(str(id) for id in pushed)
+
+
+def _read(consumer: subprocess.Popen[str], told: list[str]) -> None:
+    assert consumer.stdout is not None
+    with consumer.stdout as lines:
+        told += [line.strip() for line in lines]
+
+
+# --- plans --------------------------------------------------------------------------------------------------------
+
+
+DEEP = 20_000
+
+
+@pytest.fixture
+def watched(uri: str, database: str) -> Iterator[Watched]:
+    """A queue of three priorities, each with items before and behind the floor, and many that wait."""
+    made = Watched(uri, database)
+    made.broker.ensure_indexes()
+    now = datetime.now(UTC)
+    for priority in (-5, 0, 5):
+        for when in (now - timedelta(hours=2), now - timedelta(minutes=5), now + timedelta(hours=1)):
+            made.queue.push_many(range(DEEP // 9), priority=priority, when=when)
+    yield made
+    made.client.close()
+
+
+@pytest.mark.parametrize("priorities", [(0,), (-5, 0, 5), tuple(range(-5, 11))], ids=len)
+@pytest.mark.parametrize("take", TAKE)
+def test_a_fast_claim_begins_at_the_floors(watched: Watched, take: str, priorities: tuple[int, ...]) -> None:
+    hurry(watched.queue, priorities=priorities, floor=datetime.now(UTC) - timedelta(hours=1))
+    items = 5 if take == "reserve_many" else 1
+    for _ in range(2):  # the second time from an id
+        item = TAKE[take](watched.queue)
+        assert item is not None
+        assert item.due > datetime.now(UTC) - timedelta(hours=1)
+        plan = watched.plan("findAndModify") if take != "reserve_many" else _first_find(watched)
+        assert "IXSCAN" in plan.stages
+        assert not {"SORT", "COLLSCAN"} & set(plan.stages), plan.stages
+        assert plan.keys <= items + 2 * len(priorities)
+        assert plan.documents <= (0 if take == "reserve_many" else 1)
+
+
+def _first_find(watched: Watched) -> Any:
+    """Explain the ``find`` of the ids of a batch as one that follows the last would send it."""
+    start = watched.queue._context.state.heads.start("orders", datetime.now(UTC))
+    watched.recorder.commands["find"] = {
+        "find": "mongoq",
+        "filter": start.filter,
+        "sort": {"priority": 1, "when": 1, "_id": 1},
+        "limit": 5,
+        "projection": {"priority": 1, "when": 1},
+    }
+    return watched.plan("find")

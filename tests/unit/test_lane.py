@@ -1,0 +1,86 @@
+"""Lanes decide who goes together; what they decide, without a driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mongoq.protocol import lane as lanes
+from mongoq.protocol.lane import Lane, Lanes, Ticket
+from mongoq.protocol.request import Flow, Shared
+
+
+def send(entries: list[Any]) -> Flow[list[Any]]:
+    yield from ()
+    return entries
+
+
+def lane(*waiting: str) -> Lane[str]:
+    """A lane in which these wait: the first letter tells the kind, and a small one that the caller has gone."""
+    made: Lane[str] = Lane(send)
+    made.waiting.extend(Ticket(Shared(made, name, kind=name[0].upper()), name) for name in waiting)
+    return made
+
+
+def is_gone(name: str) -> bool:
+    return name[0].islower()
+
+
+def names(tickets: Any) -> list[str]:
+    return [ticket.waiter for ticket in tickets]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "goes", "stays"),
+    [
+        ([], [], []),
+        (["A1"], ["A1"], []),
+        (["A1", "A2", "A3"], ["A1", "A2", "A3"], []),
+        (["A1", "B1", "A2", "B2"], ["A1", "A2"], ["B1", "B2"]),
+        (["B1", "A1", "B2"], ["B1", "B2"], ["A1"]),
+        (["a1", "A2"], ["A2"], []),
+        (["a1", "B1", "A2", "b2", "B3"], ["B1", "B3"], ["A2"]),
+        (["a1", "b1"], [], []),
+    ],
+)
+def test_the_first_goes_with_all_of_its_kind_in_their_order(
+    waiting: list[str], goes: list[str], stays: list[str]
+) -> None:
+    made = lane(*waiting)
+    assert names(made.board(is_gone)) == goes
+    assert names(made.waiting) == stays
+
+
+def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MOST", 2)
+    made = lane("A1", "B1", "A2", "A3", "B2")
+    assert names(made.board(is_gone)) == ["A1", "A2"]
+    assert names(made.board(is_gone)) == ["B1", "B2"]
+    assert names(made.board(is_gone)) == ["A3"]
+    assert made.board(is_gone) == []
+
+
+def test_what_somebody_left_goes_to_the_first_of_the_kind_who_is_still_there() -> None:
+    made = lane("B1", "a1", "A2", "A3")
+    heir = made.take_over("A", is_gone)
+    assert heir is not None
+    assert heir.waiter == "A2"
+    assert names(made.waiting) == ["B1", "a1", "A3"]
+    assert lane("B1", "a1").take_over("A", is_gone) is None
+
+
+def test_a_lane_is_made_once_and_anew_after_a_fork() -> None:
+    made = Lanes()
+    first = made.lane("push", send)
+    assert made.lane("push", send) is first
+    assert made.lane("settle", send) is not first
+    made.clear()
+    assert made.lane("push", send) is not first
+
+
+def test_a_lane_is_free_until_its_batches_are_under_way() -> None:
+    made = lane("A1")
+    assert made.is_free
+    made.flying = lanes.ABREAST
+    assert not made.is_free

@@ -1,0 +1,119 @@
+"""What a look sends, and what claims make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson.max_key import MaxKey
+
+from mongoq.protocol import looks
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.heads import MARGIN, Floor, Heads
+from mongoq.protocol.looks import PAIRS, looked, looked_behind
+from mongoq.protocol.request import Duplicate
+from tests.unit.scripted import NOW, context, found, play
+
+OLD = NOW - timedelta(hours=1)
+HEADS = [{"_id": 0, "when": OLD}, {"_id": 5, "when": NOW + timedelta(hours=1)}]
+FLOORS = {0: Floor(OLD), 5: Floor(NOW - MARGIN)}
+WRITTEN = object()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each walk is slow, in turn; then none is."""
+    answers: list[bool] = []
+    monkeypatch.setattr(Heads, "is_slow", lambda *_: bool(answers and answers.pop(0)))
+    return answers
+
+
+def due(**state: Any) -> QueueContext[Any]:
+    made = context()
+    made.state.heads = Heads(looked_at=float("-inf"), **state)
+    return made
+
+
+def sent_by(made: QueueContext[Any], *replies: Any) -> list[Any]:
+    flow = looked(made)
+    assert not isinstance(flow, tuple)
+    sent, outcome = play(flow, replies)
+    assert not isinstance(outcome, Exception), outcome
+    return sent
+
+
+def test_nothing_is_sent_while_claims_take_no_time() -> None:
+    assert looked(due(spent=0.01)) == ()
+    assert play(looked_behind(due(spent=0.01)), []) == ([], False)
+
+
+def test_nothing_is_sent_without_a_server() -> None:
+    made = context(serverless=True)
+    made.state.heads = Heads(fast=True, looked_at=float("-inf"))
+    assert looked(made) == ()
+
+
+def test_a_cheap_walk_leaves_claims_as_they_are(slow: list[bool]) -> None:
+    made = due(spent=1.0)
+    sent = sent_by(made, HEADS, found(), found())
+    assert [each.method for each in sent] == ["aggregate", "command", "command"]
+    assert not made.state.heads.fast
+    assert (made.state.heads.spent, looked(made)) == (0.0, ())
+
+
+def test_a_walk_must_be_slow_several_times(slow: list[bool]) -> None:
+    slow += [True] * (PAIRS - 1)
+    made = due(spent=1.0)
+    sent_by(made, HEADS, *[found()] * 2 * PAIRS)
+    assert not made.state.heads.fast
+
+
+def test_a_slow_walk_makes_claims_fast_and_puts_ends_behind_the_priorities(slow: list[bool]) -> None:
+    slow += [True] * PAIRS
+    made = due(spent=1.0)
+    sent = sent_by(made, HEADS, *[found()] * 2 * PAIRS, WRITTEN, Duplicate(ValueError("there already")))
+    assert (made.state.heads.fast, made.state.heads.floors) == (True, FLOORS)
+    ends = [each.arguments for each in sent[-2:]]
+    assert {each["filter"]["_id"] for each in ends} == {"end:0:orders", "end:5:orders"}
+    for each in ends:
+        assert each["upsert"]
+        assert each["update"]["$setOnInsert"]["when"] == MaxKey()
+
+
+def test_a_walk_that_takes_long_need_not_be_repeated_so_often(
+    slow: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "ENOUGH", -1.0)
+    slow += [True, True]
+    made = due(spent=1.0)
+    sent = sent_by(made, HEADS, *[found()] * 4, WRITTEN, WRITTEN)
+    assert made.state.heads.fast
+    assert len(sent) == 1 + 4 + 2
+
+
+def test_a_look_while_claims_are_fast_is_one_walk_and_ends_are_put_once(slow: list[bool]) -> None:
+    slow += [True]
+    made = due(fast=True, floors={0: Floor(NOW)})
+    made.state.fenced_off |= {0, 5}
+    sent = sent_by(made, HEADS, found())
+    assert [each.method for each in sent] == ["aggregate", "command"]
+    assert made.state.heads.floors == FLOORS
+
+
+def test_priorities_that_cannot_be_named_leave_it_at_the_beginning(slow: list[bool]) -> None:
+    made = due(fast=True, floors={0: Floor(NOW)})
+    sent = sent_by(made, [{"_id": None, "when": OLD}, {"_id": {"not": "hashable"}, "when": [OLD]}])
+    assert len(sent) == 1
+    assert not made.state.heads.fast
+
+
+@pytest.mark.parametrize(("heads", "again"), [(HEADS, True), (HEADS[1:], False), ([], False)])
+def test_an_empty_fast_claim_is_repeated_when_something_is_eligible(
+    slow: list[bool], heads: list[Any], again: bool
+) -> None:
+    made = due(fast=True, floors={0: Floor(NOW)})
+    made.state.fenced_off |= {0, 5}
+    assert play(looked_behind(made), [heads, found()])[1] is again
+    assert play(looked_behind(made), []) == ([], False), "it has just looked"

@@ -1,0 +1,96 @@
+"""Flows of callers who share commands: what each is told, without a server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo.errors import AutoReconnect
+
+from mongoq.protocol import together
+from mongoq.protocol.lane import Lanes
+from mongoq.protocol.request import Command, Duplicate, PartlyRefused, ReplyLost, Shared
+from tests.unit.scripted import NOW, TOKEN, context, found, matched, play, reserved_item
+
+LEASE = timedelta(seconds=30)
+IDS = [ObjectId() for _ in range(3)]
+
+
+def shared_context(**options: Any) -> Any:
+    made = context(**options)
+    made.broker.lanes = Lanes()
+    return made
+
+
+def heads(*ids: ObjectId) -> Any:
+    return found(*({"_id": id, "priority": 0, "when": NOW} for id in ids))
+
+
+def test_those_for_whom_others_left_nothing_ask_again() -> None:
+    queue = shared_context()
+
+    def claimed(command: Command[Any], *ids: ObjectId) -> list[Any]:
+        mine = command.arguments["update"]["$set"]
+        return [{**reserved_item(_id=id)._document, **mine} for id in ids]
+
+    flow = together._claimed([(queue, LEASE)] * 3)
+    next(flow)
+    claim: Any = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
+    flow.send(matched(2))
+    left_over = flow.send({"firstBatch": claimed(claim, *IDS[:2]), "id": 0})
+    assert "find" in left_over.arguments["command"]  # type: ignore[union-attr]
+    with pytest.raises(StopIteration) as stop:
+        flow.send({"firstBatch": [], "id": 0})
+    first, second, third = stop.value.value
+    assert [first.id, second.id] == IDS[:2]
+    assert isinstance(third, together._NotYet)
+
+
+def test_an_empty_queue_is_told_to_all() -> None:
+    _, told = play(together._claimed([(shared_context(), LEASE)] * 3), [heads()])
+    assert told == [None] * 3
+
+
+def test_a_caller_asks_again_until_it_is_told() -> None:
+    flow = together.reserve(shared_context(), lease=None, wait=None, on_invalid="bury")
+    first, again = next(flow), flow.throw(together._NotYet())
+    assert isinstance(first, Shared)
+    assert isinstance(again, Shared)
+    assert again.lane is first.lane
+    with pytest.raises(StopIteration) as stop:
+        flow.send(reserved_item())
+    assert stop.value.value.token == TOKEN
+
+
+def test_each_push_is_told_its_own_error() -> None:
+    envelopes: Any = [{"_id": id, "payload": n} for n, id in enumerate(IDS)]
+    broker, refused = shared_context().broker, Duplicate(ValueError("dup"))
+    _, told = play(together._inserted(broker, envelopes), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    assert told == [None, refused, None]
+    _, told = play(together._inserted(broker, envelopes), [ReplyLost(AutoReconnect("gone"))])
+    assert [type(one) for one in told] == [ReplyLost] * 3
+    assert len({id(one) for one in told} | {id(one.cause) for one in told}) == 6
+
+
+def test_a_lone_caller_sends_the_command_it_would_send_anyway() -> None:
+    (insert,), _ = play(together._inserted(shared_context().broker, [{"_id": IDS[0], "payload": 1}]), [None])
+    assert insert.method == "insert_one"
+    (claim,), told = play(together._claimed([(shared_context(), LEASE)]), [None])
+    assert (claim.method, told) == ("find_one_and_update", [None])
+
+
+@pytest.mark.parametrize("session", [None, object()])
+def test_only_what_is_in_no_transaction_shares(session: Any) -> None:
+    queue, item = shared_context(), reserved_item()
+    options: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "id": None, "once": None}
+    moved: dict[str, Any] = {"payload": None, "replace_payload": False, "patch": None, "replace_headers": False}
+    moved |= {"delay": None, "when": None, "priority": None, "headers": None}
+    for flow in (
+        together.push(queue, 1, session=session, **options),
+        together.commit(queue, item, session=session),
+        together.move(queue, item, context("next"), session=session, **moved),  # type: ignore[arg-type]
+    ):
+        assert isinstance(next(flow), Command if session else Shared)
+        flow.close()
