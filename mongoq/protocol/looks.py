@@ -15,7 +15,7 @@ from mongoq.protocol.heads import Floor, claimable, eligible
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Duplicate, Flow, insisted
 
-__all__ = ["ORDER", "heads_of", "looked", "looked_behind"]
+__all__ = ["ORDER", "heads_of", "heads_pipeline", "looked", "looked_behind"]
 
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 """The order of claims."""
@@ -27,12 +27,16 @@ ENOUGH = 0.05
 
 def heads_of(queue: str) -> Command[list[Any]]:
     """Return the look for the first date of each priority: an ``aggregate``, which is a DISTINCT_SCAN."""
-    pipeline = [
+    return Command("aggregate", {"pipeline": heads_pipeline(queue)})
+
+
+def heads_pipeline(queue: str) -> list[dict[str, Any]]:
+    """Return the stages of that look."""
+    return [
         {"$match": {"q": queue, "when": {"$gte": BEGINNING}}},
         {"$sort": {"q": 1, "priority": 1, "when": 1}},
         {"$group": {"_id": "$priority", "when": {"$first": "$when"}}},
     ]
-    return Command("aggregate", {"pipeline": pipeline})
 
 
 def looked(context: QueueContext[Any]) -> Flow[bool] | tuple[()]:

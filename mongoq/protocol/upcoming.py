@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.looks import heads_of
+from mongoq.protocol.looks import heads_of, heads_pipeline
 from mongoq.protocol.request import Command, Flow
 
 __all__ = ["next_when", "next_whens"]
@@ -27,9 +27,7 @@ def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
 def next_whens(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:
     """Find the same for many queues in one ``aggregate``, by ``$unionWith``; a queue without items is left out."""
     yield from ready(broker, write=False)
-    first, *rest = [
-        [*heads_of(queue).arguments["pipeline"], {"$set": {"_id": {"$literal": queue}}}] for queue in queues
-    ]
+    first, *rest = [[*heads_pipeline(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
     union = [{"$unionWith": {"coll": broker.collection, "pipeline": pipeline}} for pipeline in rest]
     groups: Any = yield from Command("aggregate", {"pipeline": [*first, *union]})
     whens: dict[str, datetime] = {}
