@@ -58,7 +58,7 @@ public-types: setup ## List what a user's type checker would have to infer
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pyright --verifytypes mongoq --ignoreexternal
 
 docs: setup ## Build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 build: setup ## Build the wheel and the source distribution into dist/
 	@rm -rf dist

@@ -334,7 +334,7 @@ class BrokerClosed(MongoqError):
     """The broker was closed; connect again."""
 
     def __init__(self) -> None:
-        super().__init__("this broker is closed; make a new one with mongoq.connect()")
+        super().__init__("this broker was closed; a worker ends here, others make a new one with mongoq.connect()")
 
 
 class EmbeddedServerUnavailable(MongoqError):

@@ -106,6 +106,9 @@ class AioDriver:
 
     async def run_shielded(self, flow: Flow[T]) -> T:
         """Run a whole flow in a task of the driver's, so that it ends even when the caller is cancelled."""
+        if self._closed:  # a task of the driver's would go on
+            flow.close()
+            raise BrokerClosed
         return await asyncio.shield(self._own(self.run(flow)))
 
     def share_in(self, _: Lanes) -> None:

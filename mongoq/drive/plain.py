@@ -82,7 +82,7 @@ def _delete(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered
 
 
 def _updated(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
-    return {"q": arguments["filter"], "u": arguments["update"], "multi": many, "upsert": False}
+    return {"q": arguments["filter"], "u": arguments["update"], "multi": many}
 
 
 def _deleted(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _find_and_modify(collection: str, arguments: Mapping[str, Any]) -> dict[str,
     command: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"]}
     if "sort" in arguments:
         command["sort"] = dict(arguments["sort"])
-    return {**command, "update": arguments["update"], "new": False, "upsert": False, "writeConcern": MAJORITY}
+    return {**command, "update": arguments["update"], "new": False, "writeConcern": MAJORITY}
 
 
 _SPELLINGS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {

@@ -160,7 +160,8 @@ class Broker(Transactions):
         Every process counts what its brokers do, and adds it to the collection every five seconds and when a broker
         is closed (``update`` of one document for each queue); a process that is killed loses the counts of its last
         seconds. What a transaction did counts also when it is aborted. Depths are counted from the index of live
-        items (``aggregate``): processed items cost nothing. The answer is a second old at most.
+        items (``aggregate``): processed items cost nothing. Depths are a second old at most, and the counts of other
+        processes five more.
         """
         return self._driver.run(stats.stats(self._context))
 
@@ -189,7 +190,7 @@ class Broker(Transactions):
         return timedelta(seconds=time.perf_counter() - started)
 
     def close(self) -> None:
-        """Finish what cancelled calls left behind, and call ``on_close``. Idempotent.
+        """End waits with ``BrokerClosed``, finish what cancelled calls left behind, call ``on_close``. Idempotent.
 
         A broker made by ``connect`` closes its client.
 

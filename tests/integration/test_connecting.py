@@ -277,3 +277,26 @@ async def test_an_async_broker_does_not_wait_for_calls_to_a_server_that_has_gone
     await broker.close()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, mongoq.BrokerClosed]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("own", [False, True], ids=["connect_async", "own client"])
+async def test_a_block_that_ends_after_its_broker_raises_broker_closed(
+    uri: str, database: str, own: bool, fails: bool
+) -> None:
+    client: AsyncMongoClient[object] = AsyncMongoClient(uri)
+    broker = (
+        mongoq.AsyncBroker(client[database]["mongoq"]) if own else await mongoq.connect_async(uri, database=database)
+    )
+    queue = broker.queue("orders")
+    id = await queue.push(1)
+    with pytest.raises(mongoq.BrokerClosed):
+        async with queue.reserved():
+            await broker.close()
+            if fails:
+                raise ValueError
+    async with mongoq.AsyncBroker(client[database]["mongoq"]) as other:
+        item = await other.queue("orders").get(id)
+        assert item is not None
+        assert item.state == "reserved"
+    await client.close()

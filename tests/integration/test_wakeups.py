@@ -475,7 +475,7 @@ def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
         assert waiter.result(10).payload == 2
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_hundred_idle_queues_of_a_standalone_server_share_their_looks() -> None:
     with EmbeddedServer(replica_set=None) as server, listened_to(server.uri, "alone") as (broker, commands):
         waiters = [Waiter(broker, f"q{number}", rest=False) for number in range(100)]

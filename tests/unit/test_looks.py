@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each walk is slow, in turn; then none is."""
     answers: list[bool] = []
     monkeypatch.setattr(Heads, "is_slow", lambda *_: bool(answers and answers.pop(0)))
+    monkeypatch.setattr(looks, "ENOUGH", math.inf)
     return answers
 
 

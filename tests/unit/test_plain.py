@@ -15,7 +15,7 @@ ID, TOKEN = ObjectId(), ObjectId()
 FENCE = {"_id": ID, "token": TOKEN}
 LATER = {"$set": {"when": 1}}
 ONE: dict[str, Any] = {"filter": FENCE, "update": LATER}
-UPDATE = {"q": FENCE, "u": LATER, "multi": False, "upsert": False}
+UPDATE = {"q": FENCE, "u": LATER, "multi": False}
 MAJORITY = {"w": "majority"}
 
 
@@ -39,7 +39,6 @@ SPELLINGS = [
             "sort": {"priority": 1, "_id": 1},
             "update": LATER,
             "new": False,
-            "upsert": False,
         },
     ),
     (
