@@ -591,7 +591,9 @@ for _ in range(20):
     time.sleep(0.01)
     child = os.fork()
     if child == 0:
-        queue.push("child")
+        pushing = threading.Thread(target=queue.push, args=("child",))  # the main thread never shares
+        pushing.start()
+        pushing.join()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 stop.set()
