@@ -121,7 +121,15 @@ def read_report(uri: str, database: str, collection: str) -> Report:
                 options = {"uri": uri, "database": database, "collection": collection}
                 return _report(_history(spark, options), _dead(spark, options))
         except Exception as error:
+            if _was_interrupted(error):
+                raise KeyboardInterrupt from error
             raise ReportFailed(_in_short(str(error), log.read_text(errors="replace"))) from error
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Say whether an error came of stopping Spark in the middle of a query, in other words of an interruption."""
+    before = error.__context__
+    return before is not None and (isinstance(before, KeyboardInterrupt) or _was_interrupted(before))
 
 
 def _in_short(error: str, log: str) -> str:
