@@ -11,7 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, text
 from mongoq.model.settings import KEEP
 
-__all__ = ["Dead", "Drop", "Failed", "Move", "Outcome", "Retry"]
+__all__ = ["Dead", "Drop", "Failed", "Move", "Outcome", "Release", "Retry"]
 
 
 class Outcome:
@@ -74,6 +74,11 @@ class Failed(Outcome):
     error: BaseException | str | None
     delay: Duration = 0
     counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Outcome):
+    """An item goes back unused; what a worker makes of what it has not started when it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
+from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import LONGEST, Duration, count, duration
@@ -37,8 +38,7 @@ class RetryPolicy(ABC):
         duration(self.base, "base")
         if self.cap is not None:
             duration(self.cap, "cap")
-        if isinstance(self.jitter, bool) or not isinstance(self.jitter, int | float) or not 0 <= self.jitter <= 1:
-            raise ArgumentInvalid("jitter", f"a number from 0 to 1, not {self.jitter!r}")
+        _number(self.jitter, "jitter", least=0, most=1)
 
     def delay(self, retry: int, dice: Callable[[], float] = random.random) -> timedelta:
         """Return the delay before a retry.
@@ -93,11 +93,15 @@ class Exponential(RetryPolicy):
 
     def __post_init__(self) -> None:
         RetryPolicy.__post_init__(self)
-        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not 1 <= self.factor < 1e9:
-            raise ArgumentInvalid("factor", f"a number from 1 up, not {self.factor!r}")
+        _number(self.factor, "factor", least=1, most=1e9)
 
     def _seconds(self, base: float, retry: int) -> float:
         try:
             return float(base * self.factor ** (retry - 1))
         except OverflowError:
             return LONGEST.total_seconds() if base else 0.0
+
+
+def _number(value: Any, argument: str, *, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ArgumentInvalid(argument, f"a number from {least} to {most:g}, not {value!r}")

@@ -54,7 +54,7 @@ def _reserve_now(
     """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
     yield from prepared(context)
     taken = yield from take(context, n, lease, on_invalid)
-    return taken and taken.items
+    return None if taken is None else taken.items
 
 
 @dataclass(slots=True)
