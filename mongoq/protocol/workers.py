@@ -20,7 +20,9 @@ HOUSEKEEPING = "lease:housekeeping"
 MISSED = 4
 """Heartbeats that a worker may miss before it counts as gone."""
 REMEMBERED = timedelta(hours=1)
-"""For how long the record of a worker that is gone is kept."""
+"""After which the TTL index removes a record."""
+KEPT = timedelta(minutes=10)
+"""For how long the record of a worker that is gone is kept for people to see."""
 MOST = 10_000
 """Records that are read at most."""
 
@@ -106,12 +108,12 @@ def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord]
     """
     now = broker.clock.now()
     lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
-    filter = {"_id": HOUSEKEEPING, "until": {"$lte": now}}
+    free: dict[str, Any] = {"_id": HOUSEKEEPING, "until": {"$lte": now}}
     try:
-        yield from Command("update_one", {"filter": filter, "update": lease, "upsert": True})
+        yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
     except Duplicate:
         return None
-    gone = [record for record in (yield from workers(broker)) if not record.alive]
+    gone = [record for record in (yield from workers(broker)) if not record.alive and record.seen < now - KEPT]
     removed = []
     for record in gone:
         filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
