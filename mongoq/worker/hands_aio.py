@@ -76,9 +76,11 @@ class AioHands:
         if run.job is not None:
             run.job = job = _JobInThread(run.job)
             arguments = (payload, job)
-        return await to_thread.run_sync(
-            partial(_called, run, consumer.handler, arguments), abandon_on_cancel=True, limiter=limiter
-        )
+        work = partial(_called, run, consumer.handler, arguments)
+        returned, error = await to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+        if error is not None:
+            raise error
+        return returned
 
     async def ended(self, seconds: float) -> bool:
         """Wait so long for all tasks to end; says whether they did."""
@@ -94,9 +96,15 @@ class AioHands:
         await self.ended(1.0)
 
 
-def _called(run: Run, handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _called(
+    run: Run, handler: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Any, None] | tuple[None, BaseException]:
+    """Return what the handler returns or raises: a future cannot carry every exception to a task."""
     run.where = get_ident()
-    return handler(*arguments)
+    try:
+        return handler(*arguments), None
+    except BaseException as error:
+        return None, error
 
 
 class _JobInThread:

@@ -77,6 +77,7 @@ class AsyncEngine:
 
     async def run(self, *, drain: bool) -> None:
         """Work until told to stop, or, with ``drain``, until the queues are empty."""
+        await self._driver.run(workers.begin(self._context))
         if self._watch is not None:
             self._watch.start()
         try:

@@ -174,7 +174,6 @@ class AsyncWorker:
             self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
         )
         try:
-            await self._broker.ping()
             await engine.run(drain=drain)
         finally:
             self._engine = None

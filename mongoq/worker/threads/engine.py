@@ -78,6 +78,7 @@ class Engine:
 
     def run(self, *, drain: bool) -> None:
         """Work until told to stop, or, with ``drain``, until the queues are empty."""
+        self._driver.run(workers.begin(self._context))
         if self._watch is not None:
             self._watch.start()
         try:

@@ -175,7 +175,6 @@ class Worker:
             self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
         )
         try:
-            self._broker.ping()
             engine.run(drain=drain)
         finally:
             self._engine = None
