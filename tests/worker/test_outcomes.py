@@ -104,7 +104,7 @@ def test_outcomes_say_otherwise(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     assert sorted(runs) == sorted([("retry", 1), ("retry", 2), *((name, 1) for name in [*told, "patch"])])
     assert [(letter.payload, letter.origin.reason) for letter in queue.dead.peek(9)] == [("dead", "not wanted")]
     moved = desk.broker.queue("next").peek(9, state="ready")
-    assert moved[0].payload == "patch" and moved[0].priority == -5
+    assert (moved[0].payload, moved[0].priority) == ("patch", -5)
     assert sorted(str(item.payload) for item in moved) == ["move", "patch", "{'a': 1}"]
     assert desk.broker.queue("next").counts().scheduled == 1
 
@@ -132,9 +132,7 @@ def test_a_patch_changes_the_payload_on_its_way(desk: Desk, queue: mongoq.Queue[
         (mongoq.Move("next", priority=1000), "priority"),
     ],
 )
-def test_an_outcome_that_cannot_be_is_a_failure(
-    desk: Desk, queue: mongoq.Queue[Any], returned: Any, told: str
-) -> None:
+def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[Any], returned: Any, told: str) -> None:
     queue.push({"a": "text"})
 
     async def handle(payload: Any) -> Any:
@@ -163,56 +161,41 @@ def test_a_coroutine_that_a_plain_function_returns_is_a_failure(broker: mongoq.B
     assert "nobody awaits it" in letter.error.message
 
 
-@pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), Texts()]
-)
-def test_whatever_a_handler_raises_is_its_items_alone(
-    desk: Desk, queue: mongoq.Queue[Any], error: BaseException
+ERRORS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), StopIteration(), Texts()]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("kind", ["threads", "tasks", "plain"])
+def test_whatever_a_handler_raises_is_its_items_alone(  # noqa: PLR0917
+    kind: str, uri: str, database: str, broker: mongoq.Broker, queue: mongoq.Queue[Any], error: BaseException
 ) -> None:
-    if desk.kind != "tasks" and isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
-        pytest.skip("the loop that the desk puts around a handler would not let it through")
     queue.push_many(["bad", "good", "good"])
     seen = []
 
-    async def handle(payload: Any) -> None:
+    def plain(payload: Any) -> None:
         seen.append(payload)
         if payload == "bad":
             raise error
 
-    desk.consume("orders", handle, retry=QUICK, max_retries=1)
-    desk.run()
-    assert sorted(seen) == ["bad", "bad", "good", "good"]
-    (letter,) = queue.dead.peek(2)
-    assert letter.error.type.split(".")[-1] == type(error).__name__
+    async def task(payload: Any) -> None:
+        plain(payload)
 
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration()])
-@pytest.mark.parametrize("kind", ["threads", "plain"])
-def test_a_plain_function_may_raise_anything_too(
-    kind: str, uri: str, database: str, broker: mongoq.Broker, queue: mongoq.Queue[Any], error: BaseException
-) -> None:
-    queue.push_many(["bad", "good"])
-    seen = []
-
-    def handle(payload: Any) -> None:
-        seen.append(payload)
-        if payload == "bad":
-            raise error
-
-    async def in_tasks() -> None:
+    async def asynchronous() -> None:
         async with mongoq.connect_async(uri, database=database) as opened:
             worker = mongoq.AsyncWorker(opened)
-            worker.consumer("orders", max_retries=0)(handle)
+            worker.consumer("orders", retry=QUICK, max_retries=1)(plain if kind == "plain" else task)
             await worker.run(drain=True)
 
     if kind == "threads":
         worker = mongoq.Worker(broker)
-        worker.consumer("orders", max_retries=0)(handle)
+        worker.consumer("orders", retry=QUICK, max_retries=1)(plain)
         worker.run(drain=True)
     else:
-        asyncio.run(in_tasks())
-    assert sorted(seen) == ["bad", "good"]
-    assert [letter.payload for letter in queue.dead.peek(2)] == ["bad"]
+        asyncio.run(asynchronous())
+    assert sorted(seen) == ["bad", "bad", "good", "good"]
+    (letter,) = queue.dead.peek(2)
+    told = "RuntimeError" if kind != "threads" and isinstance(error, StopIteration) else type(error).__name__
+    assert letter.error.type.split(".")[-1] == told, "a coroutine cannot raise StopIteration"
 
 
 def test_an_expected_conflict_is_success(desk: Desk, queue: mongoq.Queue[Any]) -> None:
