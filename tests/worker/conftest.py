@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import mongoq
+from tests.worker.processes import Process
 
 KINDS = ("threads", "tasks", "plain")
 PATIENCE = 30.0
@@ -134,3 +135,17 @@ def desk(request: pytest.FixtureRequest, uri: str, database: str, broker: mongoq
 def queue(broker: mongoq.Broker) -> mongoq.Queue[Any]:
     """The queue that most tests consume."""
     return broker.queue("orders")
+
+
+@pytest.fixture
+def process(uri: str, database: str) -> Iterator[Callable[..., Process]]:
+    """Starts workers in processes of their own, and ends them."""
+    started = []
+
+    def start(kind: str, seconds: float, grace: float, *more: object) -> Process:
+        started.append(Process(uri, database, kind, seconds, grace, *more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
