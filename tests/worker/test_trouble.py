@@ -41,7 +41,7 @@ HOW = [{}, {"errorCode": 189}, {"errorCode": 13}]
 
 
 @pytest.mark.parametrize("how", HOW, ids=["gone", "stepping down", "refusing"])
-def test_a_worker_goes_on_when_the_server_is_back(
+def test_a_worker_goes_on_when_the_server_is_back(  # noqa: PLR0917
     desk: Desk, named: str, queue: mongoq.Queue[Any], away: Any, caplog: pytest.LogCaptureFixture, how: Any
 ) -> None:
     queue.configure(history=3600)
