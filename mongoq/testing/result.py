@@ -12,7 +12,7 @@ from mongoq.model.item import Item
 
 __all__ = ["NeverIdle", "Result", "ResultOutcome"]
 
-ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "released", "lost"]
+ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "lost"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -18,7 +18,7 @@ from mongoq.protocol import read
 from mongoq.protocol.verdicts import carried_out
 from mongoq.sync import Queue
 from mongoq.testing.driver import VirtualDriver
-from mongoq.testing.result import Result, ResultOutcome
+from mongoq.testing.result import Result
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
@@ -34,8 +34,6 @@ Steps = Generator[Coroutine[Any, Any, Any], Any, list[Result]]
 
 FAILURES = Exception, SystemExit, asyncio.CancelledError
 """What fails a run. The rest of a worker's is the test's own here: Ctrl-C, a timeout, ``pytest.fail``."""
-
-NAMES: dict[type[Any], ResultOutcome] = {Drop: "dropped", Release: "released"}
 
 
 class VirtualStation:
@@ -56,7 +54,7 @@ class VirtualStation:
         self._server.running[run] = self.consumer
         try:
             return (yield from self._ran(run))
-        except BaseException:  # no failure of the handler's: it has not run
+        except BaseException:  # it ends the test, and is no failure of the item's
             self._given_back(items)
             raise
         finally:
@@ -85,7 +83,7 @@ class VirtualStation:
         except FAILURES as error:
             raised, verdicts = error, failures(consumer, items, error)
             logger.warning("a run of queue %r has failed", consumer.name, exc_info=error)
-        entries = [None] * len(items) if raised or returned is None else _entries(consumer, returned)
+        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
         return [
             self._settled(item, verdict, entry, raised)
             for item, verdict, entry in zip(items, verdicts, entries, strict=True)
@@ -113,7 +111,7 @@ class VirtualStation:
         if refusal is None:
             return self._result(item, verdict, entry, error)
         if isinstance(refusal, ReservationLost):
-            return Result(item, "lost", entry, error or refusal)
+            return Result(item, "lost", entry, refusal if error is None else error)
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
             return self._settled(item, failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
@@ -121,12 +119,12 @@ class VirtualStation:
     def _result(self, item: Item[Any], verdict: Outcome | None, entry: Any, raised: BaseException | None) -> Result:
         if isinstance(verdict, Failed):
             return self._failed(item, verdict, entry)
-        error = raised or (entry if isinstance(entry, BaseException) else None)
+        error = entry if raised is None and isinstance(entry, BaseException) else raised
         if isinstance(verdict, Move):
             return Result(item, "moved", entry, error, to=getattr(verdict.to, "name", verdict.to))
         if isinstance(verdict, Dead):
             return Result(item, "dead", entry, error, to=self._context.settings.dead)
-        return Result(item, NAMES.get(type(verdict), "done"), entry, error)
+        return Result(item, "dropped" if isinstance(verdict, Drop) else "done", entry, error)
 
     def _failed(self, item: Item[Any], verdict: Failed, entry: Any) -> Result:
         """Say whether there will be another run: what is stored tells."""

@@ -182,6 +182,20 @@ def test_a_batch_tells_of_each_item(virtual: VirtualBroker, worker: VirtualWorke
     assert seen == [[1, 2, 3], [4]]
 
 
+def test_errors_of_a_batch_that_count_as_success_are_told(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    error = KeyError("there already")
+    register(worker, [error, None], batch=2, success_on=KeyError)
+    virtual.queue("orders").push_many([1, 2])
+    assert [(one.outcome, one.error) for one in worker.run_batch("orders")] == [("done", error), ("done", None)]
+
+
+def test_what_mongomock_cannot_do_is_raised(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, mongoq.Move("next", patch={"$mul": {"n": 2}}))
+    virtual.queue("orders").push({"n": 1})
+    with pytest.raises(Exception, match="mul"):
+        worker.run_one("orders")
+
+
 def test_one_item_of_a_batch_handler_is_a_list_of_one(virtual: VirtualBroker, worker: VirtualWorker) -> None:
     seen = register(worker, None, batch=10)
     virtual.queue("orders").push_many([1, 2])

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from tests.docs import blocks
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +123,11 @@ def test_nothing_is_imported_that_nobody_asked_for():
 
 def test_pytest_starts_without_mongoq_and_its_driver(run: Run) -> None:
     run(LIGHT).assert_outcomes(passed=1)
+
+
+def test_the_tests_of_the_page_pass(run: Run, uri: str) -> None:
+    page = "\n".join(block.code for block in blocks.blocks("docs/testing.md"))
+    run(page, "--mongoq-uri", uri).assert_outcomes(passed=3)
 
 
 def test_the_options_are_in_the_help(run: Run) -> None:

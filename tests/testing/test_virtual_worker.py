@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -347,6 +348,21 @@ def test_no_thread_is_started(virtual: VirtualBroker, worker: VirtualWorker) -> 
     worker.run_until_idle()
     assert threading.active_count() == before
     assert virtual.stats()["orders"].commit == 2
+
+
+def test_a_broker_that_nobody_closes_leaves_no_loop_behind() -> None:
+    worker = VirtualBroker().worker()
+    loops = []
+
+    @worker.consumer("orders")
+    async def handle(_: int) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    worker._broker.queue("orders").push(1)
+    worker.run_one("orders")
+    del worker, handle
+    gc.collect()
+    assert loops[0].is_closed()
 
 
 def test_arguments_are_checked() -> None:
