@@ -146,8 +146,10 @@ def test_a_worker_takes_a_broker_of_its_kind(make: Callable[[], Any]) -> None:
 
 
 def test_a_worker_needs_a_server() -> None:
+    worker = mongoq.Worker(mongoq.Broker(mongomock.MongoClient()["a"]["b"]))
+    worker.consumer("orders")(fine)
     with pytest.raises(mongoq.ArgumentInvalid, match="mongoq.testing"):
-        mongoq.Worker(mongoq.Broker(mongomock.MongoClient()["a"]["b"]))
+        worker.run()
 
 
 def test_a_worker_without_consumers_does_not_run(worker: mongoq.Worker) -> None:
