@@ -64,8 +64,8 @@ class Mutant:
 
     def apply(self, root: Path) -> None:
         path = root / self.file
-        if self.file.startswith("mongoq/sync/"):
-            raise Unusable(f"{self.name}: mongoq/sync is generated; break mongoq/aio")
+        if self.file.startswith(("mongoq/sync/", "mongoq/worker/threads/")):
+            raise Unusable(f"{self.name}: {self.file} is generated; break what it is made of")
         if not path.is_file():
             raise Unusable(f"{self.name}: there is no file {self.file}")
         text = path.read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ class Runner:
         try:
             with copy_of(self._root) as copy:
                 mutant.apply(copy)
-                if mutant.file.startswith("mongoq/aio/"):
+                if mutant.file.startswith(("mongoq/aio/", "mongoq/worker/aio/")):
                     self._regenerate(copy)
                 verdict, detail = self._test(copy, mutant.tests)
                 verdict = SURVIVED if verdict == PASSED else verdict

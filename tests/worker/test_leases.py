@@ -26,10 +26,15 @@ def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: 
 
     async def handle(payload: int) -> None:
         runs[payload] += 1
-        await asyncio.sleep(1.3)
+        await asyncio.sleep(1.2)
 
     desk.consume("orders", handle, concurrency=3, lease=0.4, prefetch=3)
-    desk.run()
+    running = desk.start()
+    until(lambda: queue.counts().reserved == 6)
+    while left := queue.size():
+        assert queue.reserve() is None, f"{left} are left"
+        time.sleep(0.05)
+    running.stop()
     assert runs == dict.fromkeys(range(6), 1), "those that waited for a run were kept as well"
     assert [item.attempts for item in queue.history()] == [1] * 6
 

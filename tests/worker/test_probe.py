@@ -32,7 +32,7 @@ def test_while_the_other_side_is_down_items_are_tried_one_at_a_time_and_keep_the
     assert queue.dead.size() == 0
     assert len(set(tried[:10])) == 10, "another one each time"
     assert held[2:10] == [1] * 8, "what had been prefetched was released"
-    assert raw.count_documents({"q": "orders", "attempts": {"$gt": 1}}) == 0
+    assert raw.count_documents({"q": "orders", "attempts": {"$gt": 0}}) <= 2, "the first one's, and that of a run"
     down[0] = False
     until(lambda: queue.size() == 0)
     running.stop()

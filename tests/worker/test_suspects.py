@@ -46,15 +46,18 @@ def _is_over(queue: mongoq.Queue[Any]) -> bool:
     return queue.size() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("max_retries", "kills"), [(0, 1), (3, 5)])
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-def test_restarts_by_sigkill_bury_nobody(process: Any, queue: mongoq.Queue[Any], kind: str) -> None:
+def test_restarts_by_sigkill_bury_nobody(
+    process: Any, queue: mongoq.Queue[Any], kind: str, max_retries: int, kills: int
+) -> None:
+    """An item that has died with others has a run by itself before it."""
     queue.push_many(range(60))
-    for _ in range(6):
-        worker = process(kind, 0.02, 20, 1)
-        until(lambda worker=worker: len(worker.said("end")) >= 4 or _is_over(queue))
+    for _ in range(kills):
+        worker = process(kind, 0.02, 20, max_retries)
+        until(lambda worker=worker: len(worker.said("end")) >= 4)
         worker.close()
-    worker = process(kind, 0.005, 20, 1)
+    worker = process(kind, 0.005, 20, max_retries)
     until(lambda: _is_over(queue))
     worker.process.send_signal(signal.SIGTERM)
     worker.end()

@@ -1,0 +1,178 @@
+"""What a consumer holds: decisions without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Failed, Release
+from mongoq.protocol.bells import Bell
+from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import consumer
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=30)
+
+
+class Named:
+    """Stands for a queue's handle."""
+
+    name = "orders"
+
+
+def claimed(number: int, until: datetime = NOW + LEASE) -> list[Item[int]]:
+    """Return items that were reserved together."""
+    token = ObjectId()
+    return [
+        Item(
+            {"_id": ObjectId(), "q": "orders", "payload": n, "when": until, "reserved": True, "token": token},
+            n,
+            NOW,
+            "a.b",
+            NOW,
+        )
+        for n in range(number)
+    ]
+
+
+def backlog(**options: Any) -> Backlog:
+    defaults: dict[str, Any] = dict.fromkeys(("prefetch", "lease", "retry", "max_time", "batch"))
+    told = {"concurrency": 2, "max_retries": 3, "success_on": (), "probe": False, **defaults, **options}
+    return Backlog(consumer(Named(), print, coroutines=False, **told))
+
+
+def payloads(verdicts: Iterable[tuple[Item[Any], Any]]) -> list[int]:
+    return [item.payload for item, _ in verdicts]
+
+
+def test_it_asks_for_as_many_as_can_run_and_wait() -> None:
+    held = backlog(prefetch=3)
+    assert held.room() == 5
+    assert held.put(claimed(5), LEASE, asked=5) == 5
+    assert held.room() == 0
+    held.next(Bell())
+    held.next(Bell())
+    assert held.room() == 0
+    run = held.next(Bell())
+    assert run is not None
+    assert held.held == 5
+
+
+def test_a_batch_takes_what_waits_up_to_its_size() -> None:
+    held = backlog(batch=3, prefetch=6)
+    assert held.room() == 12
+    assert held.put(claimed(4), LEASE, asked=12) == 2
+    runs = [held.next(Bell()) for _ in range(3)]
+    assert [run and len(run.items) for run in runs] == [3, 1, None]
+
+
+def test_a_runner_without_work_is_woken_by_what_comes() -> None:
+    held, bell = backlog(), Bell()
+    assert held.next(bell) is None
+    enough = held.put(claimed(1), LEASE, asked=3)
+    assert held.wake(enough) == 0
+    assert bell.rung
+    assert held.wake(2) == 2, "there are no more"
+
+
+def test_what_ends_is_held_until_it_is_settled() -> None:
+    held = backlog()
+    held.put(claimed(1), LEASE, asked=1)
+    run = held.next(Bell())
+    assert run is not None
+    assert held.finish(run, [None])
+    assert held.settling.rung
+    verdicts = held.take_verdicts()
+    assert payloads(verdicts) == [0]
+    assert held.held == 1
+    held.again(verdicts)
+    assert held.take_verdicts() == verdicts
+    held.settled([item for item, _ in verdicts])
+    assert held.held == 0
+
+
+def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
+    """Else it would be settled by a command of its own, as one whose lease may be over."""
+    held = backlog()
+    held.put(claimed(2), LEASE, asked=2)
+    later = NOW + timedelta(seconds=50)
+    assert held.is_due(NOW + timedelta(seconds=11))
+    assert not held.is_due(NOW + timedelta(seconds=9))
+    for lease, wanted in held.due(NOW + timedelta(seconds=11)):
+        assert len(wanted.ids) == 2
+        held.extended(lease, later)
+    run = held.next(Bell())
+    assert run is not None
+    held.finish(run, [None])
+    ((item, _),) = held.take_verdicts()
+    assert item.lease_until == later
+    assert item.due == NOW
+
+
+def test_closing_gives_back_what_waits_and_starts_nothing() -> None:
+    held = backlog()
+    held.put(claimed(3), LEASE, asked=3)
+    run = held.next(Bell())
+    held.close()
+    assert held.next(Bell()) is None
+    assert held.room() == 0
+    verdicts = held.take_verdicts()
+    assert payloads(verdicts) == [1, 2]
+    assert all(isinstance(outcome, Release) for _, outcome in verdicts)
+    held.put(claimed(2), LEASE, asked=2)
+    assert payloads(held.take_verdicts()) == [0, 1], "a claim that was under way"
+    assert run in held.running
+
+
+def test_what_was_given_up_counts_no_more_when_it_ends() -> None:
+    held = backlog()
+    held.put(claimed(1), LEASE, asked=1)
+    run = held.next(Bell())
+    assert run is not None
+    assert held.abandon() == [run]
+    assert [type(outcome) for _, outcome in held.take_verdicts()] == [Release]
+    assert not held.finish(run, [None])
+    assert held.take_verdicts() == []
+
+
+def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
+    held = backlog(batch=2)
+    items = claimed(3)
+    held.put(items, LEASE, asked=3)
+    run = held.next(Bell())
+    assert run is not None
+    keys = [(item.token, id_key(item.id)) for item in items]
+    assert held.lose(*keys[1]) is run
+    assert held.lose(*keys[2]) is items[2], "it waited"
+    assert held.next(Bell()) is None
+    held.finish(run, [None, None])
+    assert payloads(held.take_verdicts()) == [0]
+    assert held.lose(*keys[0]) is None, "its settlement will tell"
+    assert held.held == 1
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_failures_while_the_breaker_is_closed_do_not_count(probe: bool) -> None:
+    held = backlog(probe=probe, retry=mongoq.Fixed(0), concurrency=3)
+    held.put(claimed(3), LEASE, asked=3)
+    runs = [run for _ in range(3) if (run := held.next(Bell()))]
+    for run in runs:
+        held.finish(run, [Failed(ValueError())])
+    counted = [outcome.counted for _, outcome in held.take_verdicts() if isinstance(outcome, Failed)]
+    assert counted == ([True, False, False] if probe else [True, True, True])
+
+
+def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
+    held = backlog(prefetch=10_000)
+    held.put(claimed(5_000), LEASE, asked=5_000)
+    while run := held.next(Bell()):
+        held.finish(run, [None])
+    assert held.room() == 0
+    held.take_verdicts()
+    assert held.room() > 0
