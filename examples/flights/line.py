@@ -1,26 +1,30 @@
-"""The line: loader and stations at work all at once, on plain threads, until everything is drained."""
+"""The line: a loader, and a worker that runs all stations meanwhile, until everything is drained."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from examples.flights.model import RawRow
-from examples.flights.stations import Queues, Station, push
+from examples.flights.stations import RETRY, Queues, Station, push
+from mongoq import Job, Move, Outcome, Worker
 
 __all__ = ["Line", "Tally"]
 
-PATIENCE = 0.5
-"""Seconds that a thread waits for an item before it asks whether there is anything left to wait for."""
+CHUNK = 250
+"""Rows that are loaded by one command."""
+GRACE = 5.0
+"""Seconds that a handler may go on for when the line is left."""
 
 
 class Tally:
-    """What the threads of one station have done so far."""
+    """What one station has done so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,10 +38,10 @@ class Tally:
         with self._lock:
             self._first = self._first or time.monotonic()
 
-    def add(self, ending: str) -> None:
-        """Count an item, by what became of it."""
+    def add(self, ending: str, number: int = 1) -> None:
+        """Count items, by what became of them."""
         with self._lock:
-            self.endings[ending] += 1
+            self.endings[ending] += number
             self._last = time.monotonic()
 
     @property
@@ -56,39 +60,19 @@ class Tally:
         return self.finished / self.seconds if self.seconds else 0.0
 
 
-class _Shared:
-    """An iterator that several threads may draw from, one row at a time."""
-
-    def __init__(self, rows: Iterable[RawRow]) -> None:
-        self._rows = iter(rows)
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[RawRow]:
-        return self
-
-    def __next__(self) -> RawRow:
-        with self._lock:
-            return next(self._rows)
-
-
 class Line:
-    """Loader and stations, a few threads each; leaving the block stops them, with no item in their hands.
-
-    A station is through when everybody before it is, and its queue is empty: nothing ready, nothing waiting
-    for another try, nothing reserved. A move is one command: what has left one queue is in the next.
-    """
+    """Loader and stations at work; leaving the block stops them, with no item in their hands."""
 
     def __init__(self, queues: Queues, stations: Sequence[Station], rows: Iterable[RawRow], *, threads: int) -> None:
         self._queues = queues
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(threads * (len(stations) + 1), thread_name_prefix="station")
+        self._worker = Worker(queues.broker, grace=GRACE)
         self.tallies = [Tally("load"), *(Tally(station.name) for station in stations)]
-        shared = _Shared(rows)
-        crew = [self._pool.submit(self._load, shared, self.tallies[0]) for _ in range(threads)]
-        self._futures = list(crew)
         for station, tally in zip(stations, self.tallies[1:], strict=True):
-            crew = [self._pool.submit(self._tend, station, tally, tuple(crew)) for _ in range(threads)]
-            self._futures += crew
+            self._worker.consumer(station.source, concurrency=threads, retry=RETRY)(_counted(station, tally))
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="line")
+        self._loading = self._pool.submit(self._load, iter(rows), self.tallies[0])
+        self._working = self._pool.submit(self._work)
 
     def __enter__(self) -> Self:
         return self
@@ -97,29 +81,43 @@ class Line:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        while not self._working.done():
+            self._worker.stop()  # again, should it just have been about to begin
+            wait([self._working], timeout=GRACE)
         self._pool.shutdown()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for the end, and say whether it is reached; raises what ended a thread."""
-        done, rest = wait(self._futures, timeout=seconds, return_when=FIRST_EXCEPTION)
+        """Wait so long for the end, and say whether it is reached; raises what ended the loader or the worker."""
+        done, rest = wait([self._loading, self._working], timeout=seconds, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
         return not rest
 
     def _load(self, rows: Iterable[RawRow], tally: Tally) -> None:
         tally.begin()
-        for row in rows:
-            if self._stop.is_set():
-                return
-            push(self._queues, row)
-            tally.add("pushed")
+        while not self._stop.is_set() and (chunk := list(islice(rows, CHUNK))):
+            push(self._queues, chunk)
+            tally.add("pushed", len(chunk))
 
-    def _tend(self, station: Station, tally: Tally, upstream: Sequence[Future[None]]) -> None:
-        while not self._stop.is_set():
-            last = all(future.done() for future in upstream)
-            item = station.source.reserve(wait=PATIENCE)
-            if item is not None:
-                tally.begin()
-                tally.add(station.serve(item))
-            elif last and station.source.counts().total == 0:
-                return
+    def _work(self) -> None:
+        """Drain the queues, and again while rows are still coming: it may have been faster than the loader."""
+        loaded = False
+        while not (loaded or self._stop.is_set()):
+            loaded = self._loading.done()
+            self._worker.run(drain=True)
+
+
+def _counted(station: Station, tally: Tally) -> Callable[[Any, Job], Outcome | None]:
+    """Return a station's handler, with what becomes of each item counted."""
+
+    def handle(payload: Any, job: Job) -> Outcome | None:
+        tally.begin()
+        ending = "retried"
+        try:
+            outcome = station.handle(payload)
+            ending = "committed" if outcome is None else "moved" if isinstance(outcome, Move) else "buried"
+        finally:
+            tally.add("lost" if job.lost.is_set() else ending)
+        return outcome
+
+    return handle

@@ -1,14 +1,15 @@
 """The stations of the line: what each takes from its queue, and where it sends it.
 
-A station reserves an item, works on it, and settles it by one atomic command: ``move`` to the next queue,
-``bury`` in the dead queue, ``commit`` into history, or ``rollback`` after a failure. An item is therefore in
-one queue at any moment, and a process that dies loses nothing: its items come back when their leases end.
+A station is a handler that a worker calls with each payload of a queue, and that says what is to become of the
+item: ``Move`` to the next queue, ``Dead`` to the dead queue, nothing to commit it into history. A handler that
+raises has failed, and the item comes again a little later. The worker settles each item by one atomic update. An
+item is therefore in one queue at any moment, and a process that dies loses nothing: its items come back when
+their leases end.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,29 +17,29 @@ from zoneinfo import ZoneInfo
 
 from examples.flights.data import row_id
 from examples.flights.model import EnrichedFlight, Flight, RawRow, Reference, Row
-from mongoq import Broker, Item, Queue, ReservationLost
+from mongoq import Broker, Dead, Fixed, Move, Outcome, Queue
 
 __all__ = [
     "CHECKED",
     "DONE",
     "QUEUES",
     "RAW",
+    "RETRY",
     "Queues",
     "Station",
     "Unusable",
     "enrich",
     "open_queues",
+    "push",
     "stations",
     "validate",
 ]
-
-logger = logging.getLogger("examples.flights")
 
 RAW, CHECKED, DONE = QUEUES = "flights.raw", "flights.checked", "flights.done"
 NEW_YORK = ZoneInfo("America/New_York")
 LEASE = timedelta(seconds=10)
 HISTORY = timedelta(days=30)
-RETRY_DELAY = timedelta(milliseconds=200)
+RETRY = Fixed(0.2)
 
 
 # --- the queues: three names in one collection ---------------------------------------------------
@@ -46,12 +47,13 @@ RETRY_DELAY = timedelta(milliseconds=200)
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Handles of the three queues; each has its dead queue beside it, such as ``flights.raw.dead``.
+    """A broker, and handles of the three queues; each has its dead queue beside it, such as ``flights.raw.dead``.
 
     The producer pushes what it read, unchecked, through ``inbox``. The validating station takes it out of the
-    same queue through ``raw``, whose model converts it: what does not fit is buried by ``reserve`` itself.
+    same queue through ``raw``, whose model converts it: what does not fit is buried before any handler sees it.
     """
 
+    broker: Broker
     inbox: Queue[Any]
     raw: Queue[Row]
     checked: Queue[Flight]
@@ -61,6 +63,7 @@ class Queues:
 def open_queues(broker: Broker, *, lease: timedelta = LEASE) -> Queues:
     """Return the handles. There is nothing to create: a queue exists as soon as an item is in it."""
     return Queues(
+        broker=broker,
         inbox=broker.queue(RAW),
         raw=broker.queue(RAW, model=Row, lease=lease, max_retries=3),
         checked=broker.queue(CHECKED, model=Flight, lease=lease, max_retries=3),
@@ -68,9 +71,10 @@ def open_queues(broker: Broker, *, lease: timedelta = LEASE) -> Queues:
     )
 
 
-def push(queues: Queues, row: RawRow) -> None:
-    """Load one row. The id is made from the row: pushed again, now or in a week, it adds nothing."""
-    queues.inbox.push(row, id=row_id(row))
+def push(queues: Queues, rows: Iterable[RawRow]) -> None:
+    """Load some rows. Their ids are made from the rows: pushed again, now or in a week, they add nothing."""
+    rows = list(rows)
+    queues.inbox.push_many(rows, ids=[row_id(row) for row in rows])
 
 
 # --- the work: pure functions, without a queue in sight -------------------------------------------
@@ -126,65 +130,38 @@ def enrich(flight: Flight, reference: Reference) -> EnrichedFlight:
     )
 
 
-# --- the stations: reserve, work, settle ------------------------------------------------------------
+# --- the stations: what becomes of an item ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """A queue to reserve from, and what to do with each item.
+    """A queue to take items from, and what to do with each of them.
 
     Attributes:
         name: what people call it.
         source: the queue it takes items from.
-        settle: works on an item and settles it; returns what became of it.
+        handle: works on a payload, and says what becomes of the item.
     """
 
     name: str
     source: Queue[Any]
-    settle: Callable[[Item[Any]], str]
-
-    def serve(self, item: Item[Any]) -> str:
-        """Settle a reserved item, come what may, and return what became of it: moved, retried, …
-
-        A handler that raises is no reason to stop: the item goes back with the error, to be tried again a
-        little later, and to the dead queue after ``max_retries``.
-        """
-        try:
-            return self._attempt(item)
-        except ReservationLost as lost:  # slower than the lease: somebody else has the item now
-            logger.warning("%s: %s", self.name, lost)
-            return "lost"
-
-    def _attempt(self, item: Item[Any]) -> str:
-        try:
-            return self.settle(item)
-        except ReservationLost:
-            raise
-        except Exception as error:
-            logger.debug("%s: item %s", self.name, item.id, exc_info=error)
-            self.source.rollback(item, delay=RETRY_DELAY, error=error)
-            return "retried"
+    handle: Callable[[Any], Outcome | None]
 
 
 def stations(queues: Queues, reference: Reference) -> list[Station]:
     """Return the three stations, in the order in which an item meets them."""
 
-    def validating(item: Item[Row]) -> str:
+    def validating(row: Row) -> Outcome:
         try:
-            flight = validate(item.payload)
+            return Move(queues.checked, payload=validate(row))
         except Unusable as unusable:
-            queues.raw.bury(item, reason=str(unusable))
-            return "buried"
-        queues.raw.move(item, queues.checked, payload=flight)
-        return "moved"
+            return Dead(str(unusable))
 
-    def enriching(item: Item[Flight]) -> str:
-        queues.checked.move(item, queues.done, payload=enrich(item.payload, reference))
-        return "moved"
+    def enriching(flight: Flight) -> Outcome:
+        return Move(queues.done, payload=enrich(flight, reference))
 
-    def finishing(item: Item[EnrichedFlight]) -> str:
-        queues.done.commit(item)  # the queue has a history: the item stays, as processed
-        return "committed"
+    def finishing(_: EnrichedFlight) -> None:
+        """Nothing is left to do: the item is committed, and the queue's history keeps it."""
 
     return [
         Station("validate", queues.raw, validating),

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README_URI = "mongodb://localhost:27017/app"
 HOW_TO = (
+    "workers",
+    "retries",
     "batches",
     "waiting",
     "claims",
