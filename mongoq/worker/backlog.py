@@ -45,7 +45,7 @@ class Backlog:
         self._lock = Lock()
         self._waiting: deque[Item[Any]] = deque()
         self._leases = Leases()
-        self._pace = Pace(consumer.prefetch)
+        self._pace = Pace(consumer.prefetch, least=self._size)
         self._probe = Probe(consumer.retry) if consumer.probe else None
         self.settling, self.fetching = Bell(), Bell()
         self.closed = False
@@ -208,6 +208,12 @@ class Backlog:
         """Take note of the new end of a lease."""
         with self._lock:
             lease.until, lease.extended = until, True
+
+    def extended_apart(self, items: Iterable[Item[Any]]) -> None:
+        """Take note of items that a handler has extended by itself: their leases end when they say."""
+        with self._lock:
+            for item in items:
+                self._leases.part(item)
 
     def lose(self, token: Any, key: Any) -> Run | Item[Any] | None:
         """Take note that somebody else has an item; returns the run that had it, or the item when it waited.

@@ -26,6 +26,7 @@ ALONE = 10.0
 
 class _Station(Protocol):
     backlog: Backlog
+    claiming: bool
 
 
 class Course:
@@ -57,6 +58,10 @@ class Course:
     def holds_anything(self) -> bool:
         """Say whether any consumer holds an item."""
         return any(station.backlog.held for station in self.stations)
+
+    def is_at_work(self) -> bool:
+        """Say whether any consumer holds an item, or may be about to."""
+        return any(station.claiming or station.backlog.held for station in self.stations)
 
     # --- one by itself ---------------------------------------------------------------------------
 

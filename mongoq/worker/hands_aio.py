@@ -30,14 +30,21 @@ class AioHands:
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
+        self._runners: set[asyncio.Task[None]] = set()
         self._threads = DaemonThreads()
         self._loop = asyncio.get_running_loop()
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Run a loop in a task of its own; an error that ends it ends the worker."""
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, runs: bool = False) -> None:
+        """Run a loop in a task of its own, which may be one that runs handlers; its error ends the worker."""
         task = asyncio.create_task(self._guarded(work), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, self._runners) if runs else (self._tasks,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    def abandon(self) -> None:
+        """Cancel those that run handlers."""
+        for task in self._runners:
+            task.cancel()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

@@ -28,13 +28,19 @@ class ThreadHands:
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._threads: list[threading.Thread] = []
+        self._runners: set[threading.Thread] = set()
 
-    def start(self, work: Callable[[], None], name: str) -> None:
-        """Run a loop in a thread of its own; an error that ends it ends the worker."""
+    def start(self, work: Callable[[], None], name: str, *, runs: bool = False) -> None:
+        """Run a loop in a thread of its own, which may be one that runs handlers; its error ends the worker."""
         thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
+        if runs:
+            self._runners.add(thread)
         self._threads.append(thread)
         thread.start()
+
+    def abandon(self) -> None:
+        """Leave those behind that run handlers: nobody can end a thread."""
+        self._threads = [thread for thread in self._threads if thread not in self._runners]
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -74,7 +80,7 @@ class ThreadHands:
         return consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job)
 
     def close(self, seconds: float) -> None:
-        """Wait so long for all threads to end, and leave behind what does not: nobody can end a thread."""
+        """Wait so long for all threads to end, and leave behind what does not."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

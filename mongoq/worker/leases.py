@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,6 +42,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[Any, Lease] = {}
+        self._apart: dict[Any, Lease] = {}
         self.items = 0
 
     def add(self, items: Iterable[Item[Any]], length: timedelta) -> None:
@@ -54,33 +55,54 @@ class Leases:
             lease.items[id_key(item.id)] = item
             self.items += 1
 
+    def part(self, item: Item[Any]) -> None:
+        """Let an item's lease end when the item says, and no sooner, whatever those claimed with it do."""
+        key = id_key(item.id)
+        lease = self._of(item.token, key)
+        if lease is None or key not in lease.items:
+            return
+        assert item.lease_until is not None
+        held = lease.items[key]
+        self.drop(held)
+        self._apart[item.token, key] = Lease(item.token, lease.length, item.lease_until, {key: held}, extended=True)
+        self.items += 1
+
     def current(self, item: Item[Any]) -> Item[Any]:
         """Return an item that knows the end of its lease."""
-        lease = self._held.get(item.token)
+        lease = self._of(item.token, id_key(item.id))
         return item.held_until(lease.until) if lease is not None and lease.extended else item
 
     def drop(self, item: Item[Any]) -> None:
         """Hold an item no more: it was settled, or is lost."""
-        lease = self._held.get(item.token)
-        if lease is None or lease.items.pop(id_key(item.id), None) is None:
+        key = id_key(item.id)
+        lease = self._of(item.token, key)
+        if lease is None or lease.items.pop(key, None) is None:
             return
         self.items -= 1
-        if not lease.items:
+        if not lease.items and self._apart.pop((item.token, key), None) is None:
             del self._held[item.token]
 
     def is_due(self, now: datetime) -> bool:
         """Say whether a lease is to be extended now."""
-        return any(lease.until - now < lease.length * DUE for lease in self._held.values())
+        return any(lease.until - now < lease.length * DUE for lease in self._all())
 
     def due(self, now: datetime) -> list[tuple[Lease, Kept]]:
         """Return what is to be extended now, or soon."""
         return [
             (lease, Kept(lease.token, [item.id for item in lease.items.values()], lease.length))
-            for lease in self._held.values()
+            for lease in self._all()
             if lease.until - now < lease.length * SOON
         ]
 
     def find(self, token: Any, key: Any) -> Item[Any] | None:
         """Return an item that is held, by its token and ``id_key``."""
-        lease = self._held.get(token)
+        lease = self._of(token, key)
         return None if lease is None else lease.items.get(key)
+
+    def _all(self) -> Iterator[Lease]:
+        yield from self._held.values()
+        yield from self._apart.values()
+
+    def _of(self, token: Any, key: Any) -> Lease | None:
+        apart = self._apart.get((token, key)) if self._apart else None
+        return apart or self._held.get(token)

@@ -20,9 +20,10 @@ class Pace:
         ahead: that number.
     """
 
-    def __init__(self, fixed: int | None = None) -> None:
+    def __init__(self, fixed: int | None = None, *, least: int = 1) -> None:
         self._fixed = fixed
-        self.ahead = 1 if fixed is None else fixed
+        self._least = least
+        self.ahead = least if fixed is None else fixed
         self._taken_at = float("-inf")
         self._full = False
 
@@ -36,6 +37,6 @@ class Pace:
             return
         age = now - self._taken_at
         if waiting == 0 and self._full and age < SOON:
-            self.ahead, self._full = min(self.ahead * GROWTH, MOST), False
+            self.ahead, self._full = max(min(self.ahead * GROWTH, MOST), self._least), False
         elif waiting and age > LATE:
-            self.ahead, self._taken_at = max(self.ahead // 2, 1), now
+            self.ahead, self._taken_at = max(self.ahead // 2, self._least), now

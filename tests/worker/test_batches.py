@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import mongoq
 from tests.worker.conftest import Desk
+from tests.worker.waiting import until
 
 QUICK = mongoq.Fixed(0.01)
 
@@ -103,3 +105,18 @@ def test_an_exception_fails_the_whole_batch(desk: Desk, queue: mongoq.Queue[Any]
     desk.run()
     assert sum(sizes) == 6
     assert [letter.error.message for letter in queue.dead.peek(9)] == ["all of them"] * 3
+
+
+def test_a_slow_handler_gets_full_batches(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(50))
+    sizes = []
+
+    async def handle(payloads: Any) -> None:
+        sizes.append(len(payloads))
+        await asyncio.sleep(1.2)
+
+    desk.consume("orders", handle, batch=10)
+    running = desk.start()
+    until(lambda: len(sizes) == 4)
+    running.stop()
+    assert sizes == [10] * 4

@@ -115,6 +115,26 @@ def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
     assert item.due == NOW
 
 
+def test_what_a_handler_has_extended_by_itself_ends_when_it_says() -> None:
+    held = backlog()
+    items = claimed(2)
+    held.put(items, LEASE, asked=2)
+    later = NOW + timedelta(hours=1)
+    held.extended_apart([items[0].held_until(later)])
+    assert held.held == 2
+    ((lease, wanted),) = held.due(NOW + timedelta(seconds=20))
+    assert wanted.ids == [items[1].id]
+    held.extended(lease, NOW + timedelta(seconds=50))
+    for _ in range(2):
+        run = held.next(Bell())
+        assert run is not None
+        held.finish(run, [None])
+    verdicts = held.take_verdicts()
+    assert [item.lease_until for item, _ in verdicts] == [later, NOW + timedelta(seconds=50)]
+    held.settled([item for item, _ in verdicts])
+    assert held.held == 0
+
+
 def test_closing_gives_back_what_waits_and_starts_nothing() -> None:
     held = backlog()
     held.put(claimed(3), LEASE, asked=3)

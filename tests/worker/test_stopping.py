@@ -81,6 +81,25 @@ def test_it_stops_when_told_by_another_thread(desk: Desk, queue: mongoq.Queue[An
     assert queue.counts() == mongoq.Counts(ready=1)
 
 
+def test_at_whatever_moment_it_is_stopped_nothing_stays_reserved(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any
+) -> None:
+    """In the middle of a claim, for instance."""
+    queue.push_many(range(3_000))
+
+    async def handle(payload: Any) -> None:
+        pass
+
+    desk.consume("orders", handle, concurrency=2)
+    desk.consume("others", handle)
+    for n in range(15):
+        running = desk.start()
+        time.sleep(n * 0.002)
+        running.stop()
+        assert queue.counts().reserved == 0, f"after {n * 2} ms"
+    assert raw.count_documents({"q": "orders", "attempts": {"$gt": 0}}) == 0
+
+
 def test_a_handler_may_stop_its_worker(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(range(5))
     seen = []

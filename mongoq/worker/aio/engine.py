@@ -127,22 +127,19 @@ class AsyncEngine:
             station.close()
         self._context.hub.wake()
         deadline = self._now() + self._grace
-        while self._course.holds_anything() and self._signals < 2 and self._now() < deadline:
+        while self._course.is_at_work() and self._signals < 2 and self._now() < deadline:
             await self._hands.rest(self._course.emptied, TICK / 20)
         self._course.halted = True
         for station in self._stations:
-            left = station.backlog.abandon()
+            left, queue = station.backlog.abandon(), station.consumer.name
             if left:
-                logger.warning(
-                    "%d runs of queue %r go on no more; their items go back", len(left), station.consumer.name
-                )
-            station.end()
+                logger.warning("%d runs of queue %r were given up; their items go back", len(left), queue)
+                self._hands.abandon()
         deadline = self._now() + timedelta(seconds=LAST)
-        while self._course.holds_anything() and self._now() < deadline:
+        while self._course.is_at_work() and self._now() < deadline:
             await self._hands.rest(self._course.emptied, TICK / 20)
-        if self._course.holds_anything():
+        if self._course.is_at_work():
             logger.warning("some items could not be given back; they come back when their leases end")
-        await self._forgotten()
 
     def _bell(self) -> Bell:
         """Return a bell that rings when the worker has ended."""
@@ -180,9 +177,9 @@ class AsyncEngine:
     # --- the record ------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        """Say now and then that this worker lives, and look after the records of others."""
+        """Say now and then that this worker lives, and look after the records of others; at the end, say no more."""
         bell, started = self._bell(), self._now()
-        while not self._stopped:
+        while not self._ended:
             held = {station.consumer.name: station.backlog.held for station in self._stations}
             try:
                 await self._driver.run(
@@ -193,8 +190,6 @@ class AsyncEngine:
             except Exception as error:
                 self._course.trouble(error)
             await self._hands.rest(bell, self._heartbeat.total_seconds())
-
-    async def _forgotten(self) -> None:
         try:
             await self._driver.run(workers.forget(self._context, self._name))
         except Exception as error:

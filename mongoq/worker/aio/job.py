@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mongoq.model.arguments import Duration
@@ -23,8 +23,14 @@ class AsyncJob:
             may as well stop. ``job.lost.is_set()``.
     """
 
-    def __init__(self, queue: Any, items: Sequence[Item[Any]]) -> None:
+    def __init__(
+        self,
+        queue: Any,
+        items: Sequence[Item[Any]],
+        extended: Callable[[Iterable[Item[Any]]], None] | None = None,
+    ) -> None:
         self._queue = queue
+        self._extended = extended
         self.items = tuple(items)
         self.lost = asyncio.Event()
 
@@ -53,4 +59,6 @@ class AsyncJob:
         Raises:
             BatchIncomplete: an item was lost; its ``failed`` tells the ``ReservationLost``.
         """
-        await self._queue.extend_many(self.items, lease=lease)
+        extended = await self._queue.extend_many(self.items, lease=lease)
+        if self._extended is not None:
+            self._extended(extended)

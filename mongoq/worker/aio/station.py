@@ -32,7 +32,14 @@ MOST = 1_000
 
 
 class AsyncStation:
-    """Claims, runs and settles the items of one consumer."""
+    """Claims, runs and settles the items of one consumer.
+
+    Attributes:
+        consumer: what it was told.
+        backlog: what it holds.
+        context: the queue, by the consumer's own settings.
+        claiming: a claim may be under way, or will be.
+    """
 
     def __init__(self, consumer: Consumer, course: Course, hands: AioHands) -> None:
         self.consumer = consumer
@@ -43,6 +50,7 @@ class AsyncStation:
         self._hands = hands
         self._runners = 0
         self._ended = False
+        self.claiming = True
 
     def start(self) -> None:
         """Start the loops; runners start when there is something to run."""
@@ -61,11 +69,16 @@ class AsyncStation:
     # --- claims ----------------------------------------------------------------------------------
 
     async def _fetch(self) -> None:
-        while not self.backlog.closed:
-            try:
-                await self._fetched()
-            except Exception as error:
-                await self._course_pause(error, self.backlog.fetching)
+        try:
+            while not self.backlog.closed:
+                try:
+                    await self._fetched()
+                except Exception as error:
+                    await self._course_pause(error, self.backlog.fetching)
+        finally:
+            self.claiming = False
+            self.backlog.settling.ring()
+            self._course.emptied.ring()
 
     async def _course_pause(self, error: Exception, bell: Bell) -> None:
         pause = self._course.trouble(error)
@@ -103,7 +116,7 @@ class AsyncStation:
         missing = self.backlog.wake(enough)
         for _ in range(min(missing, self.consumer.concurrency - self._runners)):
             self._runners += 1
-            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners}")
+            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners}", runs=True)
 
     async def _run_alone(self) -> None:
         """Run what may have killed a worker by itself: nothing else of this worker runs, or waits for a run.
@@ -150,7 +163,7 @@ class AsyncStation:
     async def _ran(self, run: Run) -> None:
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
-            run.job = AsyncJob(consumer.queue, items)
+            run.job = AsyncJob(consumer.queue, items, self.backlog.extended_apart)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         try:
             verdicts = outcomes(consumer, items, await self._hands.call(consumer, run, payload))
@@ -184,7 +197,7 @@ class AsyncStation:
             verdicts = backlog.take_verdicts()
             if verdicts:
                 await self._settled(verdicts)
-            elif self._ended or (backlog.closed and not backlog.held):
+            elif self._ended or (backlog.closed and not backlog.held and not self.claiming):
                 return
             else:
                 await self._hands.rest(backlog.settling, REST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mongoq.model.arguments import Duration
@@ -24,8 +24,14 @@ class Job:
             may as well stop. ``job.lost.is_set()``.
     """
 
-    def __init__(self, queue: Any, items: Sequence[Item[Any]]) -> None:
+    def __init__(
+        self,
+        queue: Any,
+        items: Sequence[Item[Any]],
+        extended: Callable[[Iterable[Item[Any]]], None] | None = None,
+    ) -> None:
         self._queue = queue
+        self._extended = extended
         self.items = tuple(items)
         self.lost = threading.Event()
 
@@ -54,4 +60,6 @@ class Job:
         Raises:
             BatchIncomplete: an item was lost; its ``failed`` tells the ``ReservationLost``.
         """
-        self._queue.extend_many(self.items, lease=lease)
+        extended = self._queue.extend_many(self.items, lease=lease)
+        if self._extended is not None:
+            self._extended(extended)

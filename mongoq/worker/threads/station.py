@@ -33,7 +33,14 @@ MOST = 1_000
 
 
 class Station:
-    """Claims, runs and settles the items of one consumer."""
+    """Claims, runs and settles the items of one consumer.
+
+    Attributes:
+        consumer: what it was told.
+        backlog: what it holds.
+        context: the queue, by the consumer's own settings.
+        claiming: a claim may be under way, or will be.
+    """
 
     def __init__(self, consumer: Consumer, course: Course, hands: ThreadHands) -> None:
         self.consumer = consumer
@@ -44,6 +51,7 @@ class Station:
         self._hands = hands
         self._runners = 0
         self._ended = False
+        self.claiming = True
 
     def start(self) -> None:
         """Start the loops; runners start when there is something to run."""
@@ -62,11 +70,16 @@ class Station:
     # --- claims ----------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
-        while not self.backlog.closed:
-            try:
-                self._fetched()
-            except Exception as error:
-                self._course_pause(error, self.backlog.fetching)
+        try:
+            while not self.backlog.closed:
+                try:
+                    self._fetched()
+                except Exception as error:
+                    self._course_pause(error, self.backlog.fetching)
+        finally:
+            self.claiming = False
+            self.backlog.settling.ring()
+            self._course.emptied.ring()
 
     def _course_pause(self, error: Exception, bell: Bell) -> None:
         pause = self._course.trouble(error)
@@ -104,7 +117,7 @@ class Station:
         missing = self.backlog.wake(enough)
         for _ in range(min(missing, self.consumer.concurrency - self._runners)):
             self._runners += 1
-            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners}")
+            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners}", runs=True)
 
     def _run_alone(self) -> None:
         """Run what may have killed a worker by itself: nothing else of this worker runs, or waits for a run.
@@ -151,7 +164,7 @@ class Station:
     def _ran(self, run: Run) -> None:
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
-            run.job = Job(consumer.queue, items)
+            run.job = Job(consumer.queue, items, self.backlog.extended_apart)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         try:
             verdicts = outcomes(consumer, items, self._hands.call(consumer, run, payload))
@@ -185,7 +198,7 @@ class Station:
             verdicts = backlog.take_verdicts()
             if verdicts:
                 self._settled(verdicts)
-            elif self._ended or (backlog.closed and not backlog.held):
+            elif self._ended or (backlog.closed and not backlog.held and not self.claiming):
                 return
             else:
                 self._hands.rest(backlog.settling, REST)
