@@ -129,7 +129,9 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "message"), REFUSED, ids=[repr(value)[:60] for value, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("value", "message"), REFUSED, ids=[_name(value) for value, _ in REFUSED]
+)
 async def test_a_value_that_would_not_come_back_equal_is_refused_everywhere(
     shell: Shell, value: Any, message: str
 ) -> None:
