@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ROWS ?= 5000
+# Processes that the tests are spread over: most of the time they wait for the server.
+JOBS ?= 2
 
 BIN := .venv/bin
 # Spark would otherwise start its workers with the first python3 on PATH.
@@ -22,6 +24,7 @@ help: ## Show this list
 	@echo
 	@echo "  PYTHON=python3  the interpreter that setup uses, 3.11 or later"
 	@echo "  ROWS=5000       the flights that the demo takes"
+	@echo "  JOBS=2          the processes that the tests are spread over"
 
 setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
 
@@ -32,7 +35,7 @@ demo: setup ## Run the flights demo on a private mongod, with a report by Spark
 	@$(BIN)/python -m examples.flights --rows $(ROWS)
 
 test: setup ## Run all tests but the long campaigns
-	@$(BIN)/python -m pytest -m "not prove" --durations=10
+	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10
 
 prove: setup ## Run the long campaigns, the mutants among them
 	@$(BIN)/python -m pytest -m prove || test $$? -eq 5 # 5: there are none
