@@ -84,7 +84,7 @@ def burned(here: Place, subject: Subject, items: int, *, watch: Watch | None = N
     with filled(here, max(1, round(items * subject.share))) as name:
         command = [sys.executable, "-m", "bench.drain", subject.way, here.uri, here.database, name]
         told = consumed([command] * subject.processes, watch=watch)
-        left = here.client[here.database][name].count_documents({"q": QUEUE})
+        left = here.client[here.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
     seconds = max(each["ended"] for each in told) - min(each["began"] for each in told)
     return Burned(sum(each["items"] for each in told) / seconds, left)
 
