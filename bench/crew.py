@@ -12,6 +12,8 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import IO, Any
 
+from bench import report
+
 __all__ = ["ROOT", "CrewFailed", "consumed"]
 
 ROOT = Path(__file__).parents[1]
@@ -91,12 +93,19 @@ def _told(process: subprocess.Popen[str], errors: IO[str]) -> dict[str, Any]:
     line = _line(process)
     if process.wait() or not line:
         raise _failure(process, errors)
+    if last := _last(errors):
+        report.progress(f"process {process.pid} wrote to stderr, last: {last}")
     told: dict[str, Any] = json.loads(line)
     return told
 
 
 def _failure(process: subprocess.Popen[str], errors: IO[str]) -> CrewFailed:
     code = process.wait()
+    return CrewFailed(f"{'took too long' if code == -9 else f'ended with {code}'}: {_last(errors) or 'no stderr'}")
+
+
+def _last(errors: IO[str]) -> str | None:
+    """Return the last line that was written."""
     errors.seek(0)
-    last = [line for line in errors.read().splitlines() if line.strip()][-1:] or ["nothing on stderr"]
-    return CrewFailed(f"{'took too long' if code == -9 else f'ended with {code}'}: {last[0].strip()[-300:]}")
+    lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else None
