@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import churn, contention, core, group_commit, latency, report
+from bench import churn, contention, core, group_commit, latency, report, workers
 
 BENCHMARKS = {
     "core": core.BENCHMARK,
@@ -15,6 +15,7 @@ BENCHMARKS = {
     "contention": contention.BENCHMARK,
     "churn": churn.BENCHMARK,
     "latency": latency.BENCHMARK,
+    "workers": workers.BENCHMARK,
 }
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""
 

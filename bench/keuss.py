@@ -32,7 +32,7 @@ class Keuss:
 
     def _install(self) -> None:
         if shutil.which("node") is None or shutil.which("npm") is None:
-            raise KeussUnavailable("node and npm are needed to measure beside Keuss; install them, or give --no-keuss")
+            raise KeussUnavailable("node and npm are needed to measure beside Keuss; install them, or leave Keuss out")
         self._folder.mkdir(parents=True, exist_ok=True)
         command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(self._folder), f"keuss@{VERSION}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)

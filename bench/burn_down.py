@@ -1,0 +1,128 @@
+"""A full queue emptied by workers whose handlers do nothing, beside a loop of the bare driver."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench import report
+from bench.crew import Watch, consumed
+from bench.drain import QUEUE
+from bench.operations import payload
+from bench.place import Place
+from mongoq import Broker
+
+__all__ = ["SUBJECTS", "Burned", "Subject", "burned", "measure"]
+
+PUSHED = 10_000
+REFERENCE = "bare"
+"""What the others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who empties the queue.
+
+    Attributes:
+        title: what it is called in the result.
+        way: its name in ``drain.WAYS``.
+        processes: how many at once.
+        share: of the items, where it is slow.
+        target: how many items a second at least, beside the bare loop.
+        beyond: the title of what it is to be faster than.
+    """
+
+    title: str
+    way: str
+    processes: int = 1
+    share: float = 1.0
+    target: float | None = None
+    beyond: str | None = None
+
+
+SUBJECTS = (
+    Subject("bare", "bare"),
+    Subject("bare, asyncio", "bare-asyncio"),
+    Subject("threads", "threads", target=0.75),
+    Subject("asyncio", "asyncio", target=0.75),
+    Subject("threads, batches of 100", "batches", target=0.75),
+    Subject("asyncio, plain function", "plain", share=0.1),
+    Subject("bare, 2 processes", "bare", processes=2),
+    Subject("threads, 2 processes", "threads", processes=2, beyond="threads"),
+    Subject("asyncio, 2 processes", "asyncio", processes=2, beyond="asyncio"),
+)
+
+
+@contextmanager
+def filled(here: Place, items: int) -> Iterator[str]:
+    """Push so many items into a collection of their own, and yield its name."""
+    collection = here.client[here.database][f"{here.collection}_burn"]
+    try:
+        with Broker(collection) as broker:
+            queue = broker.queue(QUEUE)
+            for start in range(0, items, PUSHED):
+                queue.push_many([payload(number) for number in range(start, min(items, start + PUSHED))])
+        yield collection.name
+    finally:
+        collection.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Burned:
+    """How it went: items a second from the moment all begin until the last item is deleted, and how many were left."""
+
+    per_second: float
+    left: int
+
+
+def burned(here: Place, subject: Subject, items: int, *, watch: Watch | None = None) -> Burned:
+    """Let the subject empty a full queue."""
+    with filled(here, max(1, round(items * subject.share))) as name:
+        command = [sys.executable, "-m", "bench.drain", subject.way, here.uri, here.database, name]
+        told = consumed([command] * subject.processes, watch=watch)
+        left = here.client[here.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
+    seconds = max(each["ended"] for each in told) - min(each["began"] for each in told)
+    return Burned(sum(each["items"] for each in told) / seconds, left)
+
+
+def measure(here: Place, items: int, rounds: int) -> dict[str, Any]:
+    """Let all empty the queue in turn, round by round, so that what disturbs the machine hits all alike."""
+    burns: dict[str, list[Burned]] = {subject.title: [] for subject in SUBJECTS}
+    for turn in range(rounds):
+        for subject in reversed(SUBJECTS) if turn % 2 else SUBJECTS:
+            burn = burned(here, subject, items)
+            burns[subject.title].append(burn)
+            left = f", {burn.left} left" if burn.left else ""
+            report.progress(f"burn-down, {subject.title:26} {burn.per_second:9,.0f}/s{left}")
+    return {
+        "items": items,
+        "measured": "from the start of the worker until its last item was deleted; its look for more does not count",
+        "ways": {subject.title: _result(subject, burns) for subject in SUBJECTS},
+    }
+
+
+def _result(subject: Subject, burns: dict[str, list[Burned]]) -> dict[str, Any]:
+    found = burns[subject.title]
+    left, ratio = sum(burn.left for burn in found), _ratio(found, burns[REFERENCE])
+    result: dict[str, Any] = {
+        "processes": subject.processes,
+        "per_second": round(median(burn.per_second for burn in found)),
+        "all": [round(burn.per_second) for burn in found],
+        "left": left,
+        "ratio": ratio,
+        "target": subject.target,
+        "reached": left == 0 and (subject.target is None or ratio >= subject.target),
+    }
+    if subject.beyond is not None:
+        result["times_one_process"] = _ratio(found, burns[subject.beyond])
+        result["reached"] = left == 0 and result["times_one_process"] > 1
+    return result
+
+
+def _ratio(found: list[Burned], others: list[Burned]) -> float:
+    """Return the median over rounds of how fast it was beside the other one in the same round."""
+    return round(median(a.per_second / b.per_second for a, b in zip(found, others, strict=True)), 3)
