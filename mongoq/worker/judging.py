@@ -23,6 +23,8 @@ def outcomes(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> l
         OutcomeInvalid: the handler returned what cannot be an outcome, or is most likely a mistake.
     """
     if consumer.batch is None:
+        if returned is None:
+            return [None]
         return [_outcome(consumer, items[0], _single(returned))]
     if returned is None:
         return [None] * len(items)

@@ -41,19 +41,26 @@ class Leases:
     """All leases of a consumer; used by several threads, with the backlog's lock held."""
 
     def __init__(self) -> None:
-        self._held: dict[Any, Lease] = {}
-        self._apart: dict[Any, Lease] = {}
+        self._held: dict[Any, Lease] = {}  # by the key of the token: hashing an ObjectId takes longer than the rest
+        self._apart: dict[Any, Lease] = {}  # by that and the key of the item
         self.items = 0
 
     def add(self, items: Iterable[Item[Any]], length: timedelta) -> None:
         """Hold what was claimed."""
+        lease, token = None, None
         for item in items:
-            lease = self._held.get(item.token)
-            if lease is None:
-                assert item.lease_until is not None
-                lease = self._held[item.token] = Lease(item.token, length, item.lease_until)
+            if lease is None or item.token is not token:
+                token = item.token
+                lease = self._lease(item, length)
             lease.items[id_key(item.id)] = item
             self.items += 1
+
+    def _lease(self, item: Item[Any], length: timedelta) -> Lease:
+        key = id_key(item.token)
+        if key not in self._held:
+            assert item.lease_until is not None
+            self._held[key] = Lease(item.token, length, item.lease_until)
+        return self._held[key]
 
     def part(self, item: Item[Any]) -> None:
         """Let an item's lease end when the item says, and no sooner, whatever those claimed with it do."""
@@ -64,7 +71,8 @@ class Leases:
         assert item.lease_until is not None
         held = lease.items[key]
         self.drop(held)
-        self._apart[item.token, key] = Lease(item.token, lease.length, item.lease_until, {key: held}, extended=True)
+        apart = Lease(item.token, lease.length, item.lease_until, {key: held}, extended=True)
+        self._apart[id_key(item.token), key] = apart
         self.items += 1
 
     def current(self, item: Item[Any]) -> Item[Any]:
@@ -79,8 +87,10 @@ class Leases:
         if lease is None or lease.items.pop(key, None) is None:
             return
         self.items -= 1
-        if not lease.items and self._apart.pop((item.token, key), None) is None:
-            del self._held[item.token]
+        if not lease.items:
+            token = id_key(item.token)
+            if self._apart.pop((token, key), None) is None:
+                del self._held[token]
 
     def is_due(self, now: datetime) -> bool:
         """Say whether a lease is to be extended now."""
@@ -104,5 +114,6 @@ class Leases:
         yield from self._apart.values()
 
     def _of(self, token: Any, key: Any) -> Lease | None:
+        token = id_key(token)
         apart = self._apart.get((token, key)) if self._apart else None
         return apart or self._held.get(token)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["Pace"]
 
-MOST = 1_000
-"""Items that wait for a run at most, unless the consumer says otherwise."""
+MOST = 2_000
+"""Items that wait for a run at most, unless the consumer says otherwise: two claims, so that one is under way."""
 SOON = 0.2
 """Seconds in which a batch was worked off that should have been larger."""
 LATE = 1.0

@@ -99,12 +99,12 @@ def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> No
         pace.took(now, full=True)
         pace.look(now + 0.01, waiting=0)
         now += 0.01
-    assert seen == [1, 4, 16, 64, 256, MOST, MOST]
+    assert seen == [1, 4, 16, 64, 256, 1024, MOST]
 
 
 def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
     pace, now = Pace(), 0.0
-    for _ in range(6):
+    for _ in range(7):
         pace.took(now, full=True)
         pace.look(now, waiting=0)
     pace.took(now, full=True)
@@ -113,7 +113,7 @@ def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
         now += 1.1
         pace.look(now, waiting=5)
         seen.append(pace.ahead)
-    assert seen == [500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1, 1]
+    assert seen == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1]
 
 
 def test_a_queue_that_has_no_more_does_not_grow_it() -> None:

@@ -89,7 +89,7 @@ class AsyncWorker:
             queue: its name, or a handle, whose model then makes the payloads.
             concurrency: how many runs at a time, at most.
             prefetch: how many further items are reserved and wait for a run, at most. Default as many as are worked off
-                in a moment, up to 1,000.
+                in a moment, up to 2,000.
             lease: how long an item stays reserved when the worker dies, a ``timedelta`` or seconds; default the
                 queue's. It is extended while the handler runs, however long that takes.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``, which is the
