@@ -68,7 +68,7 @@ format: setup ## Format the code and fix what can be fixed
 	@$(BIN)/python -m ruff check --fix-only
 	@$(BIN)/python -m ruff format
 
-unasync: setup ## Generate mongoq/sync from mongoq/aio
+unasync: setup ## Generate mongoq/sync and mongoq/worker/threads
 	@$(BIN)/python scripts/unasync.py
 
 clean: ## Remove what was built, and caches; .venv stays

@@ -16,6 +16,7 @@ from mongoq.errors import (
     FilterInvalid,
     ItemForeign,
     MongoqError,
+    OutcomeInvalid,
     PatchInvalid,
     PayloadInvalid,
     PayloadTooLarge,
@@ -27,12 +28,15 @@ from mongoq.errors import (
 )
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.outcomes import Move
+from mongoq.model.outcomes import Dead, Drop, Move, Outcome, Retry
+from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
 from mongoq.protocol.read import Counts
 from mongoq.protocol.stats import QueueStats
+from mongoq.protocol.workers import WorkerRecord
 from mongoq.sync import Broker, DeadQueue, Queue, Transaction
+from mongoq.worker import AsyncJob, AsyncWorker, Job, Worker
 
 try:
     __version__ = version("mongoq-driver")
@@ -44,8 +48,10 @@ __all__ = [
     "ArgumentInvalid",
     "AsyncBroker",
     "AsyncDeadQueue",
+    "AsyncJob",
     "AsyncQueue",
     "AsyncTransaction",
+    "AsyncWorker",
     "AuthenticationFailed",
     "BatchIncomplete",
     "Broker",
@@ -53,16 +59,24 @@ __all__ = [
     "CollectionSharded",
     "CollectionUnsuitable",
     "Counts",
+    "Dead",
     "DeadQueue",
+    "Drop",
     "DuplicateItem",
     "EmbeddedServerUnavailable",
+    "Exponential",
     "Failure",
     "FilterInvalid",
+    "Fixed",
     "Item",
     "ItemForeign",
+    "Job",
+    "Linear",
     "MongoqError",
     "Move",
     "Origin",
+    "Outcome",
+    "OutcomeInvalid",
     "PatchInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
@@ -72,11 +86,15 @@ __all__ = [
     "QueueStats",
     "Replayed",
     "ReservationLost",
+    "Retry",
+    "RetryPolicy",
     "SchemaTooNew",
     "ServerUnavailable",
     "Transaction",
     "TransactionsUnavailable",
     "VirtualClock",
+    "Worker",
+    "WorkerRecord",
     "__version__",
     "connect",
     "connect_async",

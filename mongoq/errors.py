@@ -18,6 +18,7 @@ MongoqError
 ├── TransactionsUnavailable             a server without transactions: it is no replica set
 ├── ServerUnavailable                   ``connect`` found no usable server
 │   └── AuthenticationFailed
+├── OutcomeInvalid (TypeError)          a handler returned what cannot be carried out
 ├── BrokerClosed                        used after ``close``
 └── EmbeddedServerUnavailable           the private mongod cannot be started
 ```
@@ -46,6 +47,7 @@ __all__ = [
     "FilterInvalid",
     "ItemForeign",
     "MongoqError",
+    "OutcomeInvalid",
     "PatchInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
@@ -328,6 +330,10 @@ class ServerUnavailable(MongoqError):
 
 class AuthenticationFailed(ServerUnavailable):
     """The server refused the credentials, or the user may not use the database."""
+
+
+class OutcomeInvalid(MongoqError, TypeError):
+    """A handler returned what cannot be an outcome. Its items failed, as if it had raised this."""
 
 
 class BrokerClosed(MongoqError):

@@ -314,6 +314,8 @@ def report(mutants: Sequence[Mutant], jobs: int) -> int:
     errors = [outcome.name for outcome in outcomes if outcome.verdict == ERROR]
     killed = sum(outcome.verdict == KILLED for outcome in outcomes)
     seconds = time.monotonic() - started
+    for name in survived:
+        print(f"survived: {name}")
     print(f"{len(mutants)} mutants: {killed} killed, {len(survived)} survived, {len(errors)} errors in {seconds:.0f} s")
     return 2 if errors else 1 if survived else 0
 

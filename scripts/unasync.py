@@ -1,6 +1,6 @@
-"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio.
+"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio, and the threaded worker likewise.
 
-    python scripts/unasync.py            write mongoq/sync
+    python scripts/unasync.py            write mongoq/sync and mongoq/worker/threads
     python scripts/unasync.py --check    write nothing; exit 1 and name what is stale
 
 Code is translated token by token: `async` and `await` go, names are replaced after the tables
@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = "mongoq/aio"
-TARGET = "mongoq/sync"
+TREES = {"mongoq/aio": "mongoq/sync", "mongoq/worker/aio": "mongoq/worker/threads"}
+"""What is generated, by what it is generated from."""
 
 NAMES = {
     "AsyncBatches": "Batches",
@@ -45,6 +45,11 @@ NAMES = {
     "AsyncReserved": "Reserved",
     "AsyncTransaction": "Transaction",
     "AsyncTransactions": "Transactions",
+    "AsyncEngine": "Engine",
+    "AsyncJob": "Job",
+    "AsyncStation": "Station",
+    "AsyncWorker": "Worker",
+    "AioHands": "ThreadHands",
     "AioDriver": "ThreadDriver",
     "connect_async": "connect",
     # the driver's
@@ -76,6 +81,9 @@ NAMES = {
 DOTTED = {
     "mongoq.aio": "mongoq.sync",
     "mongoq.drive.aio": "mongoq.drive.threads",
+    "mongoq.worker.aio": "mongoq.worker.threads",
+    "mongoq.worker.hands_aio": "mongoq.worker.hands_threads",
+    "anyio.Event": "threading.Event",
     "pymongo.asynchronous": "pymongo.synchronous",
     "anyio.sleep": "time.sleep",
     "asyncio.sleep": "time.sleep",
@@ -105,7 +113,7 @@ class Untranslatable(Exception):
     """The asyncio shell holds something that has no counterpart in the tables."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:
-        super().__init__(f"{SOURCE}/{name}:{line}: {reason}")
+        super().__init__(f"{name}:{line}: {reason}")
         self.name = name
         self.line = line
 
@@ -163,28 +171,29 @@ def translate_text(text: str) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda match: NAMES.get(match[0], match[0]), text)
 
 
-def render(source: str, name: str, root: Path = ROOT) -> str:
-    """The finished text of mongoq/sync/`name`: translated, with its header, formatted."""
-    header = f"# Generated from {SOURCE}/{name} by scripts/unasync.py. Do not edit.\n"
+def render(source: str, name: str, target: str, root: Path = ROOT) -> str:
+    """The finished text of the file `target` made of the file `name`: translated, with its header, formatted."""
+    header = f"# Generated from {name} by scripts/unasync.py. Do not edit.\n"
     text = header + translate(source, name)
-    place = ["--stdin-filename", f"{TARGET}/{name}", "-"]
+    place = ["--stdin-filename", target, "-"]
     # Imports may have become unused (Awaitable), or be in another order.
     text = _ruff(["check", "--quiet", "--exit-zero", "--fix", "--select", "I,F401", *place], text, root)
     return _ruff(["format", "--quiet", *place], text, root)
 
 
 def generate(root: Path = ROOT) -> dict[Path, str]:
-    """What mongoq/sync should hold: a text for every file of mongoq/aio."""
-    return {
-        root / TARGET / path.relative_to(root / SOURCE): render(
-            path.read_text(encoding="utf-8"), path.relative_to(root / SOURCE).as_posix(), root
-        )
-        for path in sorted((root / SOURCE).rglob("*.py"))
-    }
+    """What the generated trees should hold: a text for every file of what they are generated from."""
+    generated = {}
+    for origin, target in TREES.items():
+        for path in sorted((root / origin).rglob("*.py")):
+            inside = path.relative_to(root / origin).as_posix()
+            text = render(path.read_text(encoding="utf-8"), f"{origin}/{inside}", f"{target}/{inside}", root)
+            generated[root / target / inside] = text
+    return generated
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """One line for each file of mongoq/sync that is stale, missing or left over."""
+    """One line for each generated file that is stale, missing or left over."""
     expected = generate(root)
     problems = []
     for path, text in expected.items():
@@ -196,7 +205,7 @@ def stale(root: Path = ROOT) -> list[str]:
 
 
 def write(root: Path = ROOT) -> list[str]:
-    """Writes mongoq/sync, removes what is left over, and returns what was done, a line for each file."""
+    """Writes the generated trees, removes what is left over, and returns what was done, a line for each file."""
     expected = generate(root)
     done = []
     for path, text in expected.items():
@@ -211,7 +220,7 @@ def write(root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Generates mongoq/sync from mongoq/aio.")
+    parser = argparse.ArgumentParser(description="Generates the sync shell and the threaded worker.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if anything is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
     options = parser.parse_args(arguments)
@@ -419,7 +428,8 @@ def _ruff(arguments: list[str], text: str, root: Path) -> str:
 
 
 def _left_over(root: Path, expected: dict[Path, str]) -> list[Path]:
-    return [path for path in sorted((root / TARGET).rglob("*.py")) if path not in expected]
+    found = (path for target in TREES.values() for path in sorted((root / target).rglob("*.py")))
+    return [path for path in found if path not in expected]
 
 
 if __name__ == "__main__":

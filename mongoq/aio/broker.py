@@ -19,10 +19,11 @@ from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_options
-from mongoq.protocol import control, read, stats
+from mongoq.protocol import control, read, stats, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.stats import QueueStats
+from mongoq.protocol.workers import WorkerRecord
 
 __all__ = ["AsyncBroker"]
 
@@ -163,6 +164,13 @@ class AsyncBroker(AsyncTransactions):
         processes five more.
         """
         return await self._driver.run(stats.stats(self._context))
+
+    async def workers(self) -> list[WorkerRecord]:
+        """Return what the workers of this collection have last said of themselves (``find``).
+
+        Those that ended in good order are not among them; one that was killed is, for some minutes, as not ``alive``.
+        """
+        return await self._driver.run(workers.workers(self._context))
 
     async def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does it by itself.

@@ -13,6 +13,8 @@ from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 
 __all__ = [
     "DEAD_SUFFIX",
+    "LONGEST",
+    "REASON_BYTES",
     "Duration",
     "count",
     "duration",
@@ -31,6 +33,8 @@ Duration = timedelta | float
 QUEUE_NAME_BYTES = 120
 DEAD_SUFFIX = ".dead"
 LONGEST = timedelta(days=36_525)
+REASON_BYTES = 512
+"""The most that the reason of a burial takes in UTF-8."""
 MILLISECOND = timedelta(milliseconds=1)
 PRIORITIES = range(-100, 101)
 

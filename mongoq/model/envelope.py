@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.codec import Encoding
 from mongoq.model.item import Document, Item
+from mongoq.model.traces import shortened
 
 __all__ = [
     "ERROR_BYTES",
-    "REASON_BYTES",
     "Document",
     "Stencil",
     "attempts_of",
@@ -26,8 +29,9 @@ __all__ = [
 ]
 
 ERROR_BYTES = 4096
-REASON_BYTES = 512
 TYPE_BYTES = 256
+OURS = str(Path(__file__).resolve().parent.parent) + os.sep
+"""Where mongoq's own files lie, whose frames say nothing about an error in a handler."""
 ID = b"\x07_id\0"
 """What stands before the 12 bytes of an ObjectId that is an ``_id``, in BSON."""
 
@@ -91,7 +95,9 @@ def error_document(error: Any, at: datetime, argument: str = "error") -> dict[st
     if error is None:
         return None
     if isinstance(error, BaseException):
-        return {"type": shorten(_type_name(error), TYPE_BYTES), "message": _message(error), "at": at}
+        failure = {"type": shorten(_type_name(error), TYPE_BYTES), "message": _message(error), "at": at}
+        trace = shortened(error.__traceback__, ERROR_BYTES, hidden=OURS)
+        return {**failure, "traceback": trace} if trace else failure
     if isinstance(error, str):
         return {"type": "", "message": shorten(error, ERROR_BYTES), "at": at}
     raise ArgumentInvalid(argument, f"an exception or a string, not {type(error).__name__}")

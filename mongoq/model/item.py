@@ -25,11 +25,14 @@ class Failure:
         type: the class of the error, or ``""`` when the caller gave only a text.
         message: the error's text, shortened.
         at: when it was reported, on the server's clock.
+        traceback: where it happened, the outermost frame first, shortened to 4 KiB; ``""`` where the caller gave no
+            exception, or one that was never raised.
     """
 
     type: str
     message: str
     at: datetime
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,9 @@ class Item(Generic[M]):
     def error(self) -> Failure | None:
         """The last failure."""
         stored = self._document.get("error")
-        return None if stored is None else Failure(stored["type"], stored["message"], stored["at"])
+        if stored is None:
+            return None
+        return Failure(stored["type"], stored["message"], stored["at"], stored.get("traceback", ""))
 
     @property
     def origin(self) -> Origin | None:

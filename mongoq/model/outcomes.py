@@ -1,4 +1,4 @@
-"""Outcomes: what is to become of an item, as a value."""
+"""Outcomes: what is to become of an item, as a value. A handler returns one; what returns anything else is done."""
 
 from __future__ import annotations
 
@@ -7,14 +7,82 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any
 
-from mongoq.model.arguments import Duration
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, text
 from mongoq.model.settings import KEEP
 
-__all__ = ["Move"]
+__all__ = ["Dead", "Drop", "Failed", "Move", "Outcome", "Release", "Retry"]
+
+
+class Outcome:
+    """The common type of all outcomes."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Retry(Outcome):
+    """The run has failed without an exception: the item is rolled back; beyond its retries it is buried.
+
+    Attributes:
+        delay: not to be handed out again before so long from now, a ``timedelta`` or seconds; default what the
+            consumer's retry policy says.
+        error: why, an exception or a text; kept on the item, shortened to 4 KiB.
+    """
+
+    delay: Duration | None = None
+    _: KW_ONLY
+    error: BaseException | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None:
+            duration(self.delay, "delay")
+        if self.error is not None and not isinstance(self.error, BaseException | str):
+            raise ArgumentInvalid("error", f"an exception or a string, not {type(self.error).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Dead(Outcome):
+    """The item goes to the dead queue at once, whatever retries are left.
+
+    Attributes:
+        reason: a short text to count by, at most 512 bytes.
+    """
+
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            text(self.reason, "reason", REASON_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Outcome):
+    """The item is settled as done, and nothing more comes of it; a queue with history keeps it there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Outcome):
+    """A run has ended with an error; what a worker makes of an exception.
+
+    Attributes:
+        error: the exception.
+        delay: how long the item waits.
+        counted: the attempt counts.
+    """
+
+    error: BaseException | str | None
+    delay: Duration = 0
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Outcome):
+    """An item goes back unused; what a worker makes of what it has not started when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Outcome):
     """An item goes on to another queue, as ``queue.move`` does it. Nothing is checked before it is used.
 
     Attributes:

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
-from mongoq.model.arguments import Duration, duration, wait_seconds
-from mongoq.model.envelope import REASON_BYTES, Document, attempts_of, shorten
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_seconds
+from mongoq.model.envelope import Document, attempts_of, shorten
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
@@ -27,6 +27,7 @@ __all__ = [
     "bury_or_raise",
     "check_on_invalid",
     "claim_one",
+    "claim_telling",
     "is_suspect",
     "reason_of",
     "refuse_or_bury",
@@ -92,10 +93,16 @@ def reserve_now(
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     """Claim the first item that has a run left; those before it that have none are buried."""
+    claimed = yield from claim_telling(context, lease)
+    return claimed and claimed[0]
+
+
+def claim_telling(context: QueueContext[Any], lease: timedelta) -> Flow[tuple[Item[Any], bool] | None]:
+    """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing."""
     yield from looked(context)
     while not context.state.paused:
         try:
-            claimed, spent = yield from _claim(context, lease)
+            claimed, spent, lapsed = yield from _claim(context, lease)
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
@@ -106,7 +113,7 @@ def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | 
         elif spent:
             yield from bury_exhausted(context, claimed)
         else:
-            return claimed
+            return claimed, lapsed
     return None
 
 
@@ -124,8 +131,10 @@ def _renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flo
     return item.held_until(now + lease) if held else None
 
 
-def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) -> Flow[tuple[Item[Any] | None, bool]]:
-    """Send the claim, and say whether the item had all its runs and is to be buried.
+def _claim(
+    context: QueueContext[M], lease: timedelta, *, sends: int = SENDS
+) -> Flow[tuple[Item[Any] | None, bool, bool]]:
+    """Send the claim, and say whether the item had all its runs and is to be buried, and whether its lease ran out.
 
     The reply is the envelope as it was before, which alone tells when it became eligible. When it is lost, what the
     claim took is looked for by its token. If it took nothing another claim is sent; should the first still arrive, its
@@ -155,17 +164,17 @@ def _claim(context: QueueContext[M], lease: timedelta, *, sends: int = SENDS) ->
         if after is None:
             raise
         spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
-        return context.raw_item(after, now, due=now), spent
+        return context.raw_item(after, now, due=now), spent, attempts_of(after) > 1
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         return (yield from _claim(context, lease))
     heads.found(start, before)
     if before is None:
-        return None, False
+        return None, False, False
     attempts = attempts_of(before)
     after = {**before, **mine, "attempts": attempts + 1}
     spent = context.settings.is_spent(attempts) and not is_suspect(before)
-    return context.raw_item(after, now, due=before["when"]), spent
+    return context.raw_item(after, now, due=before["when"]), spent, "token" in before
 
 
 def is_suspect(before: Document) -> bool:

@@ -136,12 +136,14 @@ class QueueContext(Generic[M]):
         options: what the handle was told.
         codec: how its payloads are encoded.
         state: what is known of the queue's control document.
+        overriding: settings that hold for this handle alone, whatever is stored.
         saved: what the handle was told stands in the control document, or something else does.
     """
 
     broker: BrokerContext
     options: QueueOptions
     codec: Codec[M]
+    overriding: Mapping[str, Any] = field(default_factory=dict)
     state: QueueState = field(init=False)
     saved: bool = field(init=False)
     _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
@@ -161,7 +163,7 @@ class QueueContext(Generic[M]):
         """What holds now, as far as this process knows."""
         options, stored = self.options, self.state.stored
         if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
-            self._settings = resolved(options, stored)
+            self._settings = resolved(options, {**stored, **self.overriding})
             self._resolved_from = options, stored
         return self._settings
 

@@ -12,9 +12,10 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import Line, copy_envelope, copy_id
-from mongoq.model.envelope import REASON_BYTES, shorten
+from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
 from mongoq.protocol.context import QueueContext

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
-
-from bson import ObjectId
+from typing import Any, Generic, TypeVar
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, count, duration, wait_seconds
@@ -15,7 +12,6 @@ from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, id_key
 from mongoq.protocol import foreign
 from mongoq.protocol.batch import IDS
-from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.claim import (
     OnInvalid,
     bury_exhausted,
@@ -25,20 +21,17 @@ from mongoq.protocol.claim import (
     refuse_or_bury,
     reserve_now,
 )
+from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.heads import eligible
 from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
 from mongoq.protocol.settings import prepared
-from mongoq.protocol.settle import release_update
 from mongoq.protocol.waiting import waiting
 
-__all__ = ["claim_some", "reserve_many"]
+__all__ = ["Taken", "claim_some", "reserve_many", "take"]
 
 M = TypeVar("M")
-COUNTABLE = 2**31
-"""Attempts below this can be counted on; other programs may have written anything."""
 
 
 def reserve_many(
@@ -60,19 +53,44 @@ def _reserve_now(
 ) -> Flow[list[Item[M]] | None]:
     """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
     yield from prepared(context)
+    taken = yield from take(context, n, lease, on_invalid)
+    return None if taken is None else taken.items
+
+
+@dataclass(slots=True)
+class Taken(Generic[M]):
+    """What a claim of many took.
+
+    Attributes:
+        items: in the order of claims.
+        lapsed: there are others, left alone, whose last leases ran out.
+    """
+
+    items: list[Item[M]]
+    lapsed: bool = False
+
+
+def take(
+    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, *, sparing: bool = False
+) -> Flow[Taken[M] | None]:
+    """Claim up to ``n`` items that are there now; ``None`` when nothing is.
+
+    With ``sparing``, items whose last leases ran out are left where they are, since they may have killed their holders,
+    and what is taken is marked as one of a batch even when it is a single item: it will run beside others.
+    """
     while not context.state.paused:
         first = yield from _first(context, n)
         if first is None:
             return None
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
-            return [one] if one else None
-        claim = _Claim.of(context, first, lease or context.settings.lease)
+            return Taken([one]) if one else None
+        claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing)
         items = yield from _decoded(claim, (yield from _claimed(claim)), on_invalid)
         items = yield from _renewed(claim, items)
-        if items:
+        if items or claim.lapsed:
             context.count("reserve", len(items))
-            return items
+            return Taken(items, bool(claim.lapsed))
     return None
 
 
@@ -85,7 +103,7 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
         if not first:
             one = yield from claim_one(context, lease)
             return [one] if one else []
-        claim = _Claim.of(context, first, lease)
+        claim = ClaimOfMany.of(context, first, lease)
         items = yield from _renewed(claim, (yield from _claimed(claim)))
         if items:
             return items
@@ -118,75 +136,7 @@ def _is_ordinary(document: Document) -> bool:
     return isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """One claim: what it was made for, and the marks it leaves.
-
-    Attributes:
-        context: the queue.
-        dues: from when each item was eligible, by the key of its id, in the order of claims. An item that comes and
-            goes between the two commands keeps the earlier date, and is released to that place.
-        ids: the ids by those keys; other programs may have used anything for an id.
-        now: when it is made.
-        mine: what it sets.
-    """
-
-    context: QueueContext[Any]
-    dues: Mapping[Any, datetime]
-    ids: Mapping[Any, Any]
-    now: datetime
-    mine: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, context: QueueContext[Any], first: Sequence[Document], lease: timedelta) -> _Claim:
-        now = context.broker.clock.now()
-        mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
-        ids = {id_key(document["_id"]): document["_id"] for document in first}
-        dues = {key: document["when"] for key, document in zip(ids, first, strict=True)}
-        return cls(context, dues, ids, now, mine)
-
-    @property
-    def token(self) -> ObjectId:
-        return self.mine["token"]  # type: ignore[no-any-return]
-
-    def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of those that are still eligible."""
-        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
-
-    def command(self) -> Command[Any]:
-        """Return the claim of all that have runs left; alone, an item is not one of a batch."""
-        most = self.context.settings.most_attempts
-        batch = {"batch": self.token} if len(self.ids) > 1 else {}
-        return Command(
-            "update_many",
-            {
-                "filter": {
-                    **self.filter(list(self.ids.values())),
-                    "attempts": {"$lt": COUNTABLE if most is None else most},
-                },
-                "update": {"$set": {**self.mine, **batch}, "$inc": {"attempts": 1}},
-            },
-            undo=lambda _: self.give_back(self.ids),
-            resolved=True,
-        )
-
-    def give_back(self, keys: Iterable[Any]) -> Command[Any]:
-        """Return the command that hands back what this claim holds of these, unused."""
-        if self.context.broker.serverless:
-            ids = [self.ids[key] for key in keys]
-            filter = {"_id": {"$in": ids}, "token": self.token}
-            return Command("update_many", {"filter": filter, "update": release_update(self.now)})
-        places: dict[datetime, list[Any]] = {}
-        for key in keys:
-            places.setdefault(self.dues[key], []).append(self.ids[key])
-        requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
-        return Command("bulk_write", {"requests": requests, "ordered": False})
-
-    def item(self, document: Document) -> Item[Any]:
-        return self.context.raw_item(document, self.now, due=self.dues[id_key(document["_id"])])
-
-
-def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
+def _claimed(claim: ClaimOfMany) -> Flow[list[Item[Any]]]:
     """Send the claim and read back what it took, in the order of claims.
 
     Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more.
@@ -208,13 +158,13 @@ def _claimed(claim: _Claim) -> Flow[list[Item[Any]]]:
         crowd.tried(tried, 0)
     else:
         items += yield from _left_over(claim, [id for key, id in claim.ids.items() if key not in keys], alone=not items)
-        if len(items) == len(taken) == 1:
+        if len(items) == len(taken) == 1 and not claim.sparing:
             yield from _unmark(claim, items[0])
     order = {key: place for place, key in enumerate(claim.ids)}
     return sorted(items, key=lambda item: order[id_key(item.id)])
 
 
-def _unmark(claim: _Claim, item: Item[Any]) -> Flow[None]:
+def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
     """Take the mark of a batch from what is handed out by itself: no other item can kill its holder.
 
     A crash before it gives the item one run more.
@@ -224,7 +174,7 @@ def _unmark(claim: _Claim, item: Item[Any]) -> Flow[None]:
     yield from Command("update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids))
 
 
-def _read_back(claim: _Claim, ids: list[Any]) -> Flow[list[Document]]:
+def _read_back(claim: ClaimOfMany, ids: list[Any]) -> Flow[list[Document]]:
     """Read what the claim holds; what nobody can decode is looked for by halves, and buried."""
     filter = {"_id": {"$in": ids}, "token": claim.token}
     try:
@@ -237,7 +187,7 @@ def _read_back(claim: _Claim, ids: list[Any]) -> Flow[list[Document]]:
         return (yield from _read_back(claim, ids[:half])) + (yield from _read_back(claim, ids[half:]))
 
 
-def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[Any]]]:
+def _left_over(claim: ClaimOfMany, ids: list[Any], *, alone: bool) -> Flow[list[Item[Any]]]:
     """Look after what was eligible and not claimed, and is not somebody else's by now.
 
     What had all its runs is buried. But a neighbour may have killed the holder of a batch, so its items get one more
@@ -248,8 +198,10 @@ def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
     context.state.crowd.tried(len(claim.ids), len(ids) - len(found))
     is_spent = context.settings.is_spent
+    if claim.sparing:
+        found = _spared(claim, found)
     suspects = [document["_id"] for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
-    together = sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
+    together = claim.sparing or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
     items = []
     for document in found:
         spent = is_spent(attempts_of(document))
@@ -267,7 +219,19 @@ def _left_over(claim: _Claim, ids: list[Any], *, alone: bool) -> Flow[list[Item[
     return items
 
 
-def _taken_or_buried(claim: _Claim, id: Any, *, together: bool) -> Flow[Item[Any] | None]:
+def _spared(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
+    """Put aside what is not to run beside others; what had all its runs, the last one by itself, is to be buried."""
+    rest = []
+    for document in found:
+        spent = claim.context.settings.is_spent(attempts_of(document))
+        if is_suspect(document) if spent else "token" in document:
+            claim.lapsed.append(document["_id"])
+        else:
+            rest.append(document)
+    return rest
+
+
+def _taken_or_buried(claim: ClaimOfMany, id: Any, *, together: bool) -> Flow[Item[Any] | None]:
     """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted.
 
     With ``together`` it may be handed out with others, and one of them may kill the holder.
@@ -276,7 +240,7 @@ def _taken_or_buried(claim: _Claim, id: Any, *, together: bool) -> Flow[Item[Any
     command: Command[Any] = Command(
         "find_one_and_update",
         {
-            "filter": {"_id": id, **eligible(claim.context.name, claim.now)},
+            "filter": claim.filter([id]),
             "update": {"$set": mine, "$inc": {"attempts": 1}},
         },
         undo=lambda _: claim.give_back(claim.ids),
@@ -296,7 +260,7 @@ def _taken_or_buried(claim: _Claim, id: Any, *, together: bool) -> Flow[Item[Any
     return None
 
 
-def _decoded(claim: _Claim, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
+def _decoded(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
     """Bury what does not fit the model; or raise with the first such item, which alone stays reserved."""
     context, decoded = claim.context, []
     for item in items:
@@ -311,7 +275,7 @@ def _decoded(claim: _Claim, items: list[Item[Any]], on_invalid: OnInvalid) -> Fl
     return decoded
 
 
-def _renewed(claim: _Claim, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
+def _renewed(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
     """Let the leases begin anew when burials among the items have used up half of them; what was lost is left out."""
     context, lease = claim.context, claim.mine["when"] - claim.now
     now = context.broker.clock.now()

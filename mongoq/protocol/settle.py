@@ -19,6 +19,7 @@ from mongoq.protocol.request import Command, Flow, matched
 
 __all__ = [
     "SETTLED",
+    "back",
     "commit",
     "extend",
     "is_extended",
@@ -102,9 +103,13 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
         yield from bury(context, item, reason=EXHAUSTED_REASON, error=error, attempts=item.attempts)
         return
     now = context.broker.clock.now()
-    when = now + length
-    failure = error_document(error, now)
-    command = update_command(item.id, item.token, rollback_update(when, failure))
+    yield from back(context, item, rollback_update(now + length, error_document(error, now)))
+
+
+def back(context: QueueContext[Any], item: Item[Any], update: Document) -> Flow[None]:
+    """Send the update that hands an item back after a failure."""
+    when = update["$set"]["when"]
+    command = update_command(item.id, item.token, update)
     yield from fenced(context, item, command, lambda found: is_back(found, when), "rollback")
     context.broker.tell(context.name, when, id=item.id)
 

@@ -39,13 +39,16 @@ from mongoq.protocol.settings import prepared
 
 __all__ = [
     "Batch",
+    "burying",
     "commit_many",
     "committing",
     "extend_many",
     "extending",
     "move_many",
     "moving",
+    "moving_as_told",
     "release_many",
+    "releasing",
     "rollback_many",
     "rolling_back",
 ]
@@ -136,13 +139,26 @@ def rolling_back(
     alone = partial(settle.rollback, context, delay=length, error=error)
     now, key = batch.now, (length, id(error))
     if context.settings.is_spent(item.attempts):
-        dead, reason = dead_queue(context), EXHAUSTED_REASON
-        grave = burial_update(dead, item, reason=reason, error=error, attempts=item.attempts, now=now)
-        return Settlement(grave, _back_at(now), "dead", alone)
+        return burying(context, item, batch, reason=EXHAUSTED_REASON, error=error, alone=alone)
     if key not in batch.alike:
         update = settle.rollback_update(now + length, error_document(error, now))
         batch.alike[key] = Settlement(update, _back_at(now + length), "rollback", alone)
     return batch.alike[key]
+
+
+def burying(
+    context: QueueContext[Any],
+    item: Item[Any],
+    batch: Batch,
+    *,
+    reason: str | None,
+    error: Any,
+    alone: Callable[[Item[Any]], Flow[Any]],
+) -> Settlement:
+    """Return how an item of a batch is buried."""
+    dead = dead_queue(context)
+    grave = burial_update(dead, item, reason=reason, error=error, attempts=item.attempts, now=batch.now)
+    return Settlement(grave, _back_at(batch.now), "dead", alone)
 
 
 def _back_at(when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
@@ -155,23 +171,23 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
     if not checked:
         return
     yield from prepared(context)
-    now = context.broker.clock.now()
-    alone = partial(settle.release, context)
-    settlements: dict[Any, Settlement] = {}
-
-    def one(item: Item[Any]) -> Settlement:
-        when = item.due or now
-        if when not in settlements:
-            # an item that was released before looks just the same
-            update = settle.release_update(when)
-            settlements[when] = Settlement(update, _back_at(when), "release", alone, telling=False)
-        return settlements[when]
-
+    batch = Batch(context.broker.clock)
     try:
-        yield from settled(context, [(item, one(item)) for item in checked])
+        yield from settled(context, [(item, releasing(context, item, batch)) for item in checked])
     finally:
         for item in checked:
-            context.placed(item.priority, item.due or now)
+            context.placed(item.priority, item.due or batch.now)
+
+
+def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+    """Return how an item of a batch is handed back unused."""
+    when = item.due or batch.now
+    key = "release", when
+    if key not in batch.alike:
+        # an item that was released before looks just the same
+        alone = partial(settle.release, context)
+        batch.alike[key] = Settlement(settle.release_update(when), _back_at(when), "release", alone, telling=False)
+    return batch.alike[key]
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
@@ -241,6 +257,13 @@ def _told(context: QueueContext[Any], pairs: list[tuple[Item[Any], Move]], resol
         except ArgumentInvalid as error:
             raise placed(error, f"moves[{place}].") from error
     return told
+
+
+def moving_as_told(context: QueueContext[Any], move: Move, batch: Batch, resolve: Resolve) -> Settlement:
+    """Return how an item of a batch is moved, all of it checked."""
+    to = destination(context, resolve(move.to))
+    payload = to.codec.wrapped(move.payload) if move.payload is not KEEP else None
+    return moving(context, _handover(context, to, move), batch)(payload)
 
 
 def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handover:

@@ -33,8 +33,14 @@ LONGEST = 3600.0
 """Seconds of one rest, which some platforms bound."""
 
 
-def waiting(context: QueueContext[Any], attempt: Callable[[], Flow[R | None]], patience: float) -> Flow[R | None]:
-    """Try until there is an item or the time is up.
+def waiting(
+    context: QueueContext[Any],
+    attempt: Callable[[], Flow[R | None]],
+    patience: float,
+    *,
+    over: Callable[[], bool] = lambda: False,
+) -> Flow[R | None]:
+    """Try until there is an item or the time is up, or ``over`` says so to whoever is woken (``Hub.wake``).
 
     Nothing is missed in between: whoever finds nothing holds a place in the room by then, and when the stream opens
     later than that, it lets everybody try again.
@@ -46,7 +52,7 @@ def waiting(context: QueueContext[Any], attempt: Callable[[], Flow[R | None]], p
         while True:
             found = yield from _tried(context, room, ticket, attempt)
             remaining = deadline - time.monotonic()
-            if found is not None or remaining <= 0:
+            if found is not None or remaining <= 0 or over():
                 return found
             yield from _listened(context)
             seconds = min(room.doze(ticket), remaining, LONGEST)
@@ -100,7 +106,9 @@ def _looked(context: QueueContext[Any], room: Room) -> Flow[float]:
 
 
 def _items(found: Any) -> list[Item[Any]]:
-    return found if isinstance(found, list) else [found]
+    if isinstance(found, Item):
+        return [found]
+    return found if isinstance(found, list) else found.items  # a claim of many
 
 
 def _due(context: QueueContext[Any]) -> Flow[float]:

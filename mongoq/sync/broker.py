@@ -18,10 +18,11 @@ from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_options
-from mongoq.protocol import control, read, stats
+from mongoq.protocol import control, read, stats, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.stats import QueueStats
+from mongoq.protocol.workers import WorkerRecord
 from mongoq.sync.queue import Queue
 from mongoq.sync.transaction import Transactions
 
@@ -164,6 +165,13 @@ class Broker(Transactions):
         processes five more.
         """
         return self._driver.run(stats.stats(self._context))
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return what the workers of this collection have last said of themselves (``find``).
+
+        Those that ended in good order are not among them; one that was killed is, for some minutes, as not ``alive``.
+        """
+        return self._driver.run(workers.workers(self._context))
 
     def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does it by itself.

@@ -26,12 +26,12 @@ def client_kind(request: pytest.FixtureRequest) -> Callable[[str], Any]:
     return {"aio": AsyncMongoClient, "motor": AsyncIOMotorClient}[request.param]
 
 
-@pytest.mark.parametrize("operation", ["reserve", "reserve and wait", "pop", "pop with history"])
+@pytest.mark.parametrize("operation", ["reserve", "reserve alone", "reserve and wait", "pop", "pop with history"])
 async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
     client_kind: Any, uri: str, database: str, raw: Any, operation: str
 ) -> None:
     client = client_kind(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    broker = mongoq.AsyncBroker(client[database]["mongoq"], group_commit="alone" not in operation)
     queue = broker.queue("orders", history=3600 if "history" in operation else None, max_retries=None)
     for n in range(ITEMS):
         await queue.push(n)

@@ -24,6 +24,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
+from mongoq.drive.aio_lanes import AioLanes
 from mongoq.embedded import EmbeddedServer
 from tests.proxy import Proxy
 
@@ -332,6 +333,27 @@ async def test_a_caller_that_is_cancelled_leaves_its_item_to_the_next_one(uri: s
         items = await asyncio.gather(*heirs)
         assert sorted(item.payload for item in items) == [1, 2]
         assert raw.count_documents({"attempts": 1}) == 3
+
+
+async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
+    uri: str, database: str, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The item is there, and the task that waits for it has not run yet."""
+    deliver = AioLanes._deliver
+
+    def at_once(lanes: AioLanes, ticket: Any, told: Any) -> None:
+        deliver(lanes, ticket, told)
+        if isinstance(told, mongoq.Item):
+            task.cancel()
+
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push(1)
+        monkeypatch.setattr(AioLanes, "_deliver", at_once)
+        task = asyncio.create_task(queue.reserve())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert raw.count_documents({"attempts": 0, "reserved": False}) == 1
 
 
 CANCELLATIONS = 2_000

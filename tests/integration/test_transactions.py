@@ -28,6 +28,7 @@ from mongoq.protocol import transaction
 from tests.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
+MOMENTS = 40
 
 
 class Failed(Exception):
@@ -322,14 +323,25 @@ def test_an_interrupt_aborts(broker: mongoq.Broker, raw: Any) -> None:
 async def test_a_cancelled_block_aborts_and_releases_its_item(
     uri: str, database: str, raw: Any, scope: str, kind: str
 ) -> None:
+    """In whatever of many moments the cancellation comes."""
     own: Any = AsyncIOMotorClient(uri) if kind == "motor" else AsyncMongoClient(uri)
     broker = mongoq.AsyncBroker(own[database]["mongoq"])
     queue = broker.queue("orders")
     await queue.push(1)
+    for moment in range(MOMENTS):
+        await _cancelled_block(broker, queue, scope, moment / 2000)
+    await broker.close()
+    assert [(found["payload"], found["attempts"], found["reserved"]) for found in raw.find({"q": "orders"})] == [
+        (1, 0, False)
+    ]
+    await _closed(own)
+
+
+async def _cancelled_block(broker: mongoq.AsyncBroker, queue: mongoq.AsyncQueue[Any], scope: str, after: float) -> None:
     inside = asyncio.Event()
 
     async def work() -> None:
-        async with queue.reserved() as item, broker.transaction() as tx:
+        async with queue.reserved(wait=5) as item, broker.transaction() as tx:
             assert item is not None
             await queue.commit(item, session=tx.session)
             inside.set()
@@ -339,7 +351,7 @@ async def test_a_cancelled_block_aborts_and_releases_its_item(
     if scope == "task":
         task = asyncio.create_task(work())
         await inside.wait()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(after)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -347,13 +359,8 @@ async def test_a_cancelled_block_aborts_and_releases_its_item(
         async with anyio.create_task_group() as group:
             group.start_soon(work)
             await inside.wait()
-            await anyio.sleep(0.02)
+            await anyio.sleep(after)
             group.cancel_scope.cancel()
-    await broker.close()
-    assert [(found["payload"], found["attempts"], found["reserved"]) for found in raw.find({"q": "orders"})] == [
-        (1, 0, False)
-    ]
-    await _closed(own)
 
 
 @pytest.mark.parametrize("kind", ["pymongo", "motor"])

@@ -1,0 +1,99 @@
+"""One claim of many items: what it was made for, what it sets, and how it is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.envelope import Document
+from mongoq.model.item import Item, id_key
+from mongoq.protocol.bulk import Statement, statement
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.heads import eligible
+from mongoq.protocol.request import Command
+from mongoq.protocol.settle import release_update
+
+__all__ = ["ClaimOfMany"]
+
+COUNTABLE = 2**31
+"""Attempts below this can be counted on; other programs may have written anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOfMany:
+    """One claim: what it was made for, and the marks it leaves.
+
+    Attributes:
+        context: the queue.
+        dues: from when each item was eligible, by the key of its id, in the order of claims. An item that comes and
+            goes between the two commands keeps the earlier date, and is released to that place.
+        ids: the ids by those keys; other programs may have used anything for an id.
+        now: when it is made.
+        mine: what it sets.
+        sparing: it leaves what has lapsed where it is.
+        lapsed: what it has left there.
+    """
+
+    context: QueueContext[Any]
+    dues: Mapping[Any, datetime]
+    ids: Mapping[Any, Any]
+    now: datetime
+    mine: Mapping[str, Any]
+    sparing: bool = False
+    lapsed: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, context: QueueContext[Any], first: Sequence[Document], lease: timedelta, *, sparing: bool = False
+    ) -> ClaimOfMany:
+        now = context.broker.clock.now()
+        mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
+        ids = {id_key(document["_id"]): document["_id"] for document in first}
+        dues = {key: document["when"] for key, document in zip(ids, first, strict=True)}
+        return cls(context, dues, ids, now, mine, sparing)
+
+    @property
+    def token(self) -> ObjectId:
+        return self.mine["token"]  # type: ignore[no-any-return]
+
+    def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the filter of those that are still eligible."""
+        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
+
+    def command(self) -> Command[Any]:
+        """Return the claim of all that have runs left; alone, an item is not one of a batch."""
+        most = self.context.settings.most_attempts
+        batch = {"batch": self.token} if len(self.ids) > 1 or self.sparing else {}
+        kept = {"reserved": {"$ne": True}} if self.sparing else {}
+        return Command(
+            "update_many",
+            {
+                "filter": {
+                    **self.filter(list(self.ids.values())),
+                    "attempts": {"$lt": COUNTABLE if most is None else most},
+                    **kept,
+                },
+                "update": {"$set": {**self.mine, **batch}, "$inc": {"attempts": 1}},
+            },
+            undo=lambda _: self.give_back(self.ids),
+            resolved=True,
+        )
+
+    def give_back(self, keys: Iterable[Any]) -> Command[Any]:
+        """Return the command that hands back what this claim holds of these, unused."""
+        if self.context.broker.serverless:
+            ids = [self.ids[key] for key in keys]
+            filter = {"_id": {"$in": ids}, "token": self.token}
+            return Command("update_many", {"filter": filter, "update": release_update(self.now)})
+        places: dict[datetime, list[Any]] = {}
+        for key in keys:
+            places.setdefault(self.dues[key], []).append(self.ids[key])
+        requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
+        return Command("bulk_write", {"requests": requests, "ordered": False})
+
+    def item(self, document: Document) -> Item[Any]:
+        return self.context.raw_item(document, self.now, due=self.dues[id_key(document["_id"])])

@@ -1,0 +1,74 @@
+"""Leases that are kept running while handlers work: those of all queues of a worker in one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.item import id_key
+from mongoq.protocol.batch import IDS
+from mongoq.protocol.bulk import Statement, statement
+from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.request import Command, Flow, persisted
+
+__all__ = ["Kept", "kept"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Items under one token whose leases are to go on.
+
+    Attributes:
+        token: the fence.
+        ids: which of its items.
+        lease: how long from now.
+    """
+
+    token: ObjectId
+    ids: Sequence[Any]
+    lease: timedelta
+
+
+def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
+    """Extend leases (``bulkWrite`` of ``update`` of many), and return their new ends, and what was lost.
+
+    What was lost is told by ``id_key`` and token: somebody else has it, or it was settled meanwhile. Sent again when
+    the reply is lost, which is safe: it sets the same values.
+    """
+    now = broker.clock.now()
+    ends = [now + one.lease for one in wanted]
+    requests = list(_statements(wanted, ends))
+    command: Command[int] = Command("bulk_write", {"requests": requests, "ordered": False}, _total, resolved=True)
+    held, _ = yield from persisted(command.__iter__)
+    if held == sum(len(one.ids) for one in wanted):
+        return ends, set()
+    return ends, (yield from _lost(broker, wanted))
+
+
+def _statements(wanted: Iterable[Kept], ends: Iterable[datetime]) -> Iterable[Statement]:
+    for one, until in zip(wanted, ends, strict=True):
+        for start in range(0, len(one.ids), IDS):
+            yield statement(one.token, one.ids[start : start + IDS], {"$set": {"when": until}})
+
+
+def _total(reply: Any) -> int:
+    return int(reply.matched_count)
+
+
+def _lost(broker: BrokerContext, wanted: Iterable[Kept]) -> Flow[set[tuple[Any, Any]]]:
+    """Read who holds the items now."""
+    gone: set[tuple[Any, Any]] = set()
+    for one in wanted:
+        ids = list(one.ids)
+        for start in range(0, len(ids), IDS):
+            some = ids[start : start + IDS]
+            filter = {"_id": {"$in": some}, "token": one.token}
+            found = yield from find_few(broker, filter, [("_id", 1)], len(some), projection={"_id": 1})
+            still = {id_key(document["_id"]) for document in found}
+            gone |= {(id_key(id), one.token) for id in some if id_key(id) not in still}
+    return gone

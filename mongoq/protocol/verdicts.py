@@ -1,0 +1,89 @@
+"""Outcomes of handlers carried out: what becomes of each item of a batch, whatever became of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from mongoq.errors import MongoqError
+from mongoq.model.arguments import duration
+from mongoq.model.envelope import error_document
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
+from mongoq.protocol import move, settle
+from mongoq.protocol.bulk import Settlement, tallied
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.fence import is_back
+from mongoq.protocol.request import Flow
+from mongoq.protocol.settings import prepared
+from mongoq.protocol.settle_many import (
+    Batch,
+    Resolve,
+    burying,
+    committing,
+    moving_as_told,
+    releasing,
+    rolling_back,
+)
+
+__all__ = ["carried_out"]
+
+Verdict = tuple[Item[Any], "Outcome | None"]
+
+
+def carried_out(
+    context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
+) -> Flow[Mapping[Any, Exception]]:
+    """Settle items, each as its outcome says, in as few commands as that takes; ``None`` and ``Drop`` commit.
+
+    A ``Retry`` has become a ``Failed`` by now, which knows the delay.
+
+    Returns by ``id_key`` the errors of those that were not settled. What a handler asked for and cannot be done, such
+    as a move into a queue of no valid name, leaves its item as it is.
+
+    A crash in between leaves some items settled and the others reserved to the ends of their leases.
+    """
+    yield from prepared(context)
+    batch = Batch(context.broker.clock)
+    wanted: list[tuple[Item[Any], Settlement]] = []
+    failed: dict[Any, Exception] = {}
+    released: list[Item[Any]] = []
+    for item, outcome in verdicts:
+        try:
+            wanted.append((item, _settlement(context, item, outcome, batch, resolve)))
+        except MongoqError as error:
+            failed[id_key(item.id)] = error
+        if isinstance(outcome, Release):
+            released.append(item)
+    tally = yield from tallied(context, wanted)
+    for item in released:
+        context.placed(item.priority, item.due or batch.now)
+    return {**failed, **tally.failed}
+
+
+def _settlement(
+    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, batch: Batch, resolve: Resolve
+) -> Settlement:
+    if isinstance(outcome, Failed):
+        if not outcome.counted:
+            return _unblamed(context, outcome, batch)
+        return rolling_back(context, item, batch, length=duration(outcome.delay, "delay"), error=outcome.error)
+    if isinstance(outcome, Dead):
+        alone = partial(move.bury, context, reason=outcome.reason, error=None)
+        return burying(context, item, batch, reason=outcome.reason, error=None, alone=alone)
+    if isinstance(outcome, Move):
+        return moving_as_told(context, outcome, batch, resolve)
+    if isinstance(outcome, Release):
+        return releasing(context, item, batch)
+    return committing(context, item, batch)
+
+
+def _unblamed(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Settlement:
+    """Return how an item goes back that has failed for no fault of its own: later, its attempt not counted."""
+    when = batch.now + duration(outcome.delay, "delay")
+    failure = error_document(outcome.error, batch.now)
+    update = settle.rollback_update(when, failure)
+    update["$inc"] = {"attempts": -1}
+    alone = partial(settle.back, context, update=update)
+    return Settlement(update, lambda found, _: is_back(found, when), "rollback", alone)

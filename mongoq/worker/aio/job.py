@@ -1,0 +1,57 @@
+"""What a handler is given beside the payload."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+
+from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+
+__all__ = ["AsyncJob"]
+
+
+class AsyncJob:
+    """A run as its handler sees it: ``async def handle(payload, job)``.
+
+    Attributes:
+        items: the items of the run, as they were reserved; one, unless the consumer takes batches.
+        lost: an event that is set when the reservation of one of them is lost: the lease was over, because the process
+            or the server stood still, and another worker has the item. What the handler returns is ignored then, so it
+            may as well stop. ``job.lost.is_set()``.
+    """
+
+    def __init__(self, queue: Any, items: Sequence[Item[Any]]) -> None:
+        self._queue = queue
+        self.items = tuple(items)
+        self.lost = anyio.Event()
+
+    @property
+    def item(self) -> Item[Any]:
+        """The item; of a batch the first one."""
+        return self.items[0]
+
+    @property
+    def delivery_hash(self) -> str:
+        """The SHA-256 of the queue and the ids of the items, the same in each run of the same items, as 64 hex digits.
+
+        For what happens outside of MongoDB, as the key that tells the other side that this was there before.
+        """
+        ids = sorted(str(item.id) for item in self.items)
+        return hashlib.sha256("\0".join([self._queue.name, *ids]).encode()).hexdigest()
+
+    async def extend(self, *, lease: Duration | None = None) -> None:
+        """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.
+
+        For a handler that is about to block the process, whose worker cannot extend then.
+
+        Args:
+            lease: how long, a ``timedelta`` or seconds; default the queue's.
+
+        Raises:
+            BatchIncomplete: an item was lost; its ``failed`` tells the ``ReservationLost``.
+        """
+        await self._queue.extend_many(self.items, lease=lease)

@@ -1,0 +1,189 @@
+"""The worker: registers consumers, and runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from mongoq.aio import AsyncBroker, AsyncQueue
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import Duration, duration
+from mongoq.model.policy import RetryPolicy
+from mongoq.model.settings import DEFAULT, Default, check_limit
+from mongoq.worker.aio.engine import AsyncEngine
+from mongoq.worker.consumer import Consumer, Handler, consumer
+
+__all__ = ["AsyncWorker"]
+
+H = TypeVar("H", bound=Handler)
+
+
+class AsyncWorker:
+    """Runs handlers for the items of queues, until it is told to stop.
+
+    ```python
+    worker = mongoq.AsyncWorker(broker)
+
+
+    @worker.consumer("orders", concurrency=8)
+    async def handle(payload): ...
+
+
+    await worker.run()
+    ```
+
+    What a handler returns is success, and commits the item; an exception is a failure, and rolls it back, to be run
+    again after a delay, or buried beyond its retries. An outcome says otherwise: ``Retry``, ``Dead``, ``Drop`` or
+    ``Move``. A handler runs at least once for each item: what it has done when its process is killed is not undone, so
+    it should bear with running twice.
+
+    While handlers run, their leases are extended. An item whose last lease ran out may have killed its worker: it runs
+    by itself, when nothing else of this worker runs or waits for a run, so that it takes nobody along.
+
+    Args:
+        broker: the ``AsyncBroker`` of the queues.
+        grace: how long handlers may go on once the worker is told to stop, a ``timedelta`` or seconds.
+        heartbeat: how often the worker says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+
+    Raises:
+        ArgumentInvalid: an argument cannot be used; it is named.
+    """
+
+    def __init__(self, broker: AsyncBroker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
+        if not isinstance(broker, AsyncBroker):
+            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__} is what it takes, not {type(broker).__name__}")
+        if broker._context.serverless:
+            raise ArgumentInvalid("broker", "workers need a server; mongoq.testing runs handlers without one")
+        self._broker = broker
+        self._grace = duration(grace, "grace")
+        self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
+        self._consumers: dict[str, Consumer] = {}
+        self._engine: AsyncEngine | None = None
+
+    def __repr__(self) -> str:
+        """Name the queues it consumes."""
+        return f"<{type(self).__name__} of {', '.join(self._consumers) or 'nothing'} in {self._broker.namespace}>"
+
+    def consumer(
+        self,
+        queue: str | AsyncQueue[Any],
+        *,
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        lease: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] = (),
+        max_time: Duration | None = None,
+        batch: int | None = None,
+        probe: bool = False,
+    ) -> Callable[[H], H]:
+        """Register the decorated function as the handler of a queue; it is returned as it is.
+
+        It is called with the payload, or with the payload and the job: ``handle(payload)``, ``handle(payload, job)``.
+        A plain function runs in a thread.
+
+        Args:
+            queue: its name, or a handle, whose model then makes the payloads.
+            concurrency: how many runs at a time, at most.
+            prefetch: how many further items are reserved and wait for a run, at most. Default as many as are worked off
+                in a moment, up to 1,000.
+            lease: how long an item stays reserved when the worker dies, a ``timedelta`` or seconds; default the
+                queue's. It is extended while the handler runs, however long that takes.
+            retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``, which is the
+                default.
+            max_retries: how many further runs an item gets after its first, here and whatever the queue says; ``None``
+                for no limit.
+            success_on: exceptions that count as success, such as a conflict with what an earlier run has written.
+            max_time: the stack of a handler that runs longer is logged, once, as an error; a ``timedelta`` or seconds.
+            batch: the handler takes a list of up to so many payloads (and ``job.items``), and returns ``None``, or a
+                list with an entry for each: ``None``, an outcome or an exception.
+            probe: while the handler keeps failing, one item at a time is tried, another one each time, and these
+                failures use up no attempts; the first success ends that.
+
+        Raises:
+            ArgumentInvalid: an option cannot be used, or the queue has a consumer in this worker already.
+            QueueNameInvalid: the name cannot be stored.
+        """
+        given = self._handle(queue, max_retries)
+        options: dict[str, Any] = {
+            "concurrency": concurrency,
+            "prefetch": prefetch,
+            "lease": lease,
+            "retry": retry,
+            "max_retries": max_retries,
+            "success_on": success_on,
+            "max_time": max_time,
+            "batch": batch,
+            "probe": probe,
+            "coroutines": AsyncEngine.asynchronous,
+        }
+        consumer(given, _nothing, **options)  # so that a bad option is told at once, whatever is decorated
+
+        def register(handler: H) -> H:
+            self._add(consumer(given, handler, **options))
+            return handler
+
+        return register
+
+    def _handle(self, queue: str | AsyncQueue[Any], max_retries: Any) -> AsyncQueue[Any]:
+        """Return a handle of the queue that goes by the consumer's own settings."""
+        handle = queue if isinstance(queue, AsyncQueue) else self._broker.queue(queue)
+        if handle._context.broker is not self._broker._context:
+            raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
+        if isinstance(max_retries, Default):
+            return handle
+        check_limit(handle.name, {"max_retries": max_retries}, dead=handle.settings.dead)
+        return AsyncQueue(handle._driver, replace(handle._context, overriding={"max_retries": max_retries}))
+
+    def _add(self, one: Consumer) -> None:
+        if self._engine is not None:
+            raise ArgumentInvalid("queue", f"{one.name!r} comes too late: the worker runs already")
+        if one.name in self._consumers:
+            raise ArgumentInvalid("queue", f"{one.name!r} has a consumer in this worker already")
+        self._consumers[one.name] = one
+
+    async def run(self, *, drain: bool = False) -> None:
+        """Work until SIGTERM, SIGINT or ``stop``, then end in good order.
+
+        It takes nothing more, gives back what it has not started, lets handlers go on for the grace, and gives back
+        the items of those that have not ended by then. A second signal ends it at once. What was acknowledged to
+        nobody is run again by another worker; nothing is lost either way.
+
+        The server may go away for a while: the worker says so once, goes on trying, and says when it is back. When the
+        process is killed, its items come back when their leases end.
+
+        Args:
+            drain: end by itself when the queues are empty: nothing is ready, scheduled or reserved in any of them.
+
+        Raises:
+            ArgumentInvalid: there is no consumer, or the worker runs already.
+            BrokerClosed: the broker was closed meanwhile.
+            CollectionUnsuitable: the collection cannot be used, or was written by a later mongoq.
+
+        Other errors of the server are raised when it cannot be reached at the start.
+        """
+        if not self._consumers:
+            raise ArgumentInvalid("worker", "it has no consumers; register one with @worker.consumer(queue)")
+        if self._engine is not None:
+            raise ArgumentInvalid("worker", "it runs already")
+        if not isinstance(drain, bool):
+            raise ArgumentInvalid("drain", f"a bool, not {type(drain).__name__}")
+        self._engine = engine = AsyncEngine(
+            self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
+        )
+        try:
+            await self._broker.ping()
+            await engine.run(drain=drain)
+        finally:
+            self._engine = None
+
+    def stop(self) -> None:
+        """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run."""
+        if self._engine is not None:
+            self._engine.stop()
+
+
+def _nothing(_: Any) -> None:
+    pass

@@ -1,0 +1,225 @@
+"""The backlog of a consumer: what waits for a run, what runs, and what is to be settled. Decisions, and no I/O."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from threading import Lock
+from typing import Any
+
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Failed, Outcome, Release
+from mongoq.protocol.bells import Bell
+from mongoq.protocol.keeping import Kept
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.leases import Lease, Leases
+from mongoq.worker.pace import Pace
+from mongoq.worker.probe import Probe
+from mongoq.worker.run import Run
+
+__all__ = ["Backlog", "Verdict"]
+
+Verdict = tuple[Item[Any], Outcome | None]
+
+UNSETTLED = 4_000
+"""Items that wait to be settled before no more are claimed: the server is slower than the handler."""
+
+
+class Backlog:
+    """What a consumer holds, on the way from its claim to its settlement; shared by the loops of its station.
+
+    Attributes:
+        settling: rings when there is something to settle.
+        fetching: rings when there may be room for more.
+        closed: nothing is started any more.
+        verdicts: what is to be settled, and how.
+        running: the runs under way.
+        idle: the bells of runners that wait for something to do.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._size = consumer.batch or 1
+        self._lock = Lock()
+        self._waiting: deque[Item[Any]] = deque()
+        self._leases = Leases()
+        self._pace = Pace(consumer.prefetch)
+        self._probe = Probe(consumer.retry) if consumer.probe else None
+        self.settling, self.fetching = Bell(), Bell()
+        self.closed = False
+        self.verdicts: list[Verdict] = []
+        self.running: set[Run] = set()
+        self.idle: list[Bell] = []
+
+    @property
+    def held(self) -> int:
+        """How many items are held."""
+        return self._leases.items
+
+    @property
+    def is_probing(self) -> bool:
+        """Say whether the handler keeps failing, and one item at a time is tried."""
+        return self._probe is not None and self._probe.closed
+
+    def room(self) -> int:
+        """Return how many items to claim now."""
+        with self._lock:
+            now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
+            if self.closed or len(self.verdicts) > UNSETTLED:
+                return 0
+            if self._probe is not None and self._probe.closed:
+                return int(not self._leases.items and not self._probe.pause(now))
+            self._pace.look(now, waiting)
+            ahead = self._pace.ahead
+            wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
+            return wanted if wanted > 0 and wanted * 2 >= ahead else 0
+
+    def pause(self, most: float) -> float:
+        """Return for how many seconds to rest when there is no room."""
+        pause = self._probe.pause(time.monotonic()) if self._probe is not None else 0.0
+        return min(pause, most) if pause else most
+
+    def put(self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, back: bool = False) -> int:
+        """Take in what was claimed, or give it ``back`` at once; returns for how many runs that is enough."""
+        with self._lock:
+            self._leases.add(items, lease)
+            self._pace.took(time.monotonic(), full=len(items) >= asked)
+            if self.closed or back:
+                self._release(items)
+                self.settling.ring()
+                return 0
+            self._waiting.extend(items)
+            return -(-len(self._waiting) // self._size)
+
+    def next(self, bell: Bell) -> Run | None:
+        """Return the next run; when there is none, ``bell`` rings as soon as there may be one."""
+        with self._lock:
+            waiting = self._waiting
+            if not waiting:
+                bell.rung = False
+                self.idle.append(bell)
+                return None
+            items = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
+            run = Run(items, time.monotonic())
+            self.running.add(run)
+            if len(waiting) * 2 <= self._pace.ahead and not self.fetching.rung:
+                self.fetching.ring()
+            return run
+
+    def wake(self, number: int) -> int:
+        """Ring for so many runners; returns for how many there was none."""
+        with self._lock:
+            bells = [self.idle.pop() for _ in range(min(number, len(self.idle)))]
+        for bell in bells:
+            bell.ring()
+        return number - len(bells)
+
+    def finish(self, run: Run, outcomes: Sequence[Outcome | None]) -> bool:
+        """Take note of what a run came to; says whether anybody still wanted to know."""
+        with self._lock:
+            self.running.discard(run)
+            if run.abandoned:
+                return False
+            for item, outcome in zip(run.items, outcomes, strict=True):
+                if not run.lost or id_key(item.id) not in run.lost:
+                    self.verdicts.append((item, outcome if self._probe is None else self._probed(outcome)))
+            if self._probe is not None and self._probe.closed:
+                self._release_waiting()
+        if not self.settling.rung:
+            self.settling.ring()
+        return True
+
+    def _probed(self, outcome: Outcome | None) -> Outcome | None:
+        assert self._probe is not None
+        if not isinstance(outcome, Failed):
+            self._probe.succeeded()
+            return outcome
+        if self._probe.failed(time.monotonic()):
+            return outcome
+        return Failed(outcome.error, outcome.delay, counted=False)
+
+    def take_verdicts(self) -> list[Verdict]:
+        """Take what is to be settled now, each item with the end of its lease."""
+        with self._lock:
+            self.settling.rung = False
+            verdicts, self.verdicts = self.verdicts, []
+            current = self._leases.current
+            return [(current(item), outcome) for item, outcome in verdicts]
+
+    def again(self, verdicts: Iterable[Verdict]) -> None:
+        """Put back what could not be settled, to be tried again."""
+        with self._lock:
+            self.verdicts[:0] = verdicts
+
+    def settled(self, items: Iterable[Item[Any]]) -> None:
+        """Let go of what was settled, or is lost."""
+        with self._lock:
+            for item in items:
+                self._leases.drop(item)
+        if not self.fetching.rung:
+            self.fetching.ring()
+
+    def release_waiting(self) -> None:
+        """Give back what was not started."""
+        with self._lock:
+            self._release_waiting()
+        self.settling.ring()
+
+    def close(self) -> None:
+        """Start nothing more, and give back what was not started."""
+        with self._lock:
+            self.closed = True
+            self._release_waiting()
+        self.settling.ring()
+        self.fetching.ring()
+        self.wake(len(self.idle))
+
+    def abandon(self) -> list[Run]:
+        """Give back what runs as well; late results are ignored. Returns those runs."""
+        with self._lock:
+            runs = list(self.running)
+            for run in runs:
+                run.abandoned = True
+                self._release(item for item in run.items if id_key(item.id) not in run.lost)
+            self.running.clear()
+        self.settling.ring()
+        return runs
+
+    def _release_waiting(self) -> None:
+        self._release(self._waiting)
+        self._waiting.clear()
+
+    def _release(self, items: Iterable[Item[Any]]) -> None:
+        self.verdicts += [(item, Release()) for item in items]
+
+    def due(self, now: datetime) -> list[tuple[Lease, Kept]]:
+        """Return the leases that are to be extended now."""
+        with self._lock:
+            return self._leases.due(now)
+
+    def extended(self, lease: Lease, until: datetime) -> None:
+        """Take note of the new end of a lease."""
+        with self._lock:
+            lease.until, lease.extended = until, True
+
+    def lose(self, token: Any, key: Any) -> Run | Item[Any] | None:
+        """Take note that somebody else has an item; returns the run that had it, or the item when it waited.
+
+        ``None`` when it is being settled, which will tell, or was settled.
+        """
+        with self._lock:
+            item = self._leases.find(token, key)
+            if item is None:
+                return None
+            for run in list(self.running):
+                if any(one is item for one in run.items):
+                    run.lost.add(key)
+                    self._leases.drop(item)
+                    return run
+            if any(one is item for one in self._waiting):
+                self._waiting.remove(item)
+                self._leases.drop(item)
+                return item
+            return None

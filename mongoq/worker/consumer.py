@@ -1,0 +1,153 @@
+"""Consumers: a queue, the handler of its items, and how it is run; all of it checked when it is registered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import Duration, count, duration
+from mongoq.model.policy import Exponential, RetryPolicy
+from mongoq.model.settings import Default
+
+__all__ = ["Consumer", "Handler", "consumer"]
+
+Handler = Callable[..., Any]
+
+MOST_CONCURRENT = 1_000
+MOST_AHEAD = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Consumer:
+    """What a worker was told about a queue; durations are ``timedelta``.
+
+    Attributes:
+        queue: the handle of the queue, with the codec of its payloads.
+        handler: called with the payload, or a list of payloads; and the job, when it takes two arguments.
+        asynchronous: it is a coroutine function.
+        takes_job: it takes the job too.
+        concurrency: how many runs at a time.
+        prefetch: how many items wait for a run at most; ``None`` to go by how fast they are worked off.
+        lease: how long a reservation lasts, or ``None`` for the queue's; it is extended while the handler runs.
+        retry: how long a failed item waits.
+        settings: settings of the queue that hold for this consumer alone.
+        success_on: exceptions that count as success.
+        max_time: a run that takes longer is logged with its stack, once.
+        batch: how many items a run takes at most; ``None`` for one, without a list.
+        probe: while the handler keeps failing, one item at a time is tried.
+    """
+
+    queue: Any
+    handler: Handler
+    asynchronous: bool
+    takes_job: bool
+    concurrency: int
+    prefetch: int | None
+    lease: timedelta | None
+    retry: RetryPolicy
+    settings: dict[str, Any]
+    success_on: tuple[type[BaseException], ...]
+    max_time: timedelta | None
+    batch: int | None
+    probe: bool
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.queue.name  # type: ignore[no-any-return]
+
+
+def consumer(
+    queue: Any,
+    handler: Any,
+    *,
+    concurrency: int,
+    prefetch: int | None,
+    lease: Duration | None,
+    retry: RetryPolicy | None,
+    max_retries: int | Default | None,
+    success_on: type[BaseException] | Sequence[type[BaseException]],
+    max_time: Duration | None,
+    batch: int | None,
+    probe: bool,
+    coroutines: bool,
+) -> Consumer:
+    """Return a consumer, checked; ``coroutines`` says whether its handler may be a coroutine function."""
+    asynchronous, takes_job = _checked(handler, coroutines=coroutines)
+    if not isinstance(probe, bool):
+        raise ArgumentInvalid("probe", f"a bool, not {type(probe).__name__}")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {type(retry).__name__}")
+    return Consumer(
+        queue=queue,
+        handler=handler,
+        asynchronous=asynchronous,
+        takes_job=takes_job,
+        concurrency=_bounded(concurrency, "concurrency", 1, MOST_CONCURRENT),
+        prefetch=None if prefetch is None else _bounded(prefetch, "prefetch", 0, MOST_AHEAD),
+        lease=None if lease is None else duration(lease, "lease", zero=False),
+        retry=Exponential() if retry is None else retry,
+        settings=_settings(queue.name, max_retries),
+        success_on=_exceptions(success_on),
+        max_time=None if max_time is None else duration(max_time, "max_time", zero=False),
+        batch=None if batch is None else _bounded(batch, "batch", 1, MOST_AHEAD),
+        probe=probe,
+    )
+
+
+def _bounded(value: Any, argument: str, least: int, most: int) -> int:
+    number = count(value, argument, least=least)
+    if number > most:
+        raise ArgumentInvalid(argument, f"{most:,} at most, not {number:,}")
+    return number
+
+
+def _settings(queue: str, max_retries: Any) -> dict[str, Any]:
+    if isinstance(max_retries, Default):
+        return {}
+    return {"max_retries": None if max_retries is None else count(max_retries, "max_retries", least=0)}
+
+
+def _exceptions(given: Any) -> tuple[type[BaseException], ...]:
+    kinds = (given,) if isinstance(given, type) else given
+    if not isinstance(kinds, tuple | list | set | frozenset):
+        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(given).__name__}")
+    for kind in kinds:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
+    return tuple(kinds)
+
+
+def _checked(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
+    """Say whether a handler is a coroutine function, and whether it takes the job."""
+    if not callable(handler):
+        raise ArgumentInvalid("handler", f"a function, not {type(handler).__name__}")
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ArgumentInvalid("handler", f"{_name(handler)} is a generator, which would run nothing; return instead")
+    asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function)
+    if asynchronous and not coroutines:
+        raise ArgumentInvalid("handler", f"{_name(handler)} is a coroutine function; give it to an AsyncWorker")
+    return asynchronous, _takes_job(handler)
+
+
+def _takes_job(handler: Handler) -> bool:
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # some of those written in C do not say
+        return False
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    needed = [one for one in positional if one.default is one.empty]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if not (positional or several) or len(needed) > 2 or named:
+        raise ArgumentInvalid("handler", f"{_name(handler)} is to take (payload) or (payload, job), and nothing else")
+    return len(needed) == 2 or (len(positional) > 1 and positional[1].name == "job")
+
+
+def _name(handler: Any) -> str:
+    return getattr(handler, "__qualname__", None) or type(handler).__name__

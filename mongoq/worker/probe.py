@@ -1,0 +1,44 @@
+"""The breaker of a queue whose handler keeps failing: one item at a time is tried until one succeeds."""
+
+from __future__ import annotations
+
+from mongoq.model.policy import RetryPolicy
+
+__all__ = ["Probe"]
+
+LONGEST = 30.0
+"""Seconds between two tries, at most: the other side may be back."""
+
+
+class Probe:
+    """Closed while the handler keeps failing; then failures are nobody's fault, and use up no attempts.
+
+    Attributes:
+        closed: the last run has failed.
+    """
+
+    def __init__(self, retry: RetryPolicy) -> None:
+        self._retry = retry
+        self._failures = 0
+        self._resume_at = float("-inf")
+
+    @property
+    def closed(self) -> bool:
+        return self._failures > 0
+
+    def failed(self, now: float) -> bool:
+        """Take note of a failure, and say whether the attempt counts: the one that closes it does."""
+        counts = not self.closed
+        self._failures += 1
+        pause = self._retry.delay(self._failures).total_seconds()
+        self._resume_at = now + min(pause, LONGEST)
+        return counts
+
+    def succeeded(self) -> bool:
+        """Take note of a success, and say whether it has opened."""
+        opened, self._failures = self.closed, 0
+        return opened
+
+    def pause(self, now: float) -> float:
+        """Return in how many seconds the next item may be tried."""
+        return max(0.0, self._resume_at - now) if self.closed else 0.0

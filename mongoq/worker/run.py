@@ -1,0 +1,33 @@
+"""A run: the items that one call of a handler takes, and what is known of it while it goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mongoq.model.item import Item
+
+__all__ = ["Run"]
+
+
+class Run:
+    """One call of a handler.
+
+    Attributes:
+        items: what it takes; one, unless the consumer takes batches.
+        started: on the monotonic clock.
+        where: the number of the thread it runs in, or its task.
+        job: what the handler was given beside the payload, if it takes that.
+        lost: which of its items somebody else has by now, by ``id_key``.
+        abandoned: its worker has given its items back, and nobody waits for its end.
+        told: that it takes too long was logged.
+    """
+
+    __slots__ = ("abandoned", "items", "job", "lost", "started", "told", "where")
+
+    def __init__(self, items: list[Item[Any]], started: float) -> None:
+        self.items = items
+        self.started = started
+        self.where: Any = None
+        self.job: Any = None
+        self.lost: set[Any] = set()
+        self.abandoned = self.told = False

@@ -1,0 +1,219 @@
+# Generated from mongoq/worker/aio/engine.py by scripts/unasync.py. Do not edit.
+"""A worker at work: its consumers, the leases of all of them, its record, and how it comes to an end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from mongoq.protocol import workers
+from mongoq.protocol.bells import Bell
+from mongoq.protocol.keeping import kept
+from mongoq.protocol.upcoming import next_when
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.course import Course
+from mongoq.worker.hands_threads import ThreadHands
+from mongoq.worker.run import Run
+from mongoq.worker.threads.station import Station
+from mongoq.worker.watch import Watch
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger("mongoq.worker")
+
+TICK = 1.0
+"""Seconds between two looks at the leases, at most."""
+LAST = 2.0
+"""Seconds that the last settlements may take once the grace is over."""
+EMPTY = 0.02, 0.5
+"""Seconds between two looks whether the queues are empty, at first and at most."""
+
+_number = count(1)
+
+
+class Engine:
+    """Runs the consumers of a worker, once."""
+
+    asynchronous = ThreadHands.asynchronous
+
+    def __init__(
+        self,
+        broker: Any,
+        consumers: Sequence[Consumer],
+        *,
+        grace: timedelta,
+        heartbeat: timedelta,
+    ) -> None:
+        self._driver = broker._driver
+        self._context = broker._context
+        self._grace = grace
+        self._heartbeat = heartbeat
+        self._hands = ThreadHands()
+        self._course = Course(self._context.hub)
+        self._stations = [Station(one, self._course, self._hands) for one in consumers]
+        self._course.stations = self._stations
+        self._name = f"{self._context.identity}/{next(_number)}"
+        self._signals = 0
+        self._stopped = False
+        self._ended = False
+        self._bells: list[Bell] = []
+        self._watch = self._watching(consumers)
+
+    def _watching(self, consumers: Sequence[Consumer]) -> Watch | None:
+        limits = [one.max_time.total_seconds() for one in consumers if one.max_time is not None]
+        return Watch(self._overdue, min(max(min(limits) / 4, 0.02), TICK)) if limits else None
+
+    def _overdue(self) -> Iterator[tuple[str, Run]]:
+        for station in self._stations:
+            for run in station.overdue():
+                yield station.consumer.name, run
+
+    def stop(self) -> None:
+        """End in good order; told a second time, at once."""
+        self._signals += 1
+        self._hands.ring(self._course.changed)
+
+    def run(self, *, drain: bool) -> None:
+        """Work until told to stop, or, with ``drain``, until the queues are empty."""
+        if self._watch is not None:
+            self._watch.start()
+        try:
+            with self._hands.signals(self.stop):
+                self._worked(drain=drain)
+        finally:
+            self._ended_all()
+        if self._course.failure is not None:
+            raise self._course.failure
+
+    def _worked(self, *, drain: bool) -> None:
+        for station in self._stations:
+            station.start()
+        self._hands.start(self._keep, "mongoq-keep")
+        self._hands.start(self._beat, "mongoq-beat")
+        if drain:
+            self._hands.start(self._drained, "mongoq-drain")
+        while not self._signals and self._course.failure is None:
+            self._hands.rest(self._course.changed, TICK)
+        self._wound_down()
+
+    def _ended_all(self) -> None:
+        """Let all loops end, however this one has."""
+        self._course.halted = self._ended = self._stopped = True
+        for station in self._stations:
+            station.close()
+            station.end()
+        if self._watch is not None:
+            self._watch.stop()
+        for bell in self._bells:
+            bell.ring()
+        if not self._hands.ended(LAST):
+            self._hands.abandon()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _wound_down(self) -> None:
+        """Take nothing more, give back what waits, let finish what runs while the grace lasts, give back the rest."""
+        self._stopped = True
+        for station in self._stations:
+            station.close()
+        self._context.hub.wake()
+        deadline = self._now() + self._grace
+        while self._course.holds_anything() and self._signals < 2 and self._now() < deadline:
+            self._hands.rest(self._course.emptied, TICK / 20)
+        self._course.halted = True
+        for station in self._stations:
+            left = station.backlog.abandon()
+            if left:
+                logger.warning(
+                    "%d runs of queue %r go on no more; their items go back", len(left), station.consumer.name
+                )
+            station.end()
+        deadline = self._now() + timedelta(seconds=LAST)
+        while self._course.holds_anything() and self._now() < deadline:
+            self._hands.rest(self._course.emptied, TICK / 20)
+        if self._course.holds_anything():
+            logger.warning("some items could not be given back; they come back when their leases end")
+        self._forgotten()
+
+    def _bell(self) -> Bell:
+        """Return a bell that rings when the worker has ended."""
+        self._bells.append(Bell())
+        return self._bells[-1]
+
+    def _now(self) -> datetime:
+        return self._context.clock.now()  # type: ignore[no-any-return]
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Extend leases while handlers run, those of all queues in one command."""
+        bell = self._bell()
+        while not self._ended:
+            try:
+                self._kept()
+            except Exception as error:
+                self._course.trouble(error)
+            lengths = [station.consumer.lease or station.context.settings.lease for station in self._stations]
+            self._hands.rest(bell, min(TICK, min(lengths).total_seconds() / 6))
+
+    def _kept(self) -> None:
+        now = self._now()
+        due = [(station, *one) for station in self._stations for one in station.backlog.due(now)]
+        if not due:
+            return
+        ends, lost = self._driver.run(kept(self._context, [wanted for _, _, wanted in due]))
+        for (station, lease, _), until in zip(due, ends, strict=True):
+            station.backlog.extended(lease, until)
+        for key, token in lost:
+            for station in self._stations:
+                station.lose(token, key)
+
+    # --- the record ------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Say now and then that this worker lives, and look after the records of others."""
+        bell, started = self._bell(), self._now()
+        while not self._stopped:
+            held = {station.consumer.name: station.backlog.held for station in self._stations}
+            try:
+                self._driver.run(
+                    workers.beat(self._context, self._name, started=started, every=self._heartbeat, queues=held)
+                )
+                for gone in self._driver.run(workers.swept(self._context, every=self._heartbeat)) or []:
+                    logger.warning("worker %s is gone since %s; it held %s", gone.name, gone.seen, dict(gone.queues))
+            except Exception as error:
+                self._course.trouble(error)
+            self._hands.rest(bell, self._heartbeat.total_seconds())
+
+    def _forgotten(self) -> None:
+        try:
+            self._driver.run(workers.forget(self._context, self._name))
+        except Exception as error:
+            logger.debug("the record of this worker stays for a while: %r", error)
+
+    # --- until the queues are empty --------------------------------------------------------------
+
+    def _drained(self) -> None:
+        """Stop when nothing is left in the queues, nor was settled while they were looked at: it may have come back."""
+        bell, pause = self._bell(), EMPTY[0]
+        while not self._stopped:
+            settled = self._course.settled
+            if not self._course.holds_anything() and self._is_empty() and settled == self._course.settled:
+                self._signals += 1
+                self._course.changed.ring()
+                return
+            pause = EMPTY[0] if settled != self._course.settled else min(pause * 2, EMPTY[1])
+            self._hands.rest(bell, pause)
+
+    def _is_empty(self) -> bool:
+        try:
+            for station in self._stations:
+                if self._driver.run(next_when(station.context)) is not None:
+                    return False
+        except Exception as error:
+            self._course.trouble(error)
+            return False
+        return True

@@ -1,0 +1,88 @@
+"""Runs that take too long: a thread looks for them, and logs where each of them stands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from mongoq.worker.run import Run
+
+__all__ = ["Watch", "stack_of"]
+
+logger = logging.getLogger("mongoq.worker")
+
+Overdue = Callable[[], Iterable[tuple[str, Run]]]
+DEEPEST = 100
+
+
+class Watch:
+    """Looks for runs beyond their ``max_time``.
+
+    In a thread of its own: a handler that blocks the event loop is found as well.
+    """
+
+    def __init__(self, overdue: Overdue, every: float) -> None:
+        self._overdue = overdue
+        self._every = every
+        self._ended = threading.Event()
+        self._home = threading.get_ident()
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._look, name="mongoq-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        while not self._ended.wait(self._every):
+            for queue, run in self._overdue():
+                seconds = time.monotonic() - run.started
+                logger.error(
+                    "the handler of queue %r has run for %.1f s with item %s, and is here:\n%s",
+                    queue,
+                    seconds,
+                    run.items[0].id,
+                    stack_of(run.where, self._home),
+                )
+
+
+def stack_of(where: Any, home: int) -> str:
+    """Return the stack of a thread, by its number, or of a task; ``home`` is the thread of the event loop."""
+    frames = sys._current_frames()
+    if not isinstance(where, asyncio.Task):
+        frame = frames.get(where)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)\n"
+    awaited = list(_awaited(where.get_coro()))
+    if not awaited:
+        return "(it has just ended)\n"
+    frame = frames.get(home)
+    if frame is not None and _is_in(awaited[-1], frame):  # it runs at this moment, and blocks the event loop
+        return "".join(traceback.format_stack(frame))
+    return "".join(traceback.StackSummary.extract((one, one.f_lineno) for one in awaited).format())
+
+
+def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame is wanted:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _awaited(coroutine: Any) -> Iterable[FrameType]:
+    """Follow a coroutine through what it awaits."""
+    for _ in range(DEEPEST):
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            return
+        yield frame
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
