@@ -1,4 +1,4 @@
-"""Handlers, for threads and for asyncio: they leave their mark, take a while, and say what is to become of the item."""
+"""Handlers, for threads and for asyncio: they leave their mark, take a while, and return what becomes of the item."""
 
 from __future__ import annotations
 
@@ -9,42 +9,54 @@ from typing import Any
 
 import mongoq
 from tests.crash import run
-from tests.crash.stations import Decision, decide
+from tests.crash.stations import decide, outcome
 
 __all__ = ["AsyncHandler", "Handler"]
 
-WORK = (0.0, 0.1)
+WORK = (0.0, 0.06)
 LONG = 1.5
-"""Seconds that a run in fifty takes, more than a lease."""
+"""Seconds that a run in a hundred takes, more than a lease."""
 
 
 class Handler:
-    """Handles items of any queue, in any thread."""
+    """Handles items of any queue, in any thread.
+
+    Attributes:
+        at_work: it was called.
+    """
 
     def __init__(self, database: Any, chance: random.Random) -> None:
         self._runs, self._chance = run.runs(database), chance
+        self.at_work = False
 
-    def __call__(self, item: mongoq.Item[Any]) -> Decision:
+    def __call__(self, payload: Any, job: mongoq.Job) -> mongoq.Outcome | None:
+        self.at_work, item = True, job.item
         self._runs.insert_one(run.begin(item))
         time.sleep(_length(self._chance))
-        decision = decide(item.payload, item.queue, item.attempts, self._chance)
+        decision = decide(payload, item.queue, item.attempts, self._chance)
         self._runs.update_one(run.mark(item), run.end(decision))
-        return decision
+        return outcome(decision, item)
 
 
 class AsyncHandler:
-    """Handles items of any queue, in any task."""
+    """Handles items of any queue, in any task.
+
+    Attributes:
+        at_work: it was called.
+    """
 
     def __init__(self, database: Any, chance: random.Random) -> None:
         self._runs, self._chance = run.runs(database), chance
+        self.at_work = False
 
-    async def __call__(self, item: mongoq.Item[Any]) -> Decision:
+    async def __call__(self, payload: Any, job: mongoq.AsyncJob) -> mongoq.Outcome | None:
+        self.at_work, item = True, job.item
         await self._runs.insert_one(run.begin(item))
         await asyncio.sleep(_length(self._chance))
-        decision = decide(item.payload, item.queue, item.attempts, self._chance)
+        decision = decide(payload, item.queue, item.attempts, self._chance)
         await self._runs.update_one(run.mark(item), run.end(decision))
-        return decision
+        return outcome(decision, item)
 
 
 def _length(chance: random.Random) -> float:
-    return LONG if chance.random() < 0.02 else chance.uniform(*WORK)
+    return LONG if chance.random() < 0.01 else chance.uniform(*WORK)

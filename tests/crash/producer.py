@@ -18,7 +18,7 @@ from tests.crash.stations import FIRST, new_payload
 
 __all__ = ["produce"]
 
-PAUSE = (0.0, 0.06)
+PAUSE = (0.0, 0.1)
 BATCH = 5
 
 

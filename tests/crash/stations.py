@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import mongoq
 
-__all__ = ["FIRST", "HOPELESS", "LEASE", "MAX_RETRIES", "SECOND", "Decision", "backoff", "decide", "new_payload", "open"]
+__all__ = ["FIRST", "HOPELESS", "LEASE", "MAX_RETRIES", "SECOND", "Decision", "decide", "new_payload", "open", "outcome"]
 
 FIRST, SECOND = "in", "out"
 LEASE = 1.0
@@ -52,6 +52,20 @@ def decide(payload: Any, queue: str, attempt: int, chance: random.Random) -> Dec
             return "done"
 
 
-def backoff(attempt: int) -> float:
-    """Return the seconds until the next run."""
-    return float(min(0.05 * 2**attempt, 1))
+def outcome(decision: Decision, item: mongoq.Item[Any]) -> mongoq.Outcome | None:
+    """Return what a handler returns, or raise what it raises.
+
+    What is stored of it names the token of this run: in the payload that moves on, in the error, in the reason.
+    """
+    match decision:
+        case "done" if item.queue == FIRST:
+            patch = {"$inc": {"hops": 1}, "$set": {"mover": item.token}}
+            return mongoq.Move(SECOND, patch=patch, delay=0.2 if item.payload["trouble"] == "patient" else None)
+        case "done":
+            return None
+        case "fail":
+            raise RuntimeError(f"failed in run {item.token}")
+        case "retry":
+            return mongoq.Retry(delay=0.2)
+        case "dead":
+            return mongoq.Dead(f"{HOPELESS} in run {item.token}")

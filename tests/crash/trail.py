@@ -17,7 +17,7 @@ from tests.crash.stations import FIRST, SECOND
 
 __all__ = ["Turn", "begin", "read", "turn_of"]
 
-TOKEN = re.compile("[0-9a-f]{24}")
+RUN = re.compile("run ([0-9a-f]{24})")
 END = "end of the trail"
 OPERATIONS = ["insert", "update", "replace", "delete"]
 
@@ -49,7 +49,7 @@ def begin(collection: Any) -> Mapping[str, Any]:
 
 def read(collection: Any, start: Mapping[str, Any]) -> Iterator[Turn]:
     """Read the trail from its beginning up to now."""
-    fields = {"operationType": 1, "documentKey": 1, "updateDescription": 1}
+    fields = {"operationType": 1, "documentKey": 1, "updateDescription": 1, "wallTime": 1}
     pipeline = [{"$match": {"operationType": {"$in": OPERATIONS}}}, {"$project": fields}]
     with collection.watch(pipeline, resume_after=start, batch_size=10_000) as stream:
         collection.insert_one({"_id": END})
@@ -92,5 +92,5 @@ def _updated(id: ObjectId, fields: Mapping[str, Any], gone: list[str]) -> Turn |
 def _named(fields: Mapping[str, Any]) -> ObjectId | None:
     """Return the token that a handler has written into the error or the reason."""
     texts = (fields.get("origin", {}).get("reason"), fields.get("error", {}).get("message"))
-    named = [found[0] for found in (TOKEN.search(text or "") for text in texts) if found]
+    named = [found[1] for found in (RUN.search(text or "") for text in texts) if found]
     return ObjectId(named[0]) if named else None
