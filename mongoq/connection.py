@@ -153,7 +153,8 @@ def _client(kind: Callable[..., Any], uri: Any) -> Any:
     if not uri.startswith(("mongodb://", "mongodb+srv://")):
         raise ArgumentInvalid("uri", "a connection string begins with mongodb:// or mongodb+srv://")
     try:
-        return kind(uri, driver=DriverInfo("mongoq"), appname="mongoq")
+        named = "appname=" in uri.partition("?")[2].lower()
+        return kind(uri, driver=DriverInfo("mongoq"), **({} if named else {"appname": "mongoq"}))
     except (InvalidURI, ConfigurationError, ValueError, TypeError, OSError) as error:
         raise ArgumentInvalid(
             "uri",

@@ -30,7 +30,17 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "scripts" / "mutants.toml"
-COPIED = ["mongoq", "tests", "bench", "examples", "docs", "scripts", "pyspark_mongoq.py", "pyproject.toml"]
+COPIED = [
+    "mongoq",
+    "tests",
+    "bench",
+    "examples",
+    "docs",
+    "scripts",
+    "pyspark_mongoq.py",
+    "pytest_mongoq.py",
+    "pyproject.toml",
+]
 COPIED += ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "mkdocs.yml"]
 TIME_LIMIT = 600.0
 

@@ -83,7 +83,6 @@ DOTTED = {
     "mongoq.drive.aio": "mongoq.drive.threads",
     "mongoq.worker.aio": "mongoq.worker.threads",
     "mongoq.worker.hands_aio": "mongoq.worker.hands_threads",
-    "anyio.Event": "threading.Event",
     "pymongo.asynchronous": "pymongo.synchronous",
     "anyio.sleep": "time.sleep",
     "asyncio.sleep": "time.sleep",

@@ -30,8 +30,8 @@ __all__ = [
 
 ERROR_BYTES = 4096
 TYPE_BYTES = 256
-OURS = str(Path(__file__).resolve().parent.parent) + os.sep
-"""Where mongoq's own files lie, whose frames say nothing about an error in a handler."""
+WORKER = str(Path(__file__).resolve().parent.parent / "worker") + os.sep
+"""Where the files lie that call handlers, and whose frames say nothing about an error in one."""
 ID = b"\x07_id\0"
 """What stands before the 12 bytes of an ObjectId that is an ``_id``, in BSON."""
 
@@ -96,7 +96,7 @@ def error_document(error: Any, at: datetime, argument: str = "error") -> dict[st
         return None
     if isinstance(error, BaseException):
         failure = {"type": shorten(_type_name(error), TYPE_BYTES), "message": _message(error), "at": at}
-        trace = shortened(error.__traceback__, ERROR_BYTES, hidden=OURS)
+        trace = shortened(error.__traceback__, ERROR_BYTES, hidden=WORKER)
         return {**failure, "traceback": trace} if trace else failure
     if isinstance(error, str):
         return {"type": "", "message": shorten(error, ERROR_BYTES), "at": at}

@@ -12,7 +12,7 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Duplicate, Flow
 
-__all__ = ["WorkerRecord", "beat", "forget", "swept", "workers"]
+__all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers"]
 
 WORKER_PREFIX = "worker:"
 """What the ``_id`` of a worker's record begins with."""
@@ -48,6 +48,11 @@ class WorkerRecord:
     seen: datetime
     alive: bool
     queues: Mapping[str, int]
+
+
+def begin(broker: BrokerContext) -> Flow[None]:
+    """Do what comes before a worker's first command: check the collection, index it, and know the time."""
+    yield from ready(broker, write=True)
 
 
 def beat(

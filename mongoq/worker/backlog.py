@@ -97,7 +97,7 @@ class Backlog:
         """Return the next run; when there is none, ``bell`` rings as soon as there may be one."""
         with self._lock:
             waiting = self._waiting
-            if not waiting:
+            if not waiting or self.closed:
                 bell.rung = False
                 self.idle.append(bell)
                 return None
@@ -194,8 +194,13 @@ class Backlog:
     def _release(self, items: Iterable[Item[Any]]) -> None:
         self.verdicts += [(item, Release()) for item in items]
 
+    def is_due(self, now: datetime) -> bool:
+        """Say whether a lease is to be extended now."""
+        with self._lock:
+            return self._leases.is_due(now)
+
     def due(self, now: datetime) -> list[tuple[Lease, Kept]]:
-        """Return the leases that are to be extended now."""
+        """Return the leases that are to be extended now, or soon."""
         with self._lock:
             return self._leases.due(now)
 

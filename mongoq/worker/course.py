@@ -97,8 +97,7 @@ class Course:
         It is logged once, until it is over or of another kind.
         """
         if isinstance(error, BrokerClosed | CollectionUnsuitable):
-            self.failure = self.failure or error
-            self.changed.ring()
+            self.fail(error)
             return None
         with self._lock:
             kind, since = self._troubled or (None, time.monotonic())
@@ -107,6 +106,11 @@ class Course:
             self._troubled = type(error), since
             pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)
+
+    def fail(self, error: Exception) -> None:
+        """Take note of what the worker cannot go on with."""
+        self.failure = self.failure or error
+        self.changed.ring()
 
     def well(self) -> None:
         """Take note that the server answers."""

@@ -7,15 +7,14 @@ import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Event, get_ident
+from threading import get_ident
 from typing import Any
-
-from anyio import CapacityLimiter, from_thread, to_thread
 
 from mongoq.drive.deferral import on_main_thread
 from mongoq.drive.wakeup import rest_aio
 from mongoq.protocol.bells import Bell
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.daemon_threads import DaemonThreads, JobInThread
 from mongoq.worker.run import Run
 
 __all__ = ["AioHands"]
@@ -28,16 +27,23 @@ class AioHands:
 
     asynchronous = True
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
-        self._limiters: dict[Consumer, CapacityLimiter] = {}
+        self._threads = DaemonThreads()
         self._loop = asyncio.get_running_loop()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Run a loop in a task of its own."""
-        task = asyncio.create_task(work(), name=name)
+        """Run a loop in a task of its own; an error that ends it ends the worker."""
+        task = asyncio.create_task(self._guarded(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self._failed(error)
 
     def ring(self, bell: Bell) -> None:
         """Ring a bell from any thread."""
@@ -64,51 +70,40 @@ class AioHands:
         await rest_aio(bell, seconds)
         bell.rung = False
 
+    async def shielded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something to its end, though the caller is cancelled meanwhile."""
+        await asyncio.shield(asyncio.create_task(work()))
+
     async def call(self, consumer: Consumer, run: Run, payload: Any) -> Any:
         """Call the handler, a plain function in a thread, and return what it returns."""
-        arguments = (payload,) if run.job is None else (payload, run.job)
         if consumer.asynchronous:
             run.where = asyncio.current_task()
-            return await consumer.handler(*arguments)
-        limiter = self._limiters.get(consumer)
-        if limiter is None:
-            limiter = self._limiters[consumer] = CapacityLimiter(consumer.concurrency)
+            return await (consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job))
         if run.job is not None:
-            run.job = job = _JobInThread(run.job)
-            arguments = (payload, job)
-        return await to_thread.run_sync(
-            partial(_called, run, consumer.handler, arguments), abandon_on_cancel=True, limiter=limiter
-        )
+            run.job = JobInThread(run.job, self._loop)
+        arguments = (payload,) if run.job is None else (payload, run.job)
+        returned, error = await self._threads.run(partial(_called, run, consumer.handler, arguments))
+        if error is not None:
+            raise error
+        return returned
 
-    async def ended(self, seconds: float) -> bool:
-        """Wait so long for all tasks to end; says whether they did."""
-        deadline = self._loop.time() + seconds
-        while self._tasks and (left := deadline - self._loop.time()) > 0:
-            await asyncio.wait(self._tasks, timeout=left)
-        return not self._tasks
-
-    async def abandon(self) -> None:
-        """Cancel what is left, and wait a moment for it; a handler that will not be cancelled is left behind."""
-        for task in self._tasks:
-            task.cancel()
-        await self.ended(1.0)
+    async def close(self, seconds: float) -> None:
+        """Wait so long for all tasks to end; then cancel what is left, and leave behind what will not be cancelled."""
+        self._threads.close()
+        for patience in (seconds, 1.0):
+            deadline = self._loop.time() + patience
+            while self._tasks and (left := deadline - self._loop.time()) > 0:
+                await asyncio.wait(self._tasks, timeout=left)
+            for task in self._tasks:
+                task.cancel()
 
 
-def _called(run: Run, handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _called(
+    run: Run, handler: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Any, None] | tuple[None, BaseException]:
+    """Return what the handler returns or raises: a future cannot carry every exception to a task."""
     run.where = get_ident()
-    return handler(*arguments)
-
-
-class _JobInThread:
-    """The job of a plain function that runs in a thread of an asynchronous worker."""
-
-    def __init__(self, job: Any) -> None:
-        self._job = job
-        self.lost = Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._job, name)
-
-    def extend(self, *, lease: Any = None) -> None:
-        """Let the lease end so long from now."""
-        from_thread.run(partial(self._job.extend, lease=lease))
+    try:
+        return handler(*arguments), None
+    except BaseException as error:
+        return None, error

@@ -25,15 +25,22 @@ class ThreadHands:
 
     asynchronous = False
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
         self._threads: list[threading.Thread] = []
 
     def start(self, work: Callable[[], None], name: str) -> None:
-        """Run a loop in a thread of its own."""
-        thread = threading.Thread(target=work, name=name, daemon=True)
+        """Run a loop in a thread of its own; an error that ends it ends the worker."""
+        thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()]
         self._threads.append(thread)
         thread.start()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._failed(error)
 
     def ring(self, bell: Bell) -> None:
         """Ring a bell from any thread."""
@@ -57,18 +64,17 @@ class ThreadHands:
         rest(bell, seconds)
         bell.rung = False
 
+    def shielded(self, work: Callable[[], None]) -> None:
+        """Do something to its end."""
+        work()
+
     def call(self, consumer: Consumer, run: Run, payload: Any) -> Any:
         """Call the handler, and return what it returns."""
         run.where = threading.get_ident()
         return consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job)
 
-    def ended(self, seconds: float) -> bool:
-        """Wait so long for all threads to end; says whether they did."""
+    def close(self, seconds: float) -> None:
+        """Wait so long for all threads to end, and leave behind what does not: nobody can end a thread."""
         deadline = time.monotonic() + seconds
-        for thread in list(self._threads):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(one.is_alive() for one in self._threads if one is not threading.current_thread())
-
-    def abandon(self) -> None:
-        """Leave what is left behind: nobody can end a thread."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))

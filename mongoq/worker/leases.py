@@ -12,8 +12,10 @@ from mongoq.protocol.keeping import Kept
 
 __all__ = ["Lease", "Leases"]
 
-SHARE = 2 / 3
-"""What is left of a lease when it is extended."""
+DUE = 2 / 3
+"""What is left of a lease when it is to be extended."""
+SOON = 5 / 6
+"""What is left of one that goes along with those that are to be."""
 
 
 @dataclass(slots=True)
@@ -66,12 +68,16 @@ class Leases:
         if not lease.items:
             del self._held[item.token]
 
+    def is_due(self, now: datetime) -> bool:
+        """Say whether a lease is to be extended now."""
+        return any(lease.until - now < lease.length * DUE for lease in self._held.values())
+
     def due(self, now: datetime) -> list[tuple[Lease, Kept]]:
-        """Return what is to be extended now."""
+        """Return what is to be extended now, or soon."""
         return [
             (lease, Kept(lease.token, [item.id for item in lease.items.values()], lease.length))
             for lease in self._held.values()
-            if lease.until - now < lease.length * SHARE
+            if lease.until - now < lease.length * SOON
         ]
 
     def find(self, token: Any, key: Any) -> Item[Any] | None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import mongoq
+import mongoq.testing
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ HOW_TO = (
     "dead-letters",
     "history-and-replay",
     "outbox",
+    "testing",
 )
 RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
@@ -140,6 +142,7 @@ def test_the_reference_holds_every_public_name(site: dict[str, Loads]) -> None:
         if name not in ("__version__", "connect"):
             assert f"mongoq.{name}" in anchors
     assert "mongoq.connection.connect" in anchors
+    assert {f"mongoq.testing.{name}" for name in mongoq.testing.__all__} <= anchors
     assert {"mongoq.Queue.reserve", "mongoq.AsyncQueue.reserve", "mongoq.embedded.EmbeddedServer"} <= anchors
 
 

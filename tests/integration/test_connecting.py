@@ -40,6 +40,12 @@ def test_a_broker_from_a_uri_works_and_closes(uri: str, database: str) -> None:
         broker.queue("a").push(1)
 
 
+@pytest.mark.parametrize(("options", "name"), [("", "mongoq"), ("&appName=shop", "shop")])
+def test_the_server_knows_the_client_by_the_name_in_the_uri(uri: str, database: str, options: str, name: str) -> None:
+    with mongoq.connect(uri + options, database=database) as broker:
+        assert broker._driver._backend.client.options.pool_options.appname == name
+
+
 async def test_connect_async_awaits_or_opens_a_block(uri: str, database: str) -> None:
     broker = await mongoq.connect_async(uri, database=database)
     await broker.queue("a").push(1)

@@ -50,8 +50,8 @@ class AsyncEngine:
         self._context = broker._context
         self._grace = grace
         self._heartbeat = heartbeat
-        self._hands = AioHands()
         self._course = Course(self._context.hub)
+        self._hands = AioHands(self._course.fail)
         self._stations = [AsyncStation(one, self._course, self._hands) for one in consumers]
         self._course.stations = self._stations
         self._name = f"{self._context.identity}/{next(_number)}"
@@ -73,10 +73,13 @@ class AsyncEngine:
     def stop(self) -> None:
         """End in good order; told a second time, at once."""
         self._signals += 1
+        for station in self._stations:
+            station.backlog.closed = True  # at once; a lock may be held by whom a signal has interrupted
         self._hands.ring(self._course.changed)
 
     async def run(self, *, drain: bool) -> None:
         """Work until told to stop, or, with ``drain``, until the queues are empty."""
+        await self._driver.run(workers.begin(self._context))
         if self._watch is not None:
             self._watch.start()
         try:
@@ -94,8 +97,13 @@ class AsyncEngine:
         self._hands.start(self._beat, "mongoq-beat")
         if drain:
             self._hands.start(self._drained, "mongoq-drain")
-        while not self._signals and self._course.failure is None:
-            await self._hands.rest(self._course.changed, TICK)
+        try:
+            while not self._signals and self._course.failure is None:
+                await self._hands.rest(self._course.changed, TICK)
+        except BaseException:
+            self._signals = 2
+            await self._hands.shielded(self._wound_down)
+            raise
         await self._wound_down()
 
     async def _ended_all(self) -> None:
@@ -108,8 +116,7 @@ class AsyncEngine:
             self._watch.stop()
         for bell in self._bells:
             bell.ring()
-        if not await self._hands.ended(LAST):
-            await self._hands.abandon()
+        await self._hands.close(LAST)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -160,9 +167,9 @@ class AsyncEngine:
 
     async def _kept(self) -> None:
         now = self._now()
-        due = [(station, *one) for station in self._stations for one in station.backlog.due(now)]
-        if not due:
+        if not any(station.backlog.is_due(now) for station in self._stations):
             return
+        due = [(station, *one) for station in self._stations for one in station.backlog.due(now)]
         ends, lost = await self._driver.run(kept(self._context, [wanted for _, _, wanted in due]))
         for (station, lease, _), until in zip(due, ends, strict=True):
             station.backlog.extended(lease, until)

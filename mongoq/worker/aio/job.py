@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from typing import Any
-
-import anyio
 
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
@@ -27,7 +26,7 @@ class AsyncJob:
     def __init__(self, queue: Any, items: Sequence[Item[Any]]) -> None:
         self._queue = queue
         self.items = tuple(items)
-        self.lost = anyio.Event()
+        self.lost = asyncio.Event()
 
     @property
     def item(self) -> Item[Any]:

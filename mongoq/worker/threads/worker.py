@@ -51,11 +51,12 @@ class Worker:
         ArgumentInvalid: an argument cannot be used; it is named.
     """
 
+    _coroutines = Engine.asynchronous
+    """Handlers may be coroutine functions."""
+
     def __init__(self, broker: Broker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
         if not isinstance(broker, Broker):
             raise ArgumentInvalid("broker", f"{Broker.__name__} is what it takes, not {type(broker).__name__}")
-        if broker._context.serverless:
-            raise ArgumentInvalid("broker", "workers need a server; mongoq.testing runs handlers without one")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
@@ -118,7 +119,7 @@ class Worker:
             "max_time": max_time,
             "batch": batch,
             "probe": probe,
-            "coroutines": Engine.asynchronous,
+            "coroutines": self._coroutines,
         }
         consumer(given, _nothing, **options)  # so that a bad option is told at once, whatever is decorated
 
@@ -159,7 +160,7 @@ class Worker:
             drain: end by itself when the queues are empty: nothing is ready, scheduled or reserved in any of them.
 
         Raises:
-            ArgumentInvalid: there is no consumer, or the worker runs already.
+            ArgumentInvalid: there is no consumer, the worker runs already, or its broker is a virtual one.
             BrokerClosed: the broker was closed meanwhile.
             CollectionUnsuitable: the collection cannot be used, or was written by a later mongoq.
 
@@ -171,11 +172,12 @@ class Worker:
             raise ArgumentInvalid("worker", "it runs already")
         if not isinstance(drain, bool):
             raise ArgumentInvalid("drain", f"a bool, not {type(drain).__name__}")
+        if self._broker._context.serverless:
+            raise ArgumentInvalid("worker", "it needs a server to run; mongoq.testing runs handlers without one")
         self._engine = engine = Engine(
             self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
         )
         try:
-            self._broker.ping()
             engine.run(drain=drain)
         finally:
             self._engine = None

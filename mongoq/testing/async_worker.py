@@ -1,0 +1,82 @@
+"""The virtual worker of tests that are coroutine functions themselves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId
+
+from mongoq.aio import AsyncQueue
+from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+from mongoq.sync import Queue
+from mongoq.testing.result import Result
+from mongoq.testing.running import awaited, taken_over, until_idle, up_to
+from mongoq.worker import AsyncWorker, Worker
+
+if TYPE_CHECKING:
+    from mongoq.testing.async_broker import AsyncVirtualBroker
+
+__all__ = ["AsyncVirtualWorker"]
+
+
+class AsyncVirtualWorker(AsyncWorker):
+    """``VirtualWorker`` for tests that run in an event loop; made by ``AsyncVirtualBroker.worker``.
+
+    Coroutine functions run in the test's own loop, plain ones in its thread.
+    """
+
+    def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | None = None) -> None:
+        super().__init__(broker)
+        self._server = broker._virtual._server
+        if production is not None:
+            self._consumers.update(taken_over(production, self._server))
+
+    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], max_retries: Any) -> AsyncQueue[Any]:
+        if isinstance(queue, Queue | AsyncQueue):
+            queue = AsyncQueue(self._broker._driver, self._server.bound(queue._context))
+        return super()._handle(queue, max_retries)
+
+    async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
+        """Run the next ready item of a queue, and return what it came to, as ``VirtualWorker.run_one`` does.
+
+        Raises:
+            ArgumentInvalid: the queue has no consumer.
+        """
+        results = await awaited(up_to(1, queue, self._consumers, self._server))
+        return results[0] if results else None
+
+    async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
+        """Run what is ready as one batch, and return what became of each item, as ``VirtualWorker.run_batch`` does.
+
+        Raises:
+            ArgumentInvalid: the queue has no consumer.
+        """
+        return await awaited(up_to(None, queue, self._consumers, self._server))
+
+    async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
+        """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
+
+        Raises:
+            NeverIdle: there is more to run; it holds the results so far.
+            ArgumentInvalid: ``limit`` is no whole number from 1 up.
+        """
+        return await awaited(until_idle(limit, self._consumers, self._server))
+
+    def advance(self, by: Duration) -> datetime:
+        """Move the broker's clock on, as ``VirtualBroker.advance``.
+
+        Raises:
+            ArgumentInvalid: ``by`` is no duration.
+        """
+        return self._server.advance(by)
+
+    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
+        """Make ready now what waits for a retry, as ``VirtualBroker.force_retry``.
+
+        Raises:
+            ArgumentInvalid: the item waits for nothing: it is ready, reserved, settled or gone.
+            QueueNameInvalid: ``target`` is neither an item nor a queue.
+        """
+        return self._server.force_retry(target)

@@ -1,0 +1,49 @@
+"""An event loop of a broker's own, for coroutine functions that a plain test runs."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Coroutine, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.worker.consumer import Consumer
+
+__all__ = ["PrivateLoop"]
+
+
+class PrivateLoop:
+    """One loop for all runs, made at the first, so that what a handler keeps between them stays usable."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    def check(self, consumers: Iterable[Consumer]) -> None:
+        """Refuse to run coroutine functions where another loop runs.
+
+        Raises:
+            ArgumentInvalid: it says what to use.
+        """
+        if asyncio._get_running_loop() is None:
+            return
+        for one in consumers:
+            if one.asynchronous:
+                raise ArgumentInvalid(
+                    "worker",
+                    f"the handler of {one.name!r} is a coroutine function, and the test runs in an event loop already; "
+                    "await the worker of an AsyncVirtualBroker there",
+                )
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end, in the context of the caller."""
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
+            weakref.finalize(self, self._runner.close)
+        return self._runner.run(coroutine, context=copy_context())
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        if self._runner is not None:
+            self._runner.close()

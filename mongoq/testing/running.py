@@ -1,0 +1,97 @@
+"""Stations run by hand, as generators that plain and asynchronous workers drive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from mongoq.aio import AsyncQueue
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import count
+from mongoq.sync import Queue
+from mongoq.testing.loop import PrivateLoop
+from mongoq.testing.result import NeverIdle, Result
+from mongoq.testing.server import VirtualServer
+from mongoq.testing.station import Steps, VirtualStation
+from mongoq.worker import AsyncWorker, Worker
+from mongoq.worker.consumer import Consumer
+
+__all__ = ["awaited", "driven", "taken_over", "until_idle", "up_to"]
+
+
+def taken_over(production: Any, server: VirtualServer) -> dict[str, Consumer]:
+    """Return the consumers of a production worker, for the queues of the same names here."""
+    if not isinstance(production, Worker | AsyncWorker):
+        raise ArgumentInvalid("production", f"a Worker or an AsyncWorker, not {type(production).__name__}")
+    return {
+        name: replace(one, queue=Queue(server.driver, server.bound(one.queue._context)))
+        for name, one in production._consumers.items()
+    }
+
+
+def up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
+    """Run up to ``n`` items of a queue, or a batch."""
+    name = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
+    if name not in consumers:
+        there = ", ".join(map(repr, consumers)) or "none"
+        raise ArgumentInvalid("queue", f"{name!r} has no consumer in this worker; there is {there}")
+    return (yield from VirtualStation(consumers[name], server).steps(n))
+
+
+def until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
+    """Run queue by queue, from the first again as long as something has run."""
+    most = count(limit, "limit")
+    stations = [VirtualStation(one, server) for one in consumers.values()]
+    results: list[Result] = []
+    runs = before = 0
+    while True:
+        for station in stations:
+            while came := (yield from station.steps(None)):
+                results += came
+                runs += 1
+                if runs > most:
+                    raise NeverIdle(most, results)
+        if runs == before:
+            return results
+        before = runs
+
+
+def driven(steps: Steps, loop: PrivateLoop) -> list[Result]:
+    """Take all steps in a plain test."""
+    try:
+        coroutine = next(steps)
+        while True:
+            try:
+                reply = loop.run(coroutine)
+            except BaseException as error:
+                coroutine = steps.throw(error)
+            else:
+                coroutine = steps.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def awaited(steps: Steps) -> list[Result]:
+    """Take all steps in a test that runs in an event loop; a test that is cancelled gives back what it runs."""
+    try:
+        coroutine = next(steps)
+        while True:
+            try:
+                reply = await coroutine
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    steps.close()
+                    raise
+                coroutine = steps.throw(error)
+            else:
+                coroutine = steps.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def _is_cancelled() -> bool:
+    """Say whether the test is cancelled, and not the handler by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,90 @@
+"""What stands in for the server: a collection in memory, a clock moved by hand, and the runs under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.aio import AsyncQueue
+from mongoq.drive.threads import ThreadDriver
+from mongoq.errors import ArgumentInvalid, BatchIncomplete
+from mongoq.model.arguments import Duration, duration, queue_name
+from mongoq.model.clock import VirtualClock
+from mongoq.model.item import Item
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.request import Command
+from mongoq.sync import Queue
+from mongoq.testing.loop import PrivateLoop
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.run import Run
+
+__all__ = ["VirtualServer"]
+
+
+@dataclass(slots=True, eq=False)
+class VirtualServer:
+    """What the virtual brokers of one collection share, and their workers.
+
+    Attributes:
+        driver: performs every command at once, in the caller's thread.
+        context: the broker's side of all queues.
+        clock: stands still until it is moved.
+        loop: for coroutine functions that plain tests run.
+        running: the runs under way: one, unless handlers run handlers or tasks of a test run several.
+    """
+
+    driver: ThreadDriver
+    context: BrokerContext
+    clock: VirtualClock
+    loop: PrivateLoop
+    running: dict[Run, Consumer]
+
+    def bound(self, context: QueueContext[Any]) -> QueueContext[Any]:
+        """Return the same queue here, whichever broker's it was, with the same model and options."""
+        return context if context.broker is self.context else replace(context, broker=self.context)
+
+    def resolved(self, to: Any) -> Any:
+        """Return where a ``Move`` goes: a queue's name as it is, or a handle's queue here."""
+        return self.bound(to._context) if isinstance(to, Queue | AsyncQueue) else to
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def advance(self, by: Duration) -> datetime:
+        """Move the clock on; what runs keeps its leases, as a worker sees to it."""
+        length = duration(by, "by")
+        now = self.clock.advance(length)
+        for run, consumer in list(self.running.items()):
+            self._keep(run, consumer)
+        return now
+
+    def _keep(self, run: Run, consumer: Consumer) -> None:
+        queue = Queue(self.driver, consumer.queue._context)
+        try:
+            queue.extend_many(run.items, lease=consumer.lease)
+        except BatchIncomplete:
+            if run.job is not None:
+                run.job.lost.set()
+
+    def force_retry(self, target: Any) -> int:
+        """Make ready now what waits, an item or all retries of a queue; returns how many items that were."""
+        if not isinstance(target, Item | ObjectId):
+            name = target.name if isinstance(target, Queue | AsyncQueue) else queue_name(target, "target")
+            return self._made_ready({"q": name, "attempts": {"$gt": 0}})
+        id = target.id if isinstance(target, Item) else target
+        if not self._made_ready({"_id": id}):
+            raise ArgumentInvalid("target", f"item {id} waits for nothing: it is ready, reserved, settled or gone")
+        return 1
+
+    def _made_ready(self, filter: dict[str, Any]) -> int:
+        now = self.clock.now()
+        waiting = {**filter, "when": {"$gt": now}, "reserved": {"$ne": True}}
+        update = {"$set": {"when": now}}
+        command: Command[int] = Command("update_many", {"filter": waiting, "update": update}, _number)
+        return self.driver.run(command.__iter__())
+
+
+def _number(reply: Any) -> int:
+    return int(reply.matched_count)

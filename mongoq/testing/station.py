@@ -1,0 +1,138 @@
+"""One consumer under test: it claims, runs and settles what it is told to, and says what that came to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mongoq.aio import AsyncQueue
+from mongoq.errors import MongoqError, ReservationLost
+from mongoq.model.arguments import duration
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release
+from mongoq.protocol import read
+from mongoq.protocol.verdicts import carried_out
+from mongoq.sync import Queue
+from mongoq.testing.driver import VirtualDriver
+from mongoq.testing.result import Result
+from mongoq.testing.server import VirtualServer
+from mongoq.worker import AsyncJob, Job
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.judging import failure, failures, outcomes
+from mongoq.worker.run import Run
+
+__all__ = ["Steps", "VirtualStation"]
+
+logger = logging.getLogger("mongoq.testing")
+
+Steps = Generator[Coroutine[Any, Any, Any], Any, list[Result]]
+"""Yields what is to be awaited, and is sent what that returned."""
+
+FAILURES = Exception, SystemExit, asyncio.CancelledError
+"""What fails a run. The rest of a worker's is the test's own here: Ctrl-C, a timeout, ``pytest.fail``."""
+
+
+class VirtualStation:
+    """Runs the items of one consumer, one run at a time; what it decides, the worker's own parts decide."""
+
+    def __init__(self, consumer: Consumer, server: VirtualServer) -> None:
+        self.consumer = consumer
+        self._server = server
+        self._context = consumer.queue._context
+        self._queue = Queue(server.driver, self._context)
+
+    def steps(self, n: int | None) -> Steps:
+        """Run what is ready: up to ``n`` items, by default as many as the consumer takes in a run; none if none is."""
+        items = self._claimed(n or self.consumer.batch or 1)
+        if not items:
+            return []
+        run = Run(items, time.monotonic())
+        self._server.running[run] = self.consumer
+        try:
+            return (yield from self._ran(run))
+        except BaseException:  # it ends the test, and is no failure of the item's
+            self._given_back(items)
+            raise
+        finally:
+            del self._server.running[run]
+
+    def _claimed(self, n: int) -> list[Item[Any]]:
+        if n > 1:
+            return self._queue.reserve_many(n, lease=self.consumer.lease)
+        item = self._queue.reserve(lease=self.consumer.lease)
+        return [] if item is None else [item]
+
+    def _given_back(self, items: Sequence[Item[Any]]) -> None:
+        back = [(item, Release()) for item in items]
+        self._server.driver.run(carried_out(self._context, back, self._server.resolved))
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def _ran(self, run: Run) -> Steps:
+        consumer, items = self.consumer, run.items
+        returned: Any = None
+        raised: BaseException | None = None
+        payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
+        try:
+            returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
+            verdicts = outcomes(consumer, items, returned)
+        except FAILURES as error:
+            raised, verdicts = error, failures(consumer, items, error)
+            logger.warning("a run of queue %r has failed", consumer.name, exc_info=error)
+        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
+        return [
+            self._settled(item, verdict, entry, raised)
+            for item, verdict, entry in zip(items, verdicts, entries, strict=True)
+        ]
+
+    def _called(self, run: Run, payload: Any) -> Any:
+        if self.consumer.takes_job:
+            run.job = Job(self._queue, run.items)
+        return self.consumer.handler(*self._arguments(run, payload))
+
+    async def _awaited(self, run: Run, payload: Any) -> Any:
+        if self.consumer.takes_job:  # its event belongs to the loop
+            run.job = AsyncJob(AsyncQueue(VirtualDriver(self._server.driver), self._context), run.items)
+        return await self.consumer.handler(*self._arguments(run, payload))
+
+    def _arguments(self, run: Run, payload: Any) -> tuple[Any, ...]:
+        return (payload,) if run.job is None else (payload, run.job)
+
+    # --- what it came to -------------------------------------------------------------------------
+
+    def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
+        """Settle an item, and say what became of it; an outcome that cannot be carried out is a failure."""
+        told = carried_out(self._context, [(item, verdict)], self._server.resolved)
+        refusal = self._server.driver.run(told).get(id_key(item.id))
+        if refusal is None:
+            return self._result(item, verdict, entry, error)
+        if isinstance(refusal, ReservationLost):
+            return Result(item, "lost", entry, refusal if error is None else error)
+        if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
+            return self._settled(item, failure(self.consumer, item, refusal), entry, refusal)
+        raise refusal
+
+    def _result(self, item: Item[Any], verdict: Outcome | None, entry: Any, raised: BaseException | None) -> Result:
+        if isinstance(verdict, Failed):
+            return self._failed(item, verdict, entry)
+        error = entry if raised is None and isinstance(entry, BaseException) else raised
+        if isinstance(verdict, Move):
+            return Result(item, "moved", entry, error, to=getattr(verdict.to, "name", verdict.to))
+        if isinstance(verdict, Dead):
+            return Result(item, "dead", entry, error, to=self._context.settings.dead)
+        return Result(item, "dropped" if isinstance(verdict, Drop) else "done", entry, error)
+
+    def _failed(self, item: Item[Any], verdict: Failed, entry: Any) -> Result:
+        """Say whether there will be another run: what is stored tells."""
+        untyped = replace(self._context, codec=self._context.broker.untyped)
+        if self._server.driver.run(read.get(untyped, item.id)) is None:
+            return Result(item, "dead", entry, verdict.error, to=self._context.settings.dead)
+        return Result(item, "retry", entry, verdict.error, delay=duration(verdict.delay, "delay"))
+
+
+def _entries(consumer: Consumer, returned: Any) -> Sequence[Any]:
+    return returned if consumer.batch is not None else [returned]

@@ -1,0 +1,111 @@
+"""The virtual worker: the consumers of production, run by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId
+
+from mongoq.aio import AsyncQueue
+from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+from mongoq.sync import Queue
+from mongoq.testing.result import Result
+from mongoq.testing.running import driven, taken_over, until_idle, up_to
+from mongoq.testing.station import Steps
+from mongoq.worker import AsyncWorker, Worker
+
+if TYPE_CHECKING:
+    from mongoq.testing.broker import VirtualBroker
+
+__all__ = ["VirtualWorker"]
+
+
+class VirtualWorker(Worker):
+    """A ``Worker`` that runs an item when it is told to, and says what it came to; made by ``VirtualBroker.worker``.
+
+    ``consumer`` registers handlers with the same options and checks as in production; they may be plain or coroutine
+    functions, which run in an event loop of the broker's own. A queue may be given by the handle of another broker, and
+    stands for the queue of that name here. What an outcome or an exception means is decided by the parts of the
+    worker itself; handlers run in the caller's thread, and only ``KeyboardInterrupt`` and what is no ``Exception`` of a
+    test tool, such as ``pytest.fail``, come out of a run.
+
+    One item runs at a time. ``concurrency``, ``prefetch``, ``max_time`` and ``probe`` are checked and change nothing:
+    with ``probe`` every failure counts. ``run`` and ``stop`` are for production; ``run`` is refused.
+    """
+
+    _coroutines = True
+
+    def __init__(self, broker: VirtualBroker, production: Worker | AsyncWorker | None = None) -> None:
+        super().__init__(broker)
+        self._server = broker._server
+        if production is not None:
+            self._consumers.update(taken_over(production, self._server))
+
+    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], max_retries: Any) -> Queue[Any]:
+        if isinstance(queue, Queue | AsyncQueue):
+            queue = Queue(self._server.driver, self._server.bound(queue._context))
+        return super()._handle(queue, max_retries)
+
+    def _driven(self, steps: Steps) -> list[Result]:
+        self._server.loop.check(self._consumers.values())
+        return driven(steps, self._server.loop)
+
+    def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
+        """Run the next ready item of a queue, and return what it came to; ``None`` when nothing is ready.
+
+        A batch handler gets a list of one payload.
+
+        Args:
+            queue: its name, or a handle.
+
+        Raises:
+            ArgumentInvalid: the queue has no consumer; or a handler is a coroutine function, and the test runs in an
+                event loop already: await the worker of an ``AsyncVirtualBroker`` there.
+        """
+        results = self._driven(up_to(1, queue, self._consumers, self._server))
+        return results[0] if results else None
+
+    def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
+        """Run what is ready as one batch, as large as the consumer takes; returns what became of each item.
+
+        Args:
+            queue: its name, or a handle.
+
+        Raises:
+            ArgumentInvalid: as for ``run_one``.
+        """
+        return self._driven(up_to(None, queue, self._consumers, self._server))
+
+    def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
+        """Run all queues that have consumers until nothing is ready in any; returns what became of the items, in order.
+
+        Queue by queue in the order of their registration, each until it is empty, and from the first again as long as
+        something has run. The clock stands still: what waits for a delay or a retry is left.
+
+        Args:
+            limit: how many runs at most.
+
+        Raises:
+            NeverIdle: there is more to run; it holds the results so far.
+            ArgumentInvalid: ``limit`` is no whole number from 1 up; or as for ``run_one``.
+        """
+        return self._driven(until_idle(limit, self._consumers, self._server))
+
+    def advance(self, by: Duration) -> datetime:
+        """Move the broker's clock on, as ``VirtualBroker.advance``.
+
+        Raises:
+            ArgumentInvalid: ``by`` is no duration.
+        """
+        return self._server.advance(by)
+
+    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
+        """Make ready now what waits for a retry, as ``VirtualBroker.force_retry``.
+
+        Raises:
+            ArgumentInvalid: the item waits for nothing: it is ready, reserved, settled or gone.
+            QueueNameInvalid: ``target`` is neither an item nor a queue.
+        """
+        return self._server.force_retry(target)

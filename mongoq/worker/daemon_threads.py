@@ -1,0 +1,89 @@
+"""Threads for the plain functions of an asynchronous worker.
+
+Daemons, unlike those of asyncio and anyio: a handler that hangs must not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["DaemonThreads", "JobInThread"]
+
+T = TypeVar("T")
+_Work = Callable[[], None]
+
+
+class DaemonThreads:
+    """Runs functions in threads, one at a time in each; there are as many as were busy at a time."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[_Work | None]] = []
+        self._closed = False
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Return what a function returns in a thread, in the caller's context; cancelled, leave it to itself."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        context = copy_context()
+
+        def tell(result: T) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        def work() -> None:
+            result = context.run(function)
+            try:
+                loop.call_soon_threadsafe(tell, result)
+            except RuntimeError:  # the loop has ended, and nobody waits
+                pass
+
+        thread = self._idle.pop() if self._idle else self._started()
+        thread.put(work)
+        try:
+            result = await done
+        except BaseException:
+            thread.put(None)  # it ends when the function does
+            raise
+        if self._closed:
+            thread.put(None)
+        else:
+            self._idle.append(thread)
+        return result
+
+    def close(self) -> None:
+        """Let the threads end, those that are busy when they are done."""
+        self._closed = True
+        for thread in self._idle:
+            thread.put(None)
+        self._idle.clear()
+
+    def _started(self) -> SimpleQueue[_Work | None]:
+        tasks: SimpleQueue[_Work | None] = SimpleQueue()
+        threading.Thread(target=_serve, args=(tasks,), name="mongoq-handler", daemon=True).start()
+        return tasks
+
+
+def _serve(tasks: SimpleQueue[_Work | None]) -> None:
+    while (work := tasks.get()) is not None:
+        work()
+
+
+class JobInThread:
+    """The job of a plain function that runs in a thread of an asynchronous worker."""
+
+    def __init__(self, job: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._job = job
+        self._loop = loop
+        self.lost = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def extend(self, *, lease: Any = None) -> None:
+        """Let the lease end so long from now."""
+        asyncio.run_coroutine_threadsafe(self._job.extend(lease=lease), self._loop).result()

@@ -1,0 +1,247 @@
+"""What a run by hand came to: outcomes, retries on the virtual clock, dead letters, batches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.testing import VirtualBroker, VirtualWorker
+
+FIXED = mongoq.Fixed(10)
+
+
+def register(worker: VirtualWorker, answer: Any, **options: Any) -> list[Any]:
+    """Register a handler of orders that answers so, and keeps what it was called with."""
+    seen: list[Any] = []
+
+    @worker.consumer("orders", **{"retry": FIXED, **options})
+    def handle(payload: Any) -> Any:
+        seen.append(payload)
+        given = answer(payload) if callable(answer) and not isinstance(answer, type) else answer
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    return seen
+
+
+def test_nothing_ready_is_none(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, None)
+    virtual.queue("orders").push(1, delay=5)
+    assert worker.run_one("orders") is None
+
+
+def test_what_a_handler_returns_is_done(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    seen = register(worker, 7)
+    id = virtual.queue("orders").push({"n": 1})
+    result = worker.run_one(virtual.queue("orders"))
+    assert result is not None
+    assert (result.outcome, result.returned, result.error, result.item.id) == ("done", 7, None, id)
+    assert seen == [{"n": 1}]
+    assert virtual.queue("orders").size() == 0
+
+
+def test_an_exception_is_a_retry_on_the_virtual_clock(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    error = TimeoutError("no answer")
+    seen = register(worker, error)
+    orders = virtual.queue("orders")
+    id = orders.push(1)
+    result = worker.run_one("orders")
+    assert result is not None
+    assert (result.outcome, result.error, result.delay) == ("retry", error, timedelta(seconds=10))
+    stored = orders.get(id)
+    assert stored.error.message == "no answer"
+    assert worker.run_one("orders") is None
+    virtual.advance(9.999)
+    assert worker.run_one("orders") is None
+    virtual.advance(timedelta(milliseconds=1))
+    assert worker.run_one("orders").item.attempts == 2
+    assert seen == [1, 1]
+
+
+def test_the_last_retry_ends_in_the_dead_queue(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, ValueError("bad"), max_retries=1)
+    orders = virtual.queue("orders")
+    orders.push(1)
+    outcomes = []
+    for _ in range(2):
+        outcomes.append(worker.run_one("orders"))
+        virtual.advance(10)
+    assert [one.outcome for one in outcomes] == ["retry", "dead"]
+    assert outcomes[1].to == "orders.dead"
+    assert orders.dead.peek()[0].origin.reason == "retries exhausted"
+
+
+@pytest.mark.parametrize(
+    "answer, outcome, to",
+    [
+        (mongoq.Drop(), "dropped", None),
+        (mongoq.Dead("no such city"), "dead", "orders.dead"),
+        (mongoq.Move("invoices", payload=2), "moved", "invoices"),
+    ],
+)
+def test_an_outcome_is_carried_out(
+    virtual: VirtualBroker, worker: VirtualWorker, answer: Any, outcome: str, to: str | None
+) -> None:
+    register(worker, answer)
+    virtual.queue("orders").push(1)
+    result = worker.run_one("orders")
+    assert (result.outcome, result.to, result.returned) == (outcome, to, answer)
+    assert virtual.queue("orders").size() == 0
+    assert to is None or virtual.queue(to).size() == 1
+
+
+def test_a_move_to_a_handle_of_another_broker_goes_to_the_queue_of_that_name(
+    virtual: VirtualBroker, worker: VirtualWorker
+) -> None:
+    with VirtualBroker() as elsewhere:
+        register(worker, mongoq.Move(elsewhere.queue("invoices", model=int), payload=3))
+        virtual.queue("orders").push(1)
+        assert worker.run_one("orders").to == "invoices"
+        assert (virtual.queue("invoices").peek()[0].payload, elsewhere.queue("invoices").size()) == (3, 0)
+
+
+def test_a_retry_tells_its_delay_and_error(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, mongoq.Retry(3, error="busy"))
+    virtual.queue("orders").push(1)
+    result = worker.run_one("orders")
+    assert (result.outcome, result.delay, result.error) == ("retry", timedelta(seconds=3), "busy")
+
+
+def test_success_on_is_done_with_the_error(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, KeyError("there already"), success_on=KeyError)
+    virtual.queue("orders").push(1)
+    result = worker.run_one("orders")
+    assert (result.outcome, type(result.error)) == ("done", KeyError)
+
+
+@pytest.mark.parametrize("answer", [mongoq.Drop, mongoq.Move("$bad"), SystemExit(3), StopIteration()])
+def test_what_fails_a_worker_is_a_retry(virtual: VirtualBroker, worker: VirtualWorker, answer: Any) -> None:
+    register(worker, answer)
+    virtual.queue("orders").push(1)
+    result = worker.run_one("orders")
+    assert result.outcome == "retry"
+    expected = {type: mongoq.OutcomeInvalid, mongoq.Move: mongoq.QueueNameInvalid}
+    assert type(result.error) is expected.get(type(answer), type(answer))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("told by a helper")])
+def test_what_ends_a_test_ends_the_run_and_gives_the_item_back(
+    virtual: VirtualBroker, worker: VirtualWorker, error: BaseException
+) -> None:
+    register(worker, error)
+    virtual.queue("orders").push(1)
+    with pytest.raises(type(error)):
+        worker.run_one("orders")
+    item = virtual.queue("orders").peek()[0]
+    assert (item.state, item.attempts) == ("ready", 0)
+
+
+def test_an_item_taken_from_the_handler_is_lost(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    orders = virtual.queue("orders")
+    register(worker, lambda _: orders.purge(state="reserved"))
+    orders.push(1)
+    result = worker.run_one("orders")
+    assert (result.outcome, type(result.error)) == ("lost", mongoq.ReservationLost)
+
+
+def test_the_result_reads_as_a_line(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, TimeoutError("no answer"))
+    virtual.queue("orders").push({"n": 1})
+    assert repr(worker.run_one("orders")) == (
+        "Result('retry', run 1 of 'orders' with {'n': 1}, error=TimeoutError('no answer'), delay=0:00:10)"
+    )
+
+
+def test_the_traceback_of_a_failure_is_logged(
+    virtual: VirtualBroker, worker: VirtualWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(worker, TimeoutError("no answer"))
+    virtual.queue("orders").push(1)
+    worker.run_one("orders")
+    assert "a run of queue 'orders' has failed" in caplog.text
+    assert "TimeoutError: no answer" in caplog.text
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def test_a_batch_tells_of_each_item(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    error = ValueError("three")
+    seen = register(worker, lambda payloads: [None, mongoq.Drop(), error][: len(payloads)], batch=3)
+    virtual.queue("orders").push_many([1, 2, 3, 4])
+    results = worker.run_batch("orders")
+    assert [(one.item.payload, one.outcome) for one in results] == [(1, "done"), (2, "dropped"), (3, "retry")]
+    assert [one.returned for one in results] == [None, mongoq.Drop(), error]
+    assert results[2].error is error
+    assert [one.outcome for one in worker.run_batch("orders")] == ["done"]
+    assert worker.run_batch("orders") == []
+    assert seen == [[1, 2, 3], [4]]
+
+
+def test_errors_of_a_batch_that_count_as_success_are_told(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    error = KeyError("there already")
+    register(worker, [error, None], batch=2, success_on=KeyError)
+    virtual.queue("orders").push_many([1, 2])
+    assert [(one.outcome, one.error) for one in worker.run_batch("orders")] == [("done", error), ("done", None)]
+
+
+def test_what_mongomock_cannot_do_is_raised(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, mongoq.Move("next", patch={"$mul": {"n": 2}}))
+    virtual.queue("orders").push({"n": 1})
+    with pytest.raises(Exception, match="mul"):
+        worker.run_one("orders")
+
+
+def test_one_item_of_a_batch_handler_is_a_list_of_one(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    seen = register(worker, None, batch=10)
+    virtual.queue("orders").push_many([1, 2])
+    assert worker.run_one("orders").outcome == "done"
+    assert seen == [[1]]
+
+
+def test_an_exception_fails_the_whole_batch(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, ValueError("bad"), batch=10)
+    virtual.queue("orders").push_many([1, 2])
+    assert [one.outcome for one in worker.run_batch("orders")] == ["retry", "retry"]
+
+
+# --- forced retries and time ---------------------------------------------------------------------
+
+
+def test_a_retry_is_forced_without_moving_the_clock(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    register(worker, ValueError("bad"))
+    orders, start = virtual.queue("orders"), virtual.clock.now()
+    orders.push_many([1, 2])
+    orders.push(3, delay=60)
+    first, second = worker.run_until_idle()
+    assert virtual.force_retry(first.item) == 1
+    assert worker.run_one("orders").item.attempts == 2
+    assert worker.force_retry(second.item.id) == 1
+    assert worker.run_one("orders").item.payload == 2
+    assert virtual.force_retry("orders") == 2
+    assert virtual.force_retry(orders) == 0
+    assert [item.payload for item in orders.peek(5)] == [1, 2]
+    assert virtual.clock.now() == start
+
+
+def test_what_waits_for_nothing_cannot_be_forced(virtual: VirtualBroker) -> None:
+    id = virtual.queue("orders").push(1)
+    with pytest.raises(mongoq.ArgumentInvalid, match="waits for nothing"):
+        virtual.force_retry(id)
+    with pytest.raises(mongoq.QueueNameInvalid):
+        virtual.force_retry(5)  # type: ignore[arg-type]
+
+
+def test_a_lease_runs_out_on_the_virtual_clock(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    """A worker that has died: its item comes back when its lease ends, and the attempt counts."""
+    register(worker, None)
+    virtual.queue("orders").push(1)
+    virtual.queue("orders").reserve(lease=30)
+    virtual.advance(29)
+    assert worker.run_one("orders") is None
+    virtual.advance(1)
+    assert worker.run_one("orders").item.attempts == 2

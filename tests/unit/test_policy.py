@@ -1,0 +1,131 @@
+"""Retry policies: pure, as tables."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mongoq
+from mongoq import Exponential, Fixed, Linear
+from mongoq.worker.pace import MOST, Pace
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        (Fixed(), [1, 1, 1, 1]),
+        (Fixed(0), [0, 0, 0, 0]),
+        (Fixed(timedelta(minutes=1)), [60, 60, 60, 60]),
+        (Fixed(10, cap=3), [3, 3, 3, 3]),
+        (Linear(), [1, 2, 3, 4]),
+        (Linear(5, cap=12), [5, 10, 12, 12]),
+        (Linear(timedelta(hours=1)), [3600, 7200, 10_800, 14_400]),
+        (Exponential(jitter=0), [1, 2, 4, 8]),
+        (Exponential(3, jitter=0, factor=3), [3, 9, 27, 81]),
+        (Exponential(1, cap=5, jitter=0), [1, 2, 4, 5]),
+        (Exponential(0.01, jitter=0, factor=1), [0.01, 0.01, 0.01, 0.01]),
+        (Exponential(0, jitter=0), [0, 0, 0, 0]),
+        (Exponential(2000, jitter=0), [2000, 3600, 3600, 3600]),
+        (Exponential(DAY, cap=None, jitter=0), [DAY, 2 * DAY, 4 * DAY, 8 * DAY]),
+    ],
+)
+def test_the_delays_of_a_policy(policy: mongoq.RetryPolicy, seconds: list[float]) -> None:
+    assert [policy.delay(retry).total_seconds() for retry in (1, 2, 3, 4)] == seconds
+
+
+@pytest.mark.parametrize(("dice", "seconds"), [(0.0, 9), (0.25, 9.5), (0.5, 10), (1.0, 11)])
+def test_jitter_makes_a_delay_shorter_or_longer_by_its_share(dice: float, seconds: float) -> None:
+    assert Fixed(10, jitter=0.1).delay(1, dice=lambda: dice).total_seconds() == seconds
+
+
+@given(
+    st.sampled_from([Fixed, Linear, Exponential]),
+    st.floats(0, 1e9),
+    st.one_of(st.none(), st.floats(0, 1e9)),
+    st.floats(0, 1),
+    st.integers(1, 2**31 - 1),
+)
+def test_every_delay_can_be_stored(kind: Any, base: float, cap: float | None, jitter: float, retry: int) -> None:
+    delay = kind(base, cap=cap, jitter=jitter).delay(retry)
+    assert timedelta(0) <= delay <= timedelta(days=36_525)
+    if cap is not None:
+        assert delay.total_seconds() <= cap * (1 + jitter) + 0.001
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Fixed(-1), "base"),
+        (lambda: Fixed("1"), "base"),  # type: ignore[arg-type]
+        (lambda: Fixed(float("nan")), "base"),
+        (lambda: Linear(1, cap=-1), "cap"),
+        (lambda: Linear(1, jitter=1.5), "jitter"),
+        (lambda: Linear(1, jitter=-0.1), "jitter"),
+        (lambda: Linear(1, jitter=float("nan")), "jitter"),
+        (lambda: Linear(1, jitter=True), "jitter"),
+        (lambda: Exponential(1, factor=0.5), "factor"),
+        (lambda: Exponential(1, factor="2"), "factor"),  # type: ignore[arg-type]
+        (lambda: Exponential().delay(0), "retry"),
+        (lambda: Exponential().delay(1.5), "retry"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_a_policy_is_refused(make: Any, told: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=told):
+        make()
+
+
+def test_a_policy_is_data() -> None:
+    policy = Exponential(base=1, cap=3600, jitter=0.1)
+    assert policy == pickle.loads(pickle.dumps(policy))
+    assert repr(policy) == "Exponential(base=1, cap=3600, jitter=0.1, factor=2.0)"
+    with pytest.raises(AttributeError):
+        policy.base = 2  # type: ignore[misc]
+
+
+# --- how many items wait for a run ---------------------------------------------------------------
+
+
+def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> None:
+    pace, now, seen = Pace(), 0.0, []
+    for _ in range(7):
+        seen.append(pace.ahead)
+        pace.took(now, full=True)
+        pace.look(now + 0.01, waiting=0)
+        now += 0.01
+    assert seen == [1, 4, 16, 64, 256, MOST, MOST]
+
+
+def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
+    pace, now = Pace(), 0.0
+    for _ in range(6):
+        pace.took(now, full=True)
+        pace.look(now, waiting=0)
+    pace.took(now, full=True)
+    seen = []
+    for _ in range(12):
+        now += 1.1
+        pace.look(now, waiting=5)
+        seen.append(pace.ahead)
+    assert seen == [500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1, 1]
+
+
+def test_a_queue_that_has_no_more_does_not_grow_it() -> None:
+    pace = Pace()
+    pace.took(0, full=False)
+    pace.look(0.01, waiting=0)
+    assert pace.ahead == 1
+
+
+def test_a_number_that_was_given_stays() -> None:
+    pace = Pace(5)
+    pace.took(0, full=True)
+    pace.look(0.01, waiting=0)
+    pace.look(10, waiting=5)
+    assert pace.ahead == 5

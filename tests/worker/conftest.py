@@ -1,0 +1,151 @@
+"""A desk for each kind of worker: the same handlers, run by threads, by tasks, and by threads of an asyncio worker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import mongoq
+from tests.worker.processes import Process
+
+KINDS = ("threads", "tasks", "plain")
+PATIENCE = 30.0
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+class Running:
+    """A worker at work in a thread of its own."""
+
+    def __init__(self, work: Callable[[], None], stop: Callable[[], None]) -> None:
+        self._ended: Future[None] = Future()
+        self._stop = stop
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.done()
+
+    def stop(self) -> None:
+        """Tell it to stop, and wait until it has; raises what ended it."""
+        self._stop()
+        self.join()
+
+    def join(self) -> None:
+        self._ended.result(PATIENCE)
+
+
+class Desk:
+    """One kind of worker on a database of the test's own.
+
+    Handlers are written as coroutine functions; where plain functions are wanted, a loop of their own runs them.
+    """
+
+    def __init__(self, kind: str, uri: str, database: str, broker: mongoq.Broker) -> None:
+        self.kind = kind
+        self.uri = uri
+        self.database = database
+        self.broker = broker
+        self.consumers: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = []
+        self._running: list[Running] = []
+        self._workers: list[Any] = []
+
+    def consume(self, queue: str, handler: Handler, **options: Any) -> None:
+        """Have the next worker register a consumer."""
+        self.consumers.append((queue, self._fitting(handler), options))
+
+    def _fitting(self, handler: Handler) -> Callable[..., Any]:
+        if self.kind == "tasks":
+            return handler
+        if len(inspect.signature(handler).parameters) > 1:
+            return lambda payload, job: asyncio.run(handler(payload, job))  # type: ignore[arg-type]
+        return lambda payload: asyncio.run(handler(payload))  # type: ignore[arg-type]
+
+    def run(self, **options: Any) -> None:
+        """Run a worker until the queues are empty."""
+        self._started(options, drain=True).join()
+
+    def start(self, **options: Any) -> Running:
+        """Run a worker until it is told to stop."""
+        return self._started(options, drain=False)
+
+    def _started(self, options: dict[str, Any], *, drain: bool) -> Running:
+        run = self._in_threads if self.kind == "threads" else self._in_tasks
+        begun = threading.Event()
+        running = Running(lambda: run(options, drain, begun), lambda: self._workers[-1].stop())
+        self._running.append(running)
+        while not begun.wait(0.05):
+            if running.ended:
+                running.join()
+        return running
+
+    def _in_threads(self, options: dict[str, Any], drain: bool, begun: threading.Event) -> None:
+        with mongoq.connect(self.uri, database=self.database) as broker:
+            worker = self._registered(mongoq.Worker(broker, **options))
+            begun.set()
+            worker.run(drain=drain)
+
+    def _in_tasks(self, options: dict[str, Any], drain: bool, begun: threading.Event) -> None:
+        async def work() -> None:
+            async with mongoq.connect_async(self.uri, database=self.database) as broker:
+                worker = self._registered(mongoq.AsyncWorker(broker, **options))
+                begun.set()
+                await worker.run(drain=drain)
+
+        asyncio.run(work())
+
+    def _registered(self, worker: Any) -> Any:
+        for queue, handler, options in self.consumers:
+            worker.consumer(queue, **options)(handler)
+        self._workers.append(worker)
+        return worker
+
+    def close(self) -> None:
+        for running, worker in zip(self._running, self._workers, strict=True):
+            if not running.ended:
+                worker.stop()
+                worker.stop()
+                running.join()
+
+
+@pytest.fixture(params=KINDS)
+def desk(request: pytest.FixtureRequest, uri: str, database: str, broker: mongoq.Broker) -> Iterator[Desk]:
+    """A worker of each kind."""
+    opened = Desk(request.param, uri, database, broker)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def queue(broker: mongoq.Broker) -> mongoq.Queue[Any]:
+    """The queue that most tests consume."""
+    return broker.queue("orders")
+
+
+@pytest.fixture
+def process(uri: str, database: str) -> Iterator[Callable[..., Process]]:
+    """Starts workers in processes of their own, and ends them."""
+    started = []
+
+    def start(kind: str, seconds: float, grace: float, *more: object) -> Process:
+        started.append(Process(uri, database, kind, seconds, grace, *more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -1,0 +1,65 @@
+"""A worker in a process of its own, to be sent signals: prints what it does, a line each.
+
+    python stoppable.py URI DATABASE KIND SECONDS GRACE [MAX_RETRIES]
+
+Its handler takes so many seconds; a payload ``"poison"`` kills the process, and ``"exit"`` calls ``os._exit``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import mongoq
+
+_written = threading.Lock()
+
+
+def say(*words: object) -> None:
+    with _written:
+        print(*words, flush=True)
+
+
+def main(uri: str, database: str, kind: str, seconds: float, grace: float, max_retries: int = 10) -> None:  # noqa: PLR0917
+    def plain(payload: Any) -> None:
+        say("begin", payload)
+        if payload == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(seconds)
+        say("end", payload)
+
+    async def task(payload: Any) -> None:
+        say("begin", payload)
+        if payload == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep(seconds)
+        say("end", payload)
+
+    options: dict[str, Any] = {"concurrency": 2, "prefetch": 4, "lease": 0.5, "max_retries": max_retries}
+
+    async def asynchronous() -> None:
+        async with mongoq.connect_async(uri, database=database) as broker:
+            worker = mongoq.AsyncWorker(broker, grace=grace)
+            worker.consumer("orders", **options)(task if kind == "tasks" else plain)
+            say("ready")
+            await worker.run()
+
+    if kind == "threads":
+        with mongoq.connect(uri, database=database) as broker:
+            worker = mongoq.Worker(broker, grace=grace)
+            worker.consumer("orders", **options)(plain)
+            say("ready")
+            worker.run()
+    else:
+        asyncio.run(asynchronous())
+    say("stopped")
+
+
+if __name__ == "__main__":
+    uri, database, kind, seconds, grace, *rest = sys.argv[1:]
+    main(uri, database, kind, float(seconds), float(grace), *map(int, rest))

@@ -1,0 +1,159 @@
+"""Leases while handlers run: kept, and lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.monitoring import CommandListener
+
+import mongoq
+from tests.worker.conftest import Desk
+from tests.worker.waiting import until
+
+
+def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.configure(history=3600)
+    queue.push_many(range(6))
+    runs: Counter[int] = Counter()
+
+    async def handle(payload: int) -> None:
+        runs[payload] += 1
+        await asyncio.sleep(1.3)
+
+    desk.consume("orders", handle, concurrency=3, lease=0.4, prefetch=3)
+    desk.run()
+    assert runs == dict.fromkeys(range(6), 1), "those that waited for a run were kept as well"
+    assert [item.attempts for item in queue.history()] == [1] * 6
+
+
+class Updates(CommandListener):
+    """Notes how many updates each command of leases carries."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def started(self, event: Any) -> None:
+        updates = event.command.get("updates", [])
+        if updates and all(set(one["u"].get("$set", {})) == {"when"} for one in updates):
+            self.sizes.append(sum(len(one["q"]["_id"].get("$in", [0])) for one in updates))
+
+    def succeeded(self, event: Any) -> None:
+        pass
+
+    def failed(self, event: Any) -> None:
+        pass
+
+
+def test_the_leases_of_all_queues_are_extended_in_one_command(uri: str, database: str) -> None:
+    heard = Updates()
+    with MongoClient[Any](uri, event_listeners=[heard]) as client, mongoq.Broker(client[database]["mongoq"]) as broker:
+        worker = mongoq.Worker(broker)
+        for name in ("a", "b", "c"):
+            broker.queue(name).push_many(range(4))
+            worker.consumer(name, concurrency=4, lease=0.6)(lambda _: time.sleep(0.5))
+        worker.run(drain=True)
+    assert heard.sizes
+    assert max(heard.sizes) == 12
+
+
+def stolen(raw: Any, id: Any) -> ObjectId:
+    """Take an item away, as another worker does when its lease has run out."""
+    token, until = ObjectId(), datetime.now(UTC) + timedelta(hours=1)
+    raw.update_one({"_id": id}, {"$set": {"token": token, "by": "thief", "when": until}, "$inc": {"attempts": 1}})
+    return token
+
+
+def test_a_handler_whose_item_is_lost_is_told_and_its_result_ignored(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (id,) = queue.push_many(["x"])
+    tokens = []
+    seen = []
+
+    async def handle(payload: Any, job: Any) -> None:
+        tokens.append(stolen(raw, id))
+        for _ in range(500):
+            if job.lost.is_set():
+                seen.append(payload)
+                return
+            await asyncio.sleep(0.01)
+
+    desk.consume("orders", handle, lease=0.5)
+    running = desk.start()
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        until(lambda: seen)
+        until(lambda: "ended after its item" in caplog.text)
+        running.stop()
+    assert "another worker has it by now" in caplog.text
+    document = raw.find_one({"_id": id})
+    assert (document["token"], document["by"], document["q"]) == (tokens[0], "thief", "orders")
+
+
+def test_what_waits_for_a_run_and_is_lost_is_not_run(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
+    first, second = queue.push_many(["first", "second"])
+    seen = []
+
+    async def handle(payload: Any) -> None:
+        seen.append(payload)
+        stolen(raw, second)
+        await asyncio.sleep(0.8)
+
+    desk.consume("orders", handle, lease=0.5, prefetch=1)
+    running = desk.start()
+    until(lambda: raw.find_one({"_id": first}) is None)
+    running.stop()
+    assert seen == ["first"]
+
+
+def test_a_result_that_comes_after_the_item_was_settled_elsewhere_is_ignored(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push("x")
+
+    async def handle(payload: Any, job: Any) -> None:
+        raw.delete_one({"_id": job.item.id})
+
+    desk.consume("orders", handle)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        desk.run()
+    assert "was not settled" in caplog.text
+    assert raw.count_documents({"q": {"$exists": True}}) == 0
+
+
+def test_a_job_can_extend_its_lease_itself(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
+    (id,) = queue.push_many(["x"])
+    ends = []
+
+    async def handle(payload: Any, job: Any) -> None:
+        extending = job.extend(lease=500)
+        if extending is not None:
+            await extending
+        ends.append(raw.find_one({"_id": id}, {"when": 1})["when"])
+
+    desk.consume("orders", handle, lease=5)
+    desk.run()
+    assert (ends[0].timestamp() - time.time()) > 400
+
+
+def test_the_delivery_hash_is_the_same_in_every_run_and_of_no_other_item(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many([1, 2])
+    hashes: list[tuple[int, str]] = []
+
+    async def handle(payload: Any, job: Any) -> None:
+        hashes.append((payload, job.delivery_hash))
+        if job.item.attempts < 3:
+            raise ValueError
+
+    desk.consume("orders", handle, retry=mongoq.Fixed(0))
+    desk.run()
+    assert len(hashes) == 6
+    assert len(set(hashes)) == 2
+    assert all(len(one) == 64 for _, one in hashes)

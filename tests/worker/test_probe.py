@@ -1,0 +1,81 @@
+"""A handler that keeps failing: one item at a time is tried, and failures are nobody's fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.worker.probe import Probe
+from tests.worker.conftest import Desk
+from tests.worker.waiting import until
+
+
+def test_while_the_other_side_is_down_items_are_tried_one_at_a_time_and_keep_their_attempts(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any
+) -> None:
+    queue.push_many(range(30))
+    tried: list[int] = []
+    held: list[int] = []
+    down = [True]
+
+    async def handle(payload: int) -> None:
+        tried.append(payload)
+        if down[0]:
+            held.append(raw.count_documents({"q": "orders", "reserved": True}))
+            raise ConnectionError("down")
+
+    desk.consume("orders", handle, concurrency=1, prefetch=20, probe=True, retry=mongoq.Fixed(0.05), max_retries=1)
+    running = desk.start()
+    until(lambda: len(tried) >= 12)
+    assert queue.dead.size() == 0
+    assert len(set(tried[:10])) == 10, "another one each time"
+    assert held[2:10] == [1] * 8, "what had been prefetched was released"
+    assert raw.count_documents({"q": "orders", "attempts": {"$gt": 1}}) == 0
+    down[0] = False
+    until(lambda: queue.size() == 0)
+    running.stop()
+    assert queue.dead.size() == 0
+    assert set(tried) == set(range(30))
+
+
+def test_without_it_every_failure_counts(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(5))
+
+    async def handle(payload: int) -> None:
+        raise ConnectionError("down")
+
+    desk.consume("orders", handle, retry=mongoq.Fixed(0.01), max_retries=1)
+    desk.run()
+    assert queue.dead.size() == 5
+
+
+def test_what_is_dead_for_a_reason_of_its_own_does_not_close_it(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(5))
+
+    async def handle(payload: int) -> Any:
+        return mongoq.Dead("no")
+
+    desk.consume("orders", handle, probe=True, retry=mongoq.Fixed(3600))
+    desk.run()
+    assert queue.dead.size() == 5
+
+
+def test_the_first_failure_counts_and_those_behind_it_do_not() -> None:
+    probe = Probe(mongoq.Exponential(1, cap=600, jitter=0))
+    assert [probe.failed(0), probe.failed(0), probe.failed(0)] == [True, False, False]
+    assert probe.closed
+    assert probe.succeeded()
+    assert not probe.closed
+    assert not probe.succeeded()
+    assert probe.failed(0)
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (12, 30)])
+def test_tries_come_at_the_pace_of_the_policy_and_every_thirty_seconds_at_least(failures: int, pause: float) -> None:
+    probe = Probe(mongoq.Exponential(1, cap=600, jitter=0))
+    for _ in range(failures):
+        probe.failed(100)
+    assert probe.pause(100) == pause
+    assert probe.pause(100 + pause) == 0

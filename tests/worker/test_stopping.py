@@ -1,0 +1,191 @@
+"""How a worker ends: when told to, by signals, when the queues are empty; and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mongoq
+from tests.worker.conftest import KINDS, Desk
+from tests.worker.waiting import until
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("stoppable.py")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_signal_it_finishes_what_runs_and_gives_back_the_rest(
+    process: Any, queue: mongoq.Queue[Any], raw: Any, kind: str, number: signal.Signals
+) -> None:
+    queue.push_many(range(20))
+    worker = process(kind, 0.7, 20)
+    until(lambda: len(worker.said("begin")) == 2)
+    worker.process.send_signal(number)
+    assert worker.end() == 0
+    assert sorted(worker.said("end")) == sorted(worker.said("begin"))
+    assert "stopped" in worker.lines
+    left = 20 - len(worker.said("end"))
+    assert queue.counts() == mongoq.Counts(ready=left)
+    assert raw.count_documents({"q": "orders", "attempts": 0}) == left
+    assert raw.count_documents({"_id": {"$regex": "^worker:"}}) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_not_ended_within_the_grace_goes_back_too(
+    process: Any, queue: mongoq.Queue[Any], raw: Any, kind: str
+) -> None:
+    queue.push_many(range(8))
+    worker = process(kind, 60, 0.3)
+    until(lambda: len(worker.said("begin")) == 2)
+    started = time.monotonic()
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.end() == 0
+    assert time.monotonic() - started < 20
+    assert queue.counts() == mongoq.Counts(ready=8)
+    assert raw.count_documents({"q": "orders", "attempts": 0}) == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_signal_ends_it_at_once(process: Any, queue: mongoq.Queue[Any], kind: str) -> None:
+    queue.push_many(range(8))
+    worker = process(kind, 60, 60)
+    until(lambda: len(worker.said("begin")) == 2)
+    worker.process.send_signal(signal.SIGTERM)
+    until(lambda: queue.counts().ready == 6)
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.end() == 0
+    assert queue.counts() == mongoq.Counts(ready=8)
+
+
+def test_it_stops_when_told_by_another_thread(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    seen = []
+
+    async def handle(payload: Any) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", handle)
+    running = desk.start()
+    until(lambda: seen)
+    running.stop()
+    queue.push(2)
+    time.sleep(0.1)
+    assert seen == [1]
+    assert queue.counts() == mongoq.Counts(ready=1)
+
+
+def test_a_handler_may_stop_its_worker(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(5))
+    seen = []
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer("orders")
+    def handle(payload: Any) -> None:
+        seen.append(payload)
+        worker.stop()
+
+    worker.run()
+    assert seen == [0], "what it was in the middle of was finished, and nothing more"
+    assert queue.counts() == mongoq.Counts(ready=4)
+
+
+def test_it_can_run_again(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    seen = []
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders")(seen.append)
+    for n in range(3):
+        queue.push(n)
+        worker.run(drain=True)
+    assert seen == [0, 1, 2]
+
+
+def test_no_thread_is_left_when_it_has_ended(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(20))
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders", concurrency=4, max_time=60)(lambda _: time.sleep(0.01))
+    worker.run(drain=True)
+    names = (
+        "mongoq-fetch",
+        "mongoq-settle",
+        "mongoq-run",
+        "mongoq-keep",
+        "mongoq-beat",
+        "mongoq-drain",
+        "mongoq-watch",
+    )
+    until(lambda: not [one for one in threading.enumerate() if one.name.startswith(names)])
+
+
+def test_the_handlers_of_signals_are_what_they_were(uri: str, database: str) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with mongoq.connect(uri, database=database) as broker:
+        worker = mongoq.Worker(broker)
+        worker.consumer("orders")(print)
+        worker.run(drain=True)
+
+    async def asynchronous() -> None:
+        async with mongoq.connect_async(uri, database=database) as opened:
+            worker = mongoq.AsyncWorker(opened)
+            worker.consumer("orders")(print)
+            await worker.run(drain=True)
+
+    asyncio.run(asynchronous())
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_draining_waits_for_what_is_scheduled_and_what_handlers_pass_on(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push("now")
+    queue.push("later", delay=0.6)
+    seen = []
+
+    async def first(payload: Any) -> Any:
+        return mongoq.Move("second", delay=0.2)
+
+    async def second(payload: Any) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", first)
+    desk.consume("second", second)
+    desk.run()
+    assert sorted(seen) == ["later", "now"]
+
+
+def test_a_cancelled_run_gives_back_what_it_holds(uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(10))
+
+    async def work() -> None:
+        began = asyncio.Event()
+        async with mongoq.connect_async(uri, database=database) as opened:
+            worker = mongoq.AsyncWorker(opened)
+
+            @worker.consumer("orders", concurrency=2, prefetch=4)
+            async def handle(payload: Any) -> None:
+                began.set()
+                await asyncio.sleep(60)
+
+            task = asyncio.create_task(worker.run())
+            await began.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(work())
+    assert queue.counts() == mongoq.Counts(ready=10)
+
+
+def test_a_broker_that_is_closed_ends_its_worker(uri: str, database: str) -> None:
+    broker = mongoq.connect(uri, database=database)
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders")(print)
+    closing = threading.Timer(0.3, broker.close)
+    closing.start()
+    with pytest.raises(mongoq.BrokerClosed):
+        worker.run()
+    closing.join()

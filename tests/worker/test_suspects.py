@@ -1,0 +1,123 @@
+"""Items that may have killed their worker: they run alone, and only what dies alone is buried for it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.worker.conftest import KINDS, Desk
+from tests.worker.waiting import until
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_item_that_kills_its_worker_buries_itself_and_nobody_beside_it(
+    process: Any, queue: mongoq.Queue[Any], kind: str
+) -> None:
+    """Exactly ``max_retries + 1`` deaths, and its neighbours had died with it once at most."""
+    queue.configure(history=3600)
+    queue.push_many([*range(3), "poison", *range(3, 9)])
+    deaths, handled = 0, Counter[str]()
+    while True:
+        worker = process(kind, 0.01, 20, 2)
+        until(lambda worker=worker: worker.process.poll() is not None or _is_over(queue))
+        if worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.end() == 0
+            break
+        deaths += worker.end() == -signal.SIGKILL
+        handled.update(worker.said("end"))
+        assert deaths <= 3
+    handled.update(worker.said("end"))
+    assert deaths == 3
+    assert set(handled) == set(map(str, range(9)))
+    (letter,) = queue.dead.peek(9)
+    assert (letter.payload, letter.origin.reason, letter.origin.attempts) == ("poison", "retries exhausted", 3)
+    assert max(item.attempts for item in queue.history()) <= 2
+
+
+def _is_over(queue: mongoq.Queue[Any]) -> bool:
+    return queue.size() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_restarts_by_sigkill_bury_nobody(process: Any, queue: mongoq.Queue[Any], kind: str) -> None:
+    queue.push_many(range(60))
+    for _ in range(6):
+        worker = process(kind, 0.02, 20, 1)
+        until(lambda worker=worker: len(worker.said("end")) >= 4 or _is_over(queue))
+        worker.close()
+    worker = process(kind, 0.005, 20, 1)
+    until(lambda: _is_over(queue))
+    worker.process.send_signal(signal.SIGTERM)
+    worker.end()
+    assert queue.dead.size() == 0
+
+
+def lapsed(raw: Any, ids: list[ObjectId]) -> None:
+    """Make items look as if their worker had died a while ago."""
+    for id in ids:
+        until = datetime.now(UTC) - timedelta(seconds=1)
+        dead = {"when": until, "reserved": True, "token": ObjectId(), "by": "gone:1:0", "attempts": 1}
+        raw.update_one({"_id": id}, {"$set": dead})
+
+
+def test_a_suspect_runs_when_nothing_else_of_the_worker_does(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
+    other = desk.broker.queue("others")
+    ids = queue.push_many(["suspect", "suspect", *range(30)])
+    other.push_many(range(30))
+    lapsed(raw, ids[:2])
+    running: list[Any] = []
+    beside: list[list[Any]] = []
+
+    async def handle(payload: Any) -> None:
+        running.append(payload)
+        for _ in range(5):
+            if "suspect" in running:
+                beside.append(list(running))
+            time.sleep(0.002)
+        running.remove(payload)
+
+    desk.consume("orders", handle, concurrency=4)
+    desk.consume("others", handle, concurrency=4)
+    desk.run()
+    assert beside
+    assert all(one == ["suspect"] for one in beside)
+
+
+def test_suspects_do_not_keep_the_others_from_working(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
+    ids = queue.push_many([f"suspect {n}" for n in range(5)])
+    lapsed(raw, ids)
+    queue.push_many(range(20))
+    seen = []
+
+    async def handle(payload: Any) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", handle, concurrency=4)
+    desk.run()
+    assert len(seen) == 25
+
+
+def test_what_had_all_its_runs_alone_is_buried_without_another_one(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any
+) -> None:
+    (id,) = queue.push_many(["spent"])
+    lapsed(raw, [id])
+    raw.update_one({"_id": id}, {"$set": {"attempts": 3}})
+    seen = []
+
+    async def handle(payload: Any) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", handle, max_retries=2)
+    desk.run()
+    assert seen == []
+    assert [letter.payload for letter in queue.dead.peek(2)] == ["spent"]

@@ -1,0 +1,98 @@
+"""A server that goes away, refuses, or steps down: said once, got over, nothing lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from tests.worker.conftest import Desk
+from tests.worker.waiting import until
+
+COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "delete", "insert", "hello", "ping"]
+
+
+@pytest.fixture
+def away(client: MongoClient[Any]) -> Iterator[Callable[..., None]]:
+    """Lets the server close the connections of a client, by its name, or answer with an error, until told again."""
+
+    def switch(name: str, *, on: bool, **how: Any) -> None:
+        data = {"failCommands": COMMANDS, "appName": name, **(how or {"closeConnection": True})}
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn" if on else "off", data=data)
+
+    yield switch
+    client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+@pytest.fixture
+def named(desk: Desk) -> str:
+    """The name by which the server knows the desk's client."""
+    name = f"worker-{desk.database}"
+    desk.uri += f"&appName={name}&serverSelectionTimeoutMS=500"
+    return name
+
+
+HOW = [{}, {"errorCode": 189}, {"errorCode": 13}]
+
+
+@pytest.mark.parametrize("how", HOW, ids=["gone", "stepping down", "refusing"])
+def test_a_worker_goes_on_when_the_server_is_back(  # noqa: PLR0917
+    desk: Desk, named: str, queue: mongoq.Queue[Any], away: Any, caplog: pytest.LogCaptureFixture, how: Any
+) -> None:
+    queue.configure(history=3600)
+    queue.push_many(range(4))
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        if payload == 3:
+            away(named, on=True, **how)
+        seen.append(payload)
+
+    desk.consume("orders", handle, prefetch=0)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        running = desk.start(heartbeat=0.2)
+        until(lambda: len(seen) >= 4)
+        queue.push_many(range(4, 8))
+        until(lambda: "tries again" in caplog.text)
+        time.sleep(1.5)
+        assert len(seen) == 4
+        away(named, on=False)
+        until(lambda: queue.size() == 0)
+        until(lambda: "answers again" in caplog.text)
+        running.stop()
+    assert sorted(seen) == list(range(8)), "what was done while it was away was settled, and not run again"
+    assert [item.attempts for item in queue.history()] == [1] * 8
+    told = [record for record in caplog.records if "tries again" in record.getMessage()]
+    assert len(told) <= len({type(record.args) for record in told}) + 3, "once for each kind of error"
+
+
+def test_a_worker_that_is_told_to_stop_meanwhile_stops(
+    desk: Desk, named: str, queue: mongoq.Queue[Any], away: Any
+) -> None:
+    queue.push(1)
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        seen.append(payload)
+        away(named, on=True)
+
+    desk.consume("orders", handle)
+    running = desk.start(grace=0.5)
+    until(lambda: seen)
+    time.sleep(0.3)
+    running.stop()
+    away(named, on=False)
+
+
+def test_a_server_that_is_not_there_at_the_start_is_an_error(broker: mongoq.Broker, database: str) -> None:
+    client = MongoClient[Any]("mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=200", connect=False)
+    worker = mongoq.Worker(mongoq.Broker(client[database]["mongoq"]))
+    worker.consumer("orders")(print)
+    with pytest.raises(Exception, match="127.0.0.1:9"):
+        worker.run()
+    client.close()

@@ -1,0 +1,189 @@
+"""What a worker tells of itself: runs that take too long, its record, how much it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.protocol import workers
+from tests.worker.conftest import Desk
+from tests.worker.waiting import until
+
+
+async def a_place_to_hang(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def test_the_stack_of_a_run_that_takes_too_long_is_logged_once(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many(["slow", "quick"])
+
+    async def handle(payload: str) -> None:
+        await a_place_to_hang(0.8 if payload == "slow" else 0)
+
+    desk.consume("orders", handle, max_time=0.2)
+    with caplog.at_level(logging.ERROR, "mongoq.worker"):
+        desk.run()
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "has run for 0." in record.getMessage()
+    if desk.kind == "tasks":
+        assert "in a_place_to_hang" in record.getMessage()
+        assert "await a_place_to_hang(0.8 if" in record.getMessage()
+    else:
+        assert "lambda payload: asyncio.run(handler(payload))" in record.getMessage()
+
+
+def test_a_handler_that_blocks_the_event_loop_is_found_too(
+    uri: str, database: str, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push(1)
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as broker:
+            worker = mongoq.AsyncWorker(broker)
+
+            @worker.consumer("orders", max_time=0.2)
+            async def handle(payload: Any) -> None:
+                time.sleep(0.8)
+
+            await worker.run(drain=True)
+
+    with caplog.at_level(logging.ERROR, "mongoq.worker"):
+        asyncio.run(work())
+    assert "time.sleep(0.8)" in caplog.text
+
+
+def test_a_worker_says_what_it_consumes_and_holds_until_it_ends(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(5))
+    go = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+
+    desk.consume("orders", handle, concurrency=2, prefetch=1)
+    desk.consume("others", handle)
+    running = desk.start(heartbeat=0.1)
+    until(lambda: desk.broker.workers() and desk.broker.workers()[0].queues["orders"] == 3)
+    (record,) = desk.broker.workers()
+    assert record.alive
+    assert record.queues == {"orders": 3, "others": 0}
+    assert record.started <= record.seen <= datetime.now(UTC) + timedelta(seconds=5)
+    host, pid, _ = record.name.rsplit(":", 2)
+    assert (record.host, str(record.pid)) == (host, pid)
+    go.set()
+    running.stop()
+    assert desk.broker.workers() == []
+
+
+def test_a_worker_that_was_killed_is_told_from_those_that_live(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver, context = desk.broker._driver, desk.broker._context
+    now = context.clock.now
+
+    def record(name: str, seen: timedelta) -> None:
+        queues = {"orders": 7}
+        beat = workers.beat(context, name, started=EARLY, every=timedelta(seconds=5), queues=queues)
+        driver.run(beat)
+        raw.update_one({"_id": f"worker:{name}"}, {"$set": {"seen": now() - seen}})
+
+    desk.broker.ping()
+    queue.size()
+    record("a:1:x/1", timedelta(0))
+    record("b:2:y/1", timedelta(seconds=30))
+    record("c:3:z/1", timedelta(minutes=11))
+    assert [(one.host, one.alive) for one in desk.broker.workers()] == [("a", True), ("b", False), ("c", False)]
+
+    async def handle(payload: Any) -> None:
+        pass
+
+    desk.consume("orders", handle)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        desk.run()
+    assert [one.host for one in desk.broker.workers()] == ["a", "b"], "the one that is gone for long was removed"
+    assert "worker c:3:z/1 is gone" in caplog.text
+    assert "'orders': 7" in caplog.text
+
+
+EARLY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_one_of_many_does_the_housekeeping(broker: mongoq.Broker, uri: str, database: str) -> None:
+    broker.ensure_indexes()
+    broker.queue("orders").push(1)
+    every = timedelta(seconds=60)
+    assert broker._driver.run(workers.swept(broker._context, every=every)) == []
+    with mongoq.connect(uri, database=database) as other:
+        other.queue("orders").pop()
+        assert other._driver.run(workers.swept(other._context, every=every)) is None
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_no_more_is_held_than_runs_and_waits(desk: Desk, queue: mongoq.Queue[Any], raw: Any, prefetch: int) -> None:
+    queue.push_many(range(40))
+    held: list[int] = []
+
+    async def handle(payload: Any) -> None:
+        await asyncio.sleep(0.01)
+        held.append(raw.count_documents({"q": "orders", "reserved": True}))
+
+    desk.consume("orders", handle, concurrency=2, prefetch=prefetch)
+    desk.run()
+    assert len(held) == 40
+    assert max(held) <= 2 * (2 + prefetch), "what has just ended may not be settled yet"
+
+
+def test_one_runner_keeps_the_order(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(50, 100))
+    queue.push_many(range(50), priority=-1)
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", handle)
+    desk.run()
+    assert seen == list(range(100))
+
+
+def test_a_paused_queue_is_left_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.pause()
+    queue.push(1)
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", handle)
+    running = desk.start()
+    time.sleep(0.5)
+    assert seen == []
+    queue.resume()
+    until(lambda: seen)
+    running.stop()
+
+
+def test_slow_handlers_leave_items_to_others(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    """What waits behind a slow handler is a moment's work at most."""
+    queue.push_many(range(40))
+    held: list[int] = []
+
+    async def handle(payload: int) -> None:
+        await asyncio.sleep(0.3)
+        held.append(queue.counts().reserved)
+
+    desk.consume("orders", handle)
+    running = desk.start()
+    until(lambda: len(held) >= 6)
+    running.stop()
+    assert max(held) <= 1 + 4 + 1
+    assert queue.counts().reserved == 0
