@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def memory() -> Iterator[Path]:
-    """A directory for servers, in memory where the machine has room for it: every majority write waits for the journal."""
+    """A directory for servers, in memory where there is room for it: every majority write waits for the journal."""
     shared = Path("/dev/shm")
     roomy = shared.is_dir() and disk_usage(shared).free > 4 * 1024**3
     with TemporaryDirectory(prefix="mongoq-tests-", dir=shared if roomy else None) as path:

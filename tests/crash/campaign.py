@@ -18,11 +18,13 @@ from tests.crash.replica_set import ReplicaSet
 from tests.crash.schedule import WORKERS, Act, schedule
 from tests.crash.worker import Engine
 
-__all__ = ["Campaign"]
+__all__ = ["LOG", "Campaign"]
 
 DATABASE = "crash"
+LOG = "members.log"
+"""What the members of the crew have to say."""
 ALONE = 0.4
-"""Seconds that a primary is without a majority before it is killed: what it has acknowledged for itself alone is lost."""
+"""Seconds that a primary is without a majority before it is killed: what it acknowledges for itself alone is lost."""
 PATIENCE = 60.0
 """Seconds in which the crew has to bring all items to their end, once nobody is killed any more."""
 
@@ -51,11 +53,11 @@ class Campaign:
         with (
             ReplicaSet(memory, members=self.nodes) as servers,
             MongoClient[Any](servers.uri) as client,
-            Nursery(notes / "members.log") as nursery,
+            Nursery(notes / LOG) as nursery,
         ):
             collection = client[DATABASE]["mongoq"]
             with mongoq.Broker(collection) as broker:
-                stations.open(broker)
+                stations.prepare(broker)
             start = trail.begin(collection)
             crew = Crew(
                 nursery, uri=servers.uri, database=DATABASE, ledger=str(ledger), engine=self.engine, seed=self.seed

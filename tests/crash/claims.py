@@ -1,9 +1,10 @@
-"""What must hold whatever was killed; each claim returns a sentence for whatever breaks it."""
+"""What must hold whatever was killed. Each claim returns what breaks it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from bson import ObjectId
 
@@ -11,42 +12,62 @@ from tests.crash.evidence import Document, Evidence
 from tests.crash.stations import FIRST, HOPELESS, MAX_RETRIES, SECOND
 from tests.crash.trail import Turn
 
-__all__ = ["broken", "doubled", "lost", "unfenced"]
+__all__ = ["Violation", "broken", "doubled", "lost", "unfenced"]
 
 
-def broken(evidence: Evidence) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What breaks a claim: an item, and what is wrong with it."""
+
+    item: ObjectId
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.item} {self.what}"
+
+
+def broken(evidence: Evidence) -> list[Violation]:
     """Return what breaks any of the claims."""
     return [*lost(evidence), *unfenced(evidence), *doubled(evidence)]
 
 
-def lost(evidence: Evidence) -> Iterator[str]:
-    """Every acknowledged push was handled to its end, or is a dead letter that deserves it.
+# --- nothing is lost -------------------------------------------------------------------------
+
+
+def lost(evidence: Evidence) -> Iterator[Violation]:
+    """Every acknowledged push went all the way, each step after a run that ended well, or is a deserved dead letter.
 
     What is neither, though the crew had all the time it needed when the killing was over, is stuck, and that is lost
     as well.
     """
     for id in evidence.acknowledged:
         if id not in evidence.by_id:
-            yield f"{id} was acknowledged, and is gone"
+            yield Violation(id, "was acknowledged, and is gone")
+    for turn in evidence.turns:
+        if turn.kind == "removed":
+            yield Violation(turn.item, "was removed")
     for item in evidence.items:
-        if "processed" in item:
-            yield from _unhandled(evidence, item)
-        elif item["q"] in (FIRST, SECOND):
-            yield f"{item['_id']} is stuck in {item['q']!r}"
-        elif not _deserves_death(evidence, item):
-            yield f"{item['_id']} is a dead letter for no good reason: {item.get('origin')}"
-    yield from (f"{turn.item} was removed" for turn in evidence.turns if turn.kind == "removed")
+        yield from _astray(evidence, item)
 
 
-def _unhandled(evidence: Evidence, item: Document) -> Iterator[str]:
-    """Whoever handed an item on had handled it before."""
-    handed_on = [("committed", item["settled"])]
-    if item["q"] == SECOND:
-        handed_on.append(("moved", item["payload"]["mover"]))
-    for what, token in handed_on:
-        mark = evidence.by_reservation.get((item["_id"], token), {})
-        if mark.get("outcome") != "done":
-            yield f"{item['_id']} was {what} under {token}, whose run did not end well: {mark}"
+def _astray(evidence: Evidence, item: Document) -> Iterator[Violation]:
+    if item["q"] in (FIRST, SECOND):
+        if "processed" not in item:
+            yield Violation(item["_id"], f"is stuck in {item['q']!r}")
+        elif item["q"] == FIRST:
+            yield Violation(item["_id"], f"ended in {FIRST!r}, and should have moved on")
+        else:
+            yield from _unhandled(evidence, item["_id"], "committed", item["settled"])
+    elif not _deserves_death(evidence, item):
+        yield Violation(item["_id"], f"is a dead letter for no good reason: {item.get('origin')}")
+    if item["payload"]["mover"] is not None:
+        yield from _unhandled(evidence, item["_id"], "moved", item["payload"]["mover"])
+
+
+def _unhandled(evidence: Evidence, item: ObjectId, what: str, token: ObjectId) -> Iterator[Violation]:
+    mark = evidence.by_reservation.get((item, token), {})
+    if mark.get("outcome") != "done":
+        yield Violation(item, f"was {what} under {token}, whose run did not end well: {mark}")
 
 
 def _deserves_death(evidence: Evidence, item: Document) -> bool:
@@ -54,12 +75,15 @@ def _deserves_death(evidence: Evidence, item: Document) -> bool:
     origin = item.get("origin") or {"reason": "", "attempts": 0}
     if origin["reason"].startswith(HOPELESS):
         token = ObjectId(origin["reason"].split()[-1])
-        return evidence.by_reservation.get((item["_id"], token), {}).get("outcome") == "dead"
-    return bool(origin["attempts"] > MAX_RETRIES)  # one more run alone for what was claimed in a batch
+        return bool(evidence.by_reservation.get((item["_id"], token), {}).get("outcome") == "dead")
+    return bool(origin["attempts"] > MAX_RETRIES)
 
 
-def unfenced(evidence: Evidence) -> Iterator[str]:
-    """Whoever had lost a reservation changed nothing: each turn was taken under the last reservation before it."""
+# --- nobody changes what he has lost ---------------------------------------------------------
+
+
+def unfenced(evidence: Evidence) -> Iterator[Violation]:
+    """Each turn was taken under the reservation before it, and the run that settled an item is the last there was."""
     holders: dict[ObjectId, ObjectId | None] = {}
     for turn in evidence.turns:
         if turn.kind == "reserved":
@@ -68,50 +92,49 @@ def unfenced(evidence: Evidence) -> Iterator[str]:
             yield from _foreign(turn, holders.get(turn.item))
             holders[turn.item] = None
     for item in evidence.items:
-        yield from _outrun(evidence, item)
+        if item["payload"]["mover"] is not None:
+            yield from _outrun(evidence, item["_id"], FIRST, item["payload"]["mover"])
+        if "processed" in item:
+            yield from _outrun(evidence, item["_id"], item["q"], item["settled"])
 
 
-def _foreign(turn: Turn, holder: ObjectId | None) -> Iterator[str]:
+def _foreign(turn: Turn, holder: ObjectId | None) -> Iterator[Violation]:
     if holder is None:
-        yield f"{turn.item} was {turn.kind} under {turn.token} when nobody held it"
+        yield Violation(turn.item, f"was {turn.kind} under {turn.token} when nobody held it")
     elif turn.token not in (None, holder):
-        yield f"{turn.item} was {turn.kind} under {turn.token}, and {holder} held it"
+        yield Violation(turn.item, f"was {turn.kind} under {turn.token}, and {holder} held it")
 
 
-def _outrun(evidence: Evidence, item: Document) -> Iterator[str]:
-    """The run that settled an item is the last one in that queue, by the attempts that the envelope counts."""
-    settlers = {item["q"]: item.get("settled")}
-    if item["payload"]["hops"]:
-        settlers[FIRST] = item["payload"]["mover"]
-    for queue, token in settlers.items():
-        settler = evidence.by_reservation.get((item["_id"], token))
-        if settler is None:
-            continue
-        last = max(mark["attempt"] for mark in evidence.by_queue[item["_id"], queue])
-        if settler["attempt"] != last:
-            yield f"{item['_id']} left {queue!r} under its attempt {settler['attempt']}, and there were {last}"
-        if "processed" in item and item["q"] == queue and item["attempts"] != last:
-            yield f"{item['_id']} was committed at attempt {item['attempts']}, and {last} were run"
+def _outrun(evidence: Evidence, item: ObjectId, queue: str, token: ObjectId) -> Iterator[Violation]:
+    """Attempts never go down from run to run: what is released was not started."""
+    settler = evidence.by_reservation.get((item, token))
+    last = max((mark["attempt"] for mark in evidence.by_queue[item, queue]), default=0)
+    if settler is not None and settler["attempt"] != last:
+        yield Violation(item, f"left {queue!r} by its run {settler['attempt']}, and there were {last}")
 
 
-def doubled(evidence: Evidence) -> Iterator[str]:
+# --- nothing is there twice ------------------------------------------------------------------
+
+
+def doubled(evidence: Evidence) -> Iterator[Violation]:
     """An item is in one place, and moved on once if it did at all; nothing is handled twice under one reservation."""
-    for serial, count in Counter(item["payload"]["serial"] for item in evidence.items).items():
-        if count > 1:
-            yield f"{count} items hold what was pushed as {serial}"
+    copies = Counter(item["payload"]["serial"] for item in evidence.items)
     moves = Counter(turn.item for turn in evidence.turns if turn.kind == "moved")
+    pushes = Counter(turn.item for turn in evidence.turns if turn.kind == "pushed")
     for item in evidence.items:
-        hops = item["payload"]["hops"]
-        if not hops == moves[item["_id"]] == _hops_of(item):
-            yield f"{item['_id']} is in {item['q']!r} after {moves[item['_id']]} moves, and counts {hops}"
+        id, payload = item["_id"], item["payload"]
+        if copies[payload["serial"]] > 1:
+            yield Violation(id, f"is one of {copies[payload['serial']]} items that hold {payload['serial']}")
+        if not payload["hops"] == moves[id] == _hops_to(item):
+            yield Violation(id, f"is in {item['q']!r} after {moves[id]} moves, and counts {payload['hops']}")
+        if pushes[id] > 1:
+            yield Violation(id, f"was pushed {pushes[id]} times")
     for turn in evidence.turns:
         if "DuplicateKey" in turn.error:  # the mark of the run was there
-            yield f"{turn.item} was handled twice under one reservation"
-    pushes = Counter(turn.item for turn in evidence.turns if turn.kind == "pushed")
-    yield from (f"{id} was pushed {count} times" for id, count in pushes.items() if count > 1)
+            yield Violation(turn.item, "was handled twice under one reservation")
 
 
-def _hops_of(item: Document) -> int:
-    """How often an item has moved that is where this one is."""
-    queue = item["origin"]["queue"] if item["q"] not in (FIRST, SECOND) else item["q"]
+def _hops_to(item: Document) -> int:
+    """How many moves lead to where an item is, or was before it died."""
+    queue = item["q"] if item["q"] in (FIRST, SECOND) else item.get("origin", {}).get("queue")
     return int(queue == SECOND)

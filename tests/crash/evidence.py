@@ -62,6 +62,12 @@ class Evidence:
             runs[mark["_id"]["item"], mark["queue"]].append(mark)
         return runs
 
+    def story(self, id: ObjectId) -> list[str]:
+        """Tell all that is known of an item, so that what went wrong with it can be seen."""
+        turns = [f"{turn.at} {turn.kind} {turn.token or ''} {turn.error}" for turn in self.turns if turn.item == id]
+        runs = [str(mark) for mark in self.runs if mark["_id"]["item"] == id]
+        return [str(self.by_id.get(id)), *turns, *runs]
+
     def figures(self) -> dict[str, int]:
         """Return how much of everything there was, so that a campaign in which nothing happened is seen."""
         return {

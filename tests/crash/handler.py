@@ -13,7 +13,7 @@ from tests.crash.stations import decide, outcome
 
 __all__ = ["AsyncHandler", "Handler"]
 
-WORK = (0.0, 0.06)
+WORK = (0.0, 0.15)
 LONG = 1.5
 """Seconds that a run in a hundred takes, more than a lease."""
 

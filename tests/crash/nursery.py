@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -26,7 +27,7 @@ from tests.crash.worker import work
 __all__ = ["Nursery"]
 
 ROOT = Path(__file__).parents[2]
-ROLES = {"produce": produce, "work": work}
+ROLES: dict[str, Callable[..., None]] = {"produce": produce, "work": work}
 
 
 class Nursery:

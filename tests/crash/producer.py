@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ __all__ = ["produce"]
 
 PAUSE = (0.0, 0.1)
 BATCH = 5
+CROWD = 60
+"""Items that wait before no more are pushed: so the crew comes to an end soon when nobody is killed any more."""
 
 
 def produce(uri: str, database: str, ledger: str, seed: int) -> None:
@@ -28,19 +31,20 @@ def produce(uri: str, database: str, ledger: str, seed: int) -> None:
     client: MongoClient[Any] = MongoClient(uri)
     queue = mongoq.Broker(client[database]["mongoq"]).queue(FIRST)
     for number in itertools.count():
-        acknowledged.write(_pushed(queue, chance, number))
+        with suppress(PyMongoError):
+            while number % 10 == 0 and queue.size() > CROWD:
+                time.sleep(PAUSE[1])
+            acknowledged.write(_pushed(queue, chance, number))
         time.sleep(chance.uniform(*PAUSE))
 
 
 def _pushed(queue: mongoq.Queue[Any], chance: random.Random, number: int) -> list[ObjectId]:
     """Push, and return the ids that were acknowledged. What an error leaves open is not pushed again."""
     payloads = [new_payload(chance, f"{ObjectId()}") for _ in range(BATCH)]
-    try:
-        if number % 10 == 0:
-            return queue.push_many(payloads)
+    if number % 10:
         delay = chance.uniform(0, 1) if chance.random() < 0.2 else None
         return [queue.push(payloads[0], delay=delay, priority=chance.randint(-1, 1))]
+    try:
+        return queue.push_many(payloads)
     except mongoq.BatchIncomplete as incomplete:
         return incomplete.done
-    except PyMongoError:
-        return []

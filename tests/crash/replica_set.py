@@ -124,7 +124,9 @@ class ReplicaSet:
         """Wait until something holds."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < deadline, f"the set did not get there; it has {[*map(self._hello, self._running())]}"
+            assert time.monotonic() < deadline, (
+                f"the set did not get there; it has {[*map(self._hello, self._running())]}"
+            )
             time.sleep(0.05)
 
     def _start(self, place: int) -> Node:

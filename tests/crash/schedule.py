@@ -11,15 +11,17 @@ from tests.crash.stations import LEASE
 
 __all__ = ["CREW", "Act", "schedule"]
 
-CREW = ("produce", "produce", "work", "work", "work")
+CREW = ("produce", "produce", "work", "work", "work", "work")
 """The role of the member in each place; who is killed is followed by another one in the same role."""
 WORKERS = [place for place, role in enumerate(CREW) if role == "work"]
-PAUSE = (0.1, 0.6)
+PAUSE = (0.05, 0.55)
 DOWN = (0.2, 2.5)
 """For how long a server is away."""
-FROZEN = (1.2 * LEASE, 2.5 * LEASE)
+FROZEN = (1.5 * LEASE, 4 * LEASE)
 """For how long a member stands still: it comes back to leases that others have taken."""
-KILLS_PER_FREEZE = 5
+KILLS_PER_FREEZE = 3
+MOVING = 2
+"""Workers that never stand still, all at once, so that there is somebody to take what the others hold."""
 
 What = Literal["kill", "freeze", "thaw", "crash", "crash alone", "stall", "restore"]
 
@@ -30,8 +32,8 @@ class Act:
 
     Attributes:
         pause: seconds since the act before.
-        what: kill, freeze or thaw a member of the crew; crash (kill) the primary of the servers, at once or after it was
-            alone for a moment, or stall it; restore the servers.
+        what: kill, freeze or thaw a member of the crew; crash (kill) the primary of the servers, at once or after it
+            was alone for a moment, or stall it; restore the servers.
         place: of the member of the crew.
     """
 
@@ -51,26 +53,25 @@ Moment = tuple[float, What, int | None]
 
 
 def _moments(chance: random.Random, kills: int, crashes: int) -> Iterator[Moment]:
-    at, share = 0.0, kills // crashes
+    at, share, until = 0.0, kills // crashes, dict.fromkeys(range(len(CREW)), 0.0)
     crashing = [crash * share + chance.randrange(share // 2, share) for crash in range(crashes)]
     for kill in range(kills):
         at += chance.uniform(*PAUSE)
+        moving = [place for place in until if until[place] < at]  # killed, they would not come back to their leases
         if kill in crashing:
             yield from _away(chance, at, "crash" if crashing.index(kill) % 2 else "crash alone")
         else:
-            yield at, "kill", chance.randrange(len(CREW))
+            yield at, "kill", chance.choice(moving)
         if kill % (2 * share) == share // 4:
             yield from _away(chance, at, "stall")
-        if kill % KILLS_PER_FREEZE == KILLS_PER_FREEZE // 2:
-            yield from _frozen(chance, at)
+        workers = [place for place in moving if place in WORKERS]
+        if kill % KILLS_PER_FREEZE == KILLS_PER_FREEZE // 2 and len(workers) > MOVING:
+            place = chance.choice(workers)
+            until[place] = at + chance.uniform(*FROZEN)
+            yield at, "freeze", place
+            yield until[place], "thaw", place
 
 
 def _away(chance: random.Random, at: float, what: What) -> Iterator[Moment]:
     yield at, what, None
     yield at + chance.uniform(*DOWN), "restore", None
-
-
-def _frozen(chance: random.Random, at: float) -> Iterator[Moment]:
-    place, begun = chance.choice(WORKERS), at + chance.uniform(0, PAUSE[0])
-    yield begun, "freeze", place
-    yield begun + chance.uniform(*FROZEN), "thaw", place

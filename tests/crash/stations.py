@@ -7,7 +7,18 @@ from typing import Any, Literal
 
 import mongoq
 
-__all__ = ["FIRST", "HOPELESS", "LEASE", "MAX_RETRIES", "SECOND", "Decision", "decide", "new_payload", "open", "outcome"]
+__all__ = [
+    "FIRST",
+    "HOPELESS",
+    "LEASE",
+    "MAX_RETRIES",
+    "SECOND",
+    "Decision",
+    "decide",
+    "new_payload",
+    "outcome",
+    "prepare",
+]
 
 FIRST, SECOND = "in", "out"
 LEASE = 1.0
@@ -21,7 +32,7 @@ Decision = Literal["done", "fail", "retry", "dead"]
 TROUBLES = {"none": 0.7, "flaky": 0.1, "patient": 0.1, "poison": 0.05, "hopeless": 0.05}
 
 
-def open(broker: mongoq.Broker) -> None:
+def prepare(broker: mongoq.Broker) -> None:
     """Store the settings of both queues, so that every member goes by them."""
     for name in (FIRST, SECOND):
         broker.queue(name, lease=LEASE, history=HISTORY, max_retries=MAX_RETRIES).resume()
@@ -59,7 +70,7 @@ def outcome(decision: Decision, item: mongoq.Item[Any]) -> mongoq.Outcome | None
     """
     match decision:
         case "done" if item.queue == FIRST:
-            patch = {"$inc": {"hops": 1}, "$set": {"mover": item.token}}
+            patch: dict[str, Any] = {"$inc": {"hops": 1}, "$set": {"mover": item.token}}
             return mongoq.Move(SECOND, patch=patch, delay=0.2 if item.payload["trouble"] == "patient" else None)
         case "done":
             return None

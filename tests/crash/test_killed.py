@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.crash.campaign import Campaign
+from tests.crash.campaign import LOG, Campaign
 from tests.crash.claims import broken
 from tests.crash.worker import Engine
 
@@ -25,30 +26,35 @@ def proven(campaign: Campaign, memory: Path, notes: Path) -> dict[str, int]:
     evidence = campaign.fought(memory, notes)
     figures = evidence.figures()
     print(f"{campaign}: {figures}")
-    violations = broken(evidence)
-    assert not violations, f"{len(violations)} violations of {campaign}, such as\n" + "\n".join(violations[:20])
+    if violations := broken(evidence):
+        print("\n".join(evidence.story(violations[0].item)))
+    assert not violations, f"{len(violations)} violations, such as\n" + "\n".join(map(str, violations[:20]))
+    unexpected = (notes / LOG).read_text()
+    assert "Traceback" not in unexpected, unexpected
     return figures
 
 
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
-@pytest.mark.parametrize(
-    ("nodes", "kills", "crashes"), [pytest.param(1, 17, 2, id="one node"), pytest.param(3, 13, 2, id="three nodes")]
-)
+def campaigns(*, one_node: int, three_nodes: int, crashes: int) -> list[Any]:
+    """Return campaigns with so many kills each, for both engines."""
+    engines: tuple[Engine, ...] = ("threads", "asyncio")
+    return [
+        pytest.param(Campaign(nodes, engine, kills, crashes, SEED), id=f"{nodes} nodes, {engine}")
+        for nodes, kills in ((1, one_node), (3, three_nodes))
+        for engine in engines
+    ]
+
+
+@pytest.mark.parametrize("campaign", campaigns(one_node=18, three_nodes=12, crashes=2))
 def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
-    nodes: int, kills: int, crashes: int, engine: Engine, memory: Path, tmp_path: Path
+    campaign: Campaign, memory: Path, tmp_path: Path
 ) -> None:
-    figures = proven(Campaign(nodes, engine, kills, crashes, SEED), memory, tmp_path)
+    figures = proven(campaign, memory, tmp_path)
     assert figures["interrupted runs"] > 0
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
-@pytest.mark.parametrize(
-    ("nodes", "kills", "crashes"), [pytest.param(1, 250, 10, id="one node"), pytest.param(3, 250, 10, id="three nodes")]
-)
-def test_a_thousand_kills_lose_nothing_and_double_nothing(
-    nodes: int, kills: int, crashes: int, engine: Engine, memory: Path, tmp_path: Path
-) -> None:
-    figures = proven(Campaign(nodes, engine, kills, crashes, SEED), memory, tmp_path)
+@pytest.mark.parametrize("campaign", campaigns(one_node=250, three_nodes=250, crashes=10))
+def test_a_thousand_kills_lose_nothing_and_double_nothing(campaign: Campaign, memory: Path, tmp_path: Path) -> None:
+    figures = proven(campaign, memory, tmp_path)
     assert figures["overtaken runs"] > 0

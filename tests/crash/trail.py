@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from bson import ObjectId
@@ -33,12 +34,14 @@ class Turn:
         kind: what was done.
         token: under which reservation it was done, or for ``reserved`` the new one; ``None`` where nothing tells.
         error: the type of the error that was given as the reason, if one was.
+        at: when, on the server's clock.
     """
 
     item: ObjectId
     kind: Kind
     token: ObjectId | None = None
     error: str = ""
+    at: datetime | None = None
 
 
 def begin(collection: Any) -> Mapping[str, Any]:
@@ -58,7 +61,7 @@ def read(collection: Any, start: Mapping[str, Any]) -> Iterator[Turn]:
                 return
             turn = turn_of(change)
             if turn is not None:
-                yield turn
+                yield replace(turn, at=change["wallTime"])
 
 
 def turn_of(change: Mapping[str, Any]) -> Turn | None:
