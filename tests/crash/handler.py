@@ -14,8 +14,8 @@ from tests.crash.stations import decide, outcome
 __all__ = ["AsyncHandler", "Handler"]
 
 WORK = (0.0, 0.15)
-LONG = 1.5
-"""Seconds that a run in a hundred takes, more than a lease."""
+LONG = 1.2
+"""Seconds that a run in thirty takes, more than a lease."""
 
 
 class Handler:
@@ -59,4 +59,4 @@ class AsyncHandler:
 
 
 def _length(chance: random.Random) -> float:
-    return LONG if chance.random() < 0.01 else chance.uniform(*WORK)
+    return LONG if chance.random() < 0.03 else chance.uniform(*WORK)

@@ -19,6 +19,8 @@ DOWN = (0.2, 2.5)
 """For how long a server is away."""
 FROZEN = (1.5 * LEASE, 4 * LEASE)
 """For how long a member stands still: it comes back to leases that others have taken."""
+LAST = 2.5 * LEASE
+"""For how long those stand still that do so at the end, when nobody is killed any more who could take what they held."""
 KILLS_PER_FREEZE = 3
 MOVING = 2
 """Workers that never stand still, all at once, so that there is somebody to take what the others hold."""
@@ -70,6 +72,9 @@ def _moments(chance: random.Random, kills: int, crashes: int) -> Iterator[Moment
             until[place] = at + chance.uniform(*FROZEN)
             yield at, "freeze", place
             yield until[place], "thaw", place
+    for place in [place for place in WORKERS if until[place] < at][MOVING:]:
+        yield at, "freeze", place
+        yield at + LAST, "thaw", place
 
 
 def _away(chance: random.Random, at: float, what: What) -> Iterator[Moment]:

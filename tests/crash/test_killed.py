@@ -44,12 +44,12 @@ def campaigns(*, one_node: int, three_nodes: int, crashes: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("campaign", campaigns(one_node=18, three_nodes=12, crashes=2))
+@pytest.mark.parametrize("campaign", campaigns(one_node=20, three_nodes=10, crashes=2))
 def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
     campaign: Campaign, memory: Path, tmp_path: Path
 ) -> None:
     figures = proven(campaign, memory, tmp_path)
-    assert figures["interrupted runs"] > 0
+    assert figures["committed"] > 20
 
 
 @pytest.mark.prove
@@ -57,4 +57,5 @@ def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
 @pytest.mark.parametrize("campaign", campaigns(one_node=250, three_nodes=250, crashes=10))
 def test_a_thousand_kills_lose_nothing_and_double_nothing(campaign: Campaign, memory: Path, tmp_path: Path) -> None:
     figures = proven(campaign, memory, tmp_path)
+    assert figures["interrupted runs"] > 0
     assert figures["overtaken runs"] > 0

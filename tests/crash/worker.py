@@ -17,11 +17,7 @@ from tests.crash.stations import FIRST, LEASE, SECOND
 __all__ = ["Engine", "work"]
 
 Engine = Literal["threads", "asyncio"]
-OPTIONS: dict[str, Any] = {
-    "concurrency": 4,
-    "lease": LEASE,
-    "retry": mongoq.Exponential(base=0.05, cap=1, jitter=0.1),
-}
+RETRY = mongoq.Exponential(base=0.05, cap=1, jitter=0.1)
 
 
 def work(uri: str, database: str, engine: Engine, seed: int) -> None:
@@ -36,7 +32,7 @@ def work(uri: str, database: str, engine: Engine, seed: int) -> None:
 def _work(database: Any, chance: random.Random) -> None:
     worker, handler = mongoq.Worker(mongoq.Broker(database["mongoq"])), Handler(database, chance)
     for queue in (FIRST, SECOND):
-        worker.consumer(queue, **OPTIONS)(handler)
+        worker.consumer(queue, **_options(chance))(handler)
     while not handler.at_work:
         with suppress(PyMongoError):  # the server was away at the start; a worker that has been at work bears with that
             worker.run()
@@ -46,7 +42,12 @@ async def _work_async(uri: str, name: str, chance: random.Random) -> None:
     database: Any = AsyncMongoClient(uri)[name]
     worker, handler = mongoq.AsyncWorker(mongoq.AsyncBroker(database["mongoq"])), AsyncHandler(database, chance)
     for queue in (FIRST, SECOND):
-        worker.consumer(queue, **OPTIONS)(handler)
+        worker.consumer(queue, **_options(chance))(handler)
     while not handler.at_work:
         with suppress(PyMongoError):
             await worker.run()
+
+
+def _options(chance: random.Random) -> dict[str, Any]:
+    """Return how a queue is consumed. What a killed worker had reserved ahead runs alone later, so not all do that."""
+    return {"concurrency": 8, "lease": LEASE, "retry": RETRY, "prefetch": chance.choice((None, 0))}
