@@ -31,19 +31,19 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedServer]:
-    """A replica set of one node, with fail points; in memory where the machine has room for it."""
-    with (
-        TemporaryDirectory(prefix="mongoq-tests-", dir=_memory()) as path,
-        EmbeddedServer(path, parameters={"enableTestCommands": 1}) as running,
-    ):
-        yield running
-
-
-def _memory() -> str | None:
-    """Return a directory without a disk behind it: every majority write waits for the journal."""
+def memory() -> Iterator[Path]:
+    """A directory for servers, in memory where there is room for it: every majority write waits for the journal."""
     shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() and disk_usage(shared).free > 4 * 1024**3 else None
+    roomy = shared.is_dir() and disk_usage(shared).free > 4 * 1024**3
+    with TemporaryDirectory(prefix="mongoq-tests-", dir=shared if roomy else None) as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="session")
+def server(memory: Path) -> Iterator[EmbeddedServer]:
+    """A replica set of one node, with fail points."""
+    with EmbeddedServer(memory / "server", parameters={"enableTestCommands": 1}) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,10 @@ _OPLOG_MB = 512  # by default it is 5 % of the free disk, which a demo should no
 class Options:
     """The options of ``mongoq.embedded.EmbeddedServer`` that shape the server itself.
 
+    Attributes:
+        port: where to listen on 127.0.0.1. With 0 the system chooses when mongod binds, so that no other process can
+            take the port first.
+
     Raises:
         ArgumentInvalid: one that mongod would refuse.
     """
@@ -28,6 +32,7 @@ class Options:
     history_window_seconds: int
     parameters: Mapping[str, str | int]
     auth: tuple[str, str] | None = field(repr=False)
+    port: int = 0
 
     def __post_init__(self) -> None:
         if self.replica_set is not None and not self.replica_set:
@@ -40,13 +45,10 @@ class Options:
             raise ArgumentInvalid("auth", "a user and a password, neither of them empty")
 
     def arguments(self, directory: Directory) -> list[str]:
-        """The command line, without the binary. It holds no password.
-
-        Port 0 lets the system choose when mongod binds, so that no other process can take the port first.
-        """
+        """The command line, without the binary. It holds no password."""
         return [
             *("--dbpath", str(directory.path)),
-            *("--bind_ip", "127.0.0.1", "--port", "0", "--nounixsocket"),
+            *("--bind_ip", "127.0.0.1", "--port", str(self.port), "--nounixsocket"),
             *("--networkMessageCompressors", "snappy,zstd"),  # no zlib: CVE-2025-14847
             *("--wiredTigerCacheSizeGB", f"{self.cache_mb / 1024:.3f}"),
             "--quiet",

@@ -1,0 +1,108 @@
+"""A campaign: a line at work, its crew and its servers killed by a schedule, and the evidence afterwards."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient
+
+import mongoq
+from tests.crash import stations, trail
+from tests.crash.crew import Crew
+from tests.crash.evidence import Evidence
+from tests.crash.nursery import Nursery
+from tests.crash.replica_set import ReplicaSet
+from tests.crash.schedule import WORKERS, Act, schedule
+from tests.crash.worker import Engine
+
+__all__ = ["LOG", "Campaign"]
+
+DATABASE = "crash"
+LOG = "members.log"
+"""What the members of the crew have to say."""
+ALONE = 0.4
+"""Seconds that a primary is without a majority before it is killed: what it acknowledges for itself alone is lost."""
+PATIENCE = 60.0
+"""Seconds in which the crew has to bring all items to their end, once nobody is killed any more."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """So many kills, some of them of servers.
+
+    Attributes:
+        nodes: how many servers form the set; of one it is the only server that is killed, of three the primary.
+        engine: how the workers work.
+        kills: how many processes are killed.
+        crashes: how many of them are servers.
+        seed: what the schedule is drawn from.
+    """
+
+    nodes: int
+    engine: Engine
+    kills: int
+    crashes: int
+    seed: int
+
+    def fought(self, memory: Path, notes: Path) -> Evidence:
+        """Go through with it, with the servers' data somewhere in one directory, and ledger and log in the other."""
+        ledger = notes / "ledger"
+        with (
+            ReplicaSet(memory, members=self.nodes) as servers,
+            MongoClient[Any](servers.uri) as client,
+            Nursery(notes / LOG) as nursery,
+        ):
+            collection = client[DATABASE]["mongoq"]
+            with mongoq.Broker(collection) as broker:
+                stations.prepare(broker)
+            start = trail.begin(collection)
+            crew = Crew(
+                nursery, uri=servers.uri, database=DATABASE, ledger=str(ledger), engine=self.engine, seed=self.seed
+            )
+            for act in schedule(self.seed, kills=self.kills, crashes=self.crashes):
+                _done(act, crew, servers)
+            _finish(crew, servers, collection)
+            return Evidence.gathered(client[DATABASE], ledger, start)
+
+
+def _done(act: Act, crew: Crew, servers: ReplicaSet) -> None:
+    time.sleep(act.pause)
+    match act.what:
+        case "kill" | "freeze" | "thaw":
+            assert act.place is not None
+            getattr(crew, act.what)(act.place)
+        case "restore":
+            servers.restore()
+        case _:
+            _strike(act, servers)
+
+
+def _strike(act: Act, servers: ReplicaSet) -> None:
+    """Do something to the primary of a set that is whole, so that there is a majority without it."""
+    servers.restore()
+    servers.wait_until_whole()
+    if act.what == "stall":
+        servers.stall_primary()
+        return
+    if act.what == "crash alone":
+        servers.leave_primary_alone()
+        time.sleep(ALONE)
+    servers.kill_primary()
+    servers.follow()
+
+
+def _finish(crew: Crew, servers: ReplicaSet, collection: Any) -> None:
+    """Let the workers bring to its end what is there."""
+    servers.restore()
+    servers.wait_until_whole()
+    crew.end("produce")
+    for place in WORKERS:
+        crew.thaw(place)
+    live = {"q": {"$in": [stations.FIRST, stations.SECOND]}, "_id": {"$type": "objectId"}, "when": {"$exists": True}}
+    deadline = time.monotonic() + PATIENCE
+    while collection.count_documents(live) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    crew.end("work")

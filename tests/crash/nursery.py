@@ -1,0 +1,137 @@
+"""The nursery: a process that has imported everything, and forks the members of the crew.
+
+So a member lives within milliseconds, where a fresh interpreter would take most of a second of the processor. The
+nursery is their parent: it kills them, and it is told how they ended. When its owner is gone, so are they.
+
+As a program it takes orders from standard input, and answers each with a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from tests.crash.producer import produce
+from tests.crash.worker import work
+
+__all__ = ["Nursery"]
+
+ROOT = Path(__file__).parents[2]
+ROLES: dict[str, Callable[..., None]] = {"produce": produce, "work": work}
+
+
+class Nursery:
+    """The nursery as its owner sees it.
+
+    Attributes:
+        log: the file that takes what members have to say, which is why they ended if nobody killed them.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.nursery"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                start_new_session=True,  # Ctrl-C is for the owner
+                text=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the nursery; whoever is left is killed."""
+        self._process.communicate()
+
+    def start(self, role: str, **arguments: Any) -> int:
+        """Start a member, and return its process id."""
+        return self._answer({"start": role, "arguments": arguments})
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Send a signal to a member."""
+        self._answer({"signal": pid, "number": number})
+
+    def kill(self, pid: int) -> None:
+        """Kill a member with SIGKILL; it is gone on return.
+
+        Raises:
+            AssertionError: it had ended by itself.
+        """
+        status = self._answer({"kill": pid})
+        assert status == -signal.SIGKILL, f"member {pid} ended by itself, with status {status}:\n{self.log.read_text()}"
+
+    def _answer(self, order: dict[str, Any]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+def _obey(order: dict[str, Any]) -> int:
+    match order:
+        case {"start": role, "arguments": arguments}:
+            return os.fork() or _live(role, arguments)
+        case {"signal": pid, "number": number}:
+            os.kill(pid, number)
+            return 0
+        case {"kill": pid}:
+            os.kill(pid, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    raise AssertionError(order)
+
+
+def _live(role: str, arguments: dict[str, Any]) -> NoReturn:
+    """Be a member, until the end."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    try:
+        ROLES[role](**arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _end_with(parent: int) -> NoReturn:
+    """End this process when the nursery was killed, and so could not do it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _main() -> None:
+    alive: set[int] = set()
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = _obey(order)
+        if "start" in order:
+            alive.add(answer)
+        alive.discard(order.get("kill", 0))
+        print(answer, flush=True)
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    _main()

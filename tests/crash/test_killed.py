@@ -1,0 +1,61 @@
+"""Producers and workers, and the servers under them, killed with SIGKILL at random moments.
+
+What holds afterwards is proven from what the producers were told and what the database holds. ``MONGOQ_CRASH_SEED``
+brings a schedule back.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.campaign import LOG, Campaign
+from tests.crash.claims import broken
+from tests.crash.worker import Engine
+
+SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
+
+
+def proven(campaign: Campaign, memory: Path, notes: Path) -> dict[str, int]:
+    """Fight a campaign, check every claim, and return its figures."""
+    print(f"MONGOQ_CRASH_SEED={campaign.seed}")
+    evidence = campaign.fought(memory, notes)
+    figures = evidence.figures()
+    print(f"{campaign}: {figures}")
+    if violations := broken(evidence):
+        print("\n".join(evidence.story(violations[0].item)))
+    assert not violations, f"{len(violations)} violations, such as\n" + "\n".join(map(str, violations[:20]))
+    unexpected = (notes / LOG).read_text()
+    assert "Traceback" not in unexpected, unexpected
+    return figures
+
+
+def campaigns(*, one_node: int, three_nodes: int, crashes: int) -> list[Any]:
+    """Return campaigns with so many kills each, for both engines."""
+    engines: tuple[Engine, ...] = ("threads", "asyncio")
+    return [
+        pytest.param(Campaign(nodes, engine, kills, crashes, SEED), id=f"{nodes} nodes, {engine}")
+        for nodes, kills in ((1, one_node), (3, three_nodes))
+        for engine in engines
+    ]
+
+
+@pytest.mark.parametrize("campaign", campaigns(one_node=20, three_nodes=10, crashes=2))
+def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
+    campaign: Campaign, memory: Path, tmp_path: Path
+) -> None:
+    figures = proven(campaign, memory, tmp_path)
+    assert figures["committed"] > 20
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("campaign", campaigns(one_node=250, three_nodes=250, crashes=10))
+def test_a_thousand_kills_lose_nothing_and_double_nothing(campaign: Campaign, memory: Path, tmp_path: Path) -> None:
+    figures = proven(campaign, memory, tmp_path)
+    assert figures["interrupted runs"] > 0
+    assert figures["overtaken runs"] > 0

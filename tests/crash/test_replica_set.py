@@ -1,0 +1,61 @@
+"""The servers that campaigns run on: they are really killed, really away, and come back to where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient, WriteConcern
+
+from tests.crash.replica_set import ReplicaSet
+
+
+@pytest.fixture(scope="module")
+def three(memory: Path) -> Iterator[ReplicaSet]:
+    with ReplicaSet(memory, members=3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def items(three: ReplicaSet) -> Iterator[Any]:
+    three.restore()
+    three.wait_until_whole()
+    with MongoClient[Any](three.uri) as client:
+        items = client.test.items.with_options(write_concern=WriteConcern("majority"))
+        items.delete_many({})
+        yield items
+
+
+def test_a_killed_server_is_back_on_its_port_with_its_data(memory: Path) -> None:
+    with ReplicaSet(memory, members=1) as servers, MongoClient[Any](servers.uri) as client:
+        id = client.test.items.insert_one({}).inserted_id
+        servers.kill_primary()
+        assert servers.primary() is None
+        servers.restore()
+        assert client.test.items.find_one() == {"_id": id}
+
+
+def test_what_a_primary_that_was_alone_has_acknowledged_for_itself_dies_with_it(three: ReplicaSet, items: Any) -> None:
+    kept = items.insert_one({}).inserted_id
+    three.leave_primary_alone()
+    lost = items.with_options(write_concern=WriteConcern(1)).insert_one({}).inserted_id
+    killed = three.kill_primary()
+    three.follow()
+    after = items.insert_one({}).inserted_id
+    assert three.primary() not in (None, killed)
+    three.restore()
+    three.wait_until_whole()
+    found = {item["_id"] for item in items.find()}
+    assert found == {kept, after}
+    assert lost not in found
+
+
+def test_a_primary_that_stands_still_is_replaced(three: ReplicaSet, items: Any) -> None:
+    stalled = three.stall_primary()
+    three.wait_until(lambda: three.primary() is not None)
+    assert three.primary() != stalled
+    three.restore()
+    three.wait_until_whole()
+    items.insert_one({})
