@@ -111,7 +111,7 @@ def _type_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return shorten(str(error), ERROR_BYTES)
-    except Exception as failure:  # __str__ is the user's, and may raise anything
+    except BaseException as failure:  # __str__ is the user's, and may raise anything
         return f"(its text cannot be made: {_type_name(failure)})"
 
 

@@ -14,13 +14,13 @@ FIRST, LAST = 2, 8
 def shortened(trace: TracebackType | None, limit: int, *, hidden: str = "") -> str:
     """Return a traceback, the middle of a long one left out, in at most ``limit`` bytes of UTF-8; ``""`` without one.
 
-    What stands outside of the last file whose path begins with ``hidden`` is left out, and that file too: they call.
+    Frames of files whose path begins with ``hidden`` are left out where they stand outermost: they call.
     """
     if trace is None:
         return ""
     frames = traceback.extract_tb(trace)
-    callers = [place for place, frame in enumerate(frames[:-1], 1) if hidden and frame.filename.startswith(hidden)]
-    del frames[: callers[-1] if callers else 0]
+    while hidden and len(frames) > 1 and frames[0].filename.startswith(hidden):
+        del frames[0]
     first, last = frames.format()[:FIRST], frames.format()[FIRST:]
     while True:
         left_out = len(frames) - len(first) - len(last)

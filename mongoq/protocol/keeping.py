@@ -38,7 +38,7 @@ def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datet
     """Extend leases (``bulkWrite`` of ``update`` of many), and return their new ends, and what was lost.
 
     What was lost is told by ``id_key`` and token: somebody else has it, or it was settled meanwhile. Sent again when
-    the reply is lost, which is safe: it sets the same values.
+    the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer stays so.
     """
     now = broker.clock.now()
     ends = [now + one.lease for one in wanted]
@@ -53,7 +53,7 @@ def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datet
 def _statements(wanted: Iterable[Kept], ends: Iterable[datetime]) -> Iterable[Statement]:
     for one, until in zip(wanted, ends, strict=True):
         for start in range(0, len(one.ids), IDS):
-            yield statement(one.token, one.ids[start : start + IDS], {"$set": {"when": until}})
+            yield statement(one.token, one.ids[start : start + IDS], {"$max": {"when": until}})
 
 
 def _total(reply: Any) -> int:

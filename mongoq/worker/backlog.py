@@ -51,7 +51,7 @@ class Backlog:
         self.closed = False
         self.verdicts: list[Verdict] = []
         self.running: set[Run] = set()
-        self.idle: list[Bell] = []
+        self.idle: dict[Bell, None] = {}
 
     @property
     def held(self) -> int:
@@ -93,15 +93,23 @@ class Backlog:
             self._waiting.extend(items)
             return -(-len(self._waiting) // self._size)
 
+    def refuse(self, item: Item[Any], lease: timedelta, outcome: Outcome | None) -> None:
+        """Take in an item that cannot be run, and is settled at once."""
+        with self._lock:
+            self._leases.add([item], lease)
+            self.verdicts.append((item, outcome))
+        self.settling.ring()
+
     def next(self, bell: Bell) -> Run | None:
         """Return the next run; when there is none, ``bell`` rings as soon as there may be one."""
         with self._lock:
             waiting = self._waiting
             if not waiting or self.closed:
                 bell.rung = False
-                self.idle.append(bell)
+                self.idle[bell] = None
                 return None
             items = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
+            self.idle.pop(bell, None)
             run = Run(items, time.monotonic())
             self.running.add(run)
             if len(waiting) * 2 <= self._pace.ahead and not self.fetching.rung:
@@ -111,7 +119,7 @@ class Backlog:
     def wake(self, number: int) -> int:
         """Ring for so many runners; returns for how many there was none."""
         with self._lock:
-            bells = [self.idle.pop() for _ in range(min(number, len(self.idle)))]
+            bells = [self.idle.popitem()[0] for _ in range(min(number, len(self.idle)))]
         for bell in bells:
             bell.ring()
         return number - len(bells)

@@ -13,10 +13,11 @@ from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.model.settings import Default
 
-__all__ = ["Consumer", "Handler", "consumer"]
+__all__ = ["PAIRS", "Consumer", "Handler", "consumer"]
 
 Handler = Callable[..., Any]
 
+PAIRS = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
 MOST_CONCURRENT = 1_000
 MOST_AHEAD = 10_000
 
@@ -81,7 +82,8 @@ def consumer(
     if not isinstance(probe, bool):
         raise ArgumentInvalid("probe", f"a bool, not {type(probe).__name__}")
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {type(retry).__name__}")
+        told = f"the class {retry.__name__}" if isinstance(retry, type) else type(retry).__name__
+        raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {told}")
     return Consumer(
         queue=queue,
         handler=handler,

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
 
@@ -24,6 +25,19 @@ ALONE = 10.0
 """Seconds for which one consumer may keep the others from working."""
 
 
+PATIENCE = 2.0
+"""Seconds for which one consumer waits at first until the others have ended what they run."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is wrong with one kind of command."""
+
+    kind: type[Exception]
+    since: float
+    pause: float = FIRST_PAUSE
+
+
 class _Station(Protocol):
     backlog: Backlog
     claiming: bool
@@ -39,6 +53,7 @@ class Course:
         changed: rings when the worker's main loop is to look.
         settled: how many items were settled, by any consumer.
         halted: the worker waits for nobody any more.
+        patience: for how many seconds one consumer waits for the others to have nothing left.
         failure: why it cannot go on.
     """
 
@@ -48,20 +63,20 @@ class Course:
         self.emptied, self.changed = Bell(), Bell()
         self.settled = 0
         self.halted = False
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._lock = Lock()
         self._alone: Any = None
         self._alone_since = self._tired_until = float("-inf")
-        self._troubled: tuple[type[Exception], float] | None = None
-        self._pause = FIRST_PAUSE
+        self.patience = PATIENCE
+        self._troubles: dict[str, _Trouble] = {}
 
     def holds_anything(self) -> bool:
-        """Say whether any consumer holds an item."""
-        return any(station.backlog.held for station in self.stations)
+        """Say whether any consumer holds an item, or runs one that it has lost."""
+        return any(station.backlog.held or station.backlog.running for station in self.stations)
 
     def is_at_work(self) -> bool:
         """Say whether any consumer holds an item, or may be about to."""
-        return any(station.claiming or station.backlog.held for station in self.stations)
+        return self.holds_anything() or any(station.claiming for station in self.stations)
 
     # --- one by itself ---------------------------------------------------------------------------
 
@@ -81,11 +96,16 @@ class Course:
         self.hub.wake()
         return True
 
-    def unhush(self) -> None:
-        """Let the others work again, for as long as they had to wait at least."""
+    def unhush(self, *, in_vain: bool) -> None:
+        """Let the others work again, for as long as they had to wait at least.
+
+        When some of them ran for so long that the one has waited ``in_vain``, it waits for twice as long next time.
+        """
         with self._lock:
             now = time.monotonic()
-            self._alone, self._tired_until = None, now + now - self._alone_since
+            waited = now - self._alone_since
+            self._alone, self._tired_until = None, max(self._tired_until, now + waited * (2 if in_vain else 1))
+            self.patience = self.patience * 2 if in_vain else PATIENCE
         for one in self.stations:
             one.backlog.fetching.ring()
 
@@ -96,32 +116,33 @@ class Course:
 
     # --- the server ------------------------------------------------------------------------------
 
-    def trouble(self, error: Exception) -> float | None:
+    def trouble(self, what: str, error: Exception) -> float | None:
         """Take note of an error of the server's; returns the seconds to rest, or ``None`` when it is no use.
 
-        It is logged once, until it is over or of another kind.
+        It is logged once for ``what`` was tried, until that is over or of another kind.
         """
         if isinstance(error, BrokerClosed | CollectionUnsuitable):
             self.fail(error)
             return None
         with self._lock:
-            kind, since = self._troubled or (None, time.monotonic())
-            if kind is not type(error):
-                logger.warning("the server does not answer as it should, and the worker tries again: %r", error)
-            self._troubled = type(error), since
-            pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE)
+            trouble = self._troubles.get(what)
+            if trouble is None or trouble.kind is not type(error):
+                since = time.monotonic() if trouble is None else trouble.since
+                trouble = self._troubles[what] = _Trouble(type(error), since)
+                logger.warning("the server does not %s as it should, and the worker tries again: %r", what, error)
+            pause, trouble.pause = trouble.pause, min(trouble.pause * 2, LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Take note of what the worker cannot go on with."""
         self.failure = self.failure or error
         self.changed.ring()
 
-    def well(self) -> None:
-        """Take note that the server answers."""
-        if self._troubled is None:
+    def well(self, what: str) -> None:
+        """Take note that something is done again."""
+        if not self._troubles:
             return
         with self._lock:
-            troubled, self._troubled, self._pause = self._troubled, None, FIRST_PAUSE
-        if troubled is not None:
-            logger.warning("the server answers again, after %.1f s", time.monotonic() - troubled[1])
+            trouble = self._troubles.pop(what, None)
+        if trouble is not None:
+            logger.warning("the server does %s again, after %.1f s", what, time.monotonic() - trouble.since)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from functools import partial
 from threading import get_ident
 from typing import Any
 
-from mongoq.drive.deferral import on_main_thread
 from mongoq.drive.wakeup import rest_aio
 from mongoq.protocol.bells import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.daemon_threads import DaemonThreads, JobInThread
 from mongoq.worker.run import Run
+from mongoq.worker.signals import listening
 
 __all__ = ["AioHands"]
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class AioHands:
@@ -27,8 +24,9 @@ class AioHands:
 
     asynchronous = True
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
+        self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = DaemonThreads()
@@ -43,34 +41,31 @@ class AioHands:
 
     def abandon(self) -> None:
         """Cancel those that run handlers."""
+        self._closing = True
         for task in self._runners:
             task.cancel()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except Exception as error:
-            self._failed(error)
+        """Go on after a cancellation that is not ours: a handler may have left it behind, or the loop is ending."""
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            try:
+                return await work()
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+                task.uncancel()
+            except Exception as error:
+                return self._failed(error)
 
     def ring(self, bell: Bell) -> None:
         """Ring a bell from any thread."""
         self._loop.call_soon_threadsafe(bell.ring)
 
-    @contextmanager
-    def signals(self, stop: Callable[[], None]) -> Iterator[None]:
+    def signals(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
-        if not on_main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number in SIGNALS:
-            self._loop.add_signal_handler(number, stop)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                self._loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+        return listening(lambda: self._loop.call_soon_threadsafe(stop))
 
     async def rest(self, bell: Bell, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""
@@ -96,6 +91,7 @@ class AioHands:
 
     async def close(self, seconds: float) -> None:
         """Wait so long for all tasks to end; then cancel what is left, and leave behind what will not be cancelled."""
+        self._closing = True
         self._threads.close()
         for patience in (seconds, 1.0):
             deadline = self._loop.time() + patience

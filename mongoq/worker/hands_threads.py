@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from mongoq.drive.deferral import on_main_thread
 from mongoq.drive.wakeup import rest
 from mongoq.protocol.bells import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.run import Run
+from mongoq.worker.signals import listening
 
 __all__ = ["ThreadHands"]
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class ThreadHands:
@@ -25,7 +22,7 @@ class ThreadHands:
 
     asynchronous = False
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()
@@ -33,10 +30,10 @@ class ThreadHands:
     def start(self, work: Callable[[], None], name: str, *, runs: bool = False) -> None:
         """Run a loop in a thread of its own, which may be one that runs handlers; its error ends the worker."""
         thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
         if runs:
             self._runners.add(thread)
-        self._threads.append(thread)
-        thread.start()
 
     def abandon(self) -> None:
         """Leave those behind that run handlers: nobody can end a thread."""
@@ -45,25 +42,16 @@ class ThreadHands:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
 
     def ring(self, bell: Bell) -> None:
         """Ring a bell from any thread."""
         bell.ring()
 
-    @contextmanager
-    def signals(self, stop: Callable[[], None]) -> Iterator[None]:
+    def signals(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
-        if not on_main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, lambda *_: stop()) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return listening(stop)
 
     def rest(self, bell: Bell, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""

@@ -88,7 +88,8 @@ class Nursery:
 def _obey(order: dict[str, Any]) -> int:
     match order:
         case {"start": role, "arguments": arguments}:
-            return os.fork() or _live(role, arguments)
+            nursery = os.getpid()  # asked for afterwards, it may be gone
+            return os.fork() or _live(role, arguments, nursery)
         case {"signal": pid, "number": number}:
             os.kill(pid, number)
             return 0
@@ -98,12 +99,12 @@ def _obey(order: dict[str, Any]) -> int:
     raise AssertionError(order)
 
 
-def _live(role: str, arguments: dict[str, Any]) -> NoReturn:
+def _live(role: str, arguments: dict[str, Any], nursery: int) -> NoReturn:
     """Be a member, until the end."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(nursery,), daemon=True).start()
     try:
         ROLES[role](**arguments)
     except BaseException:
@@ -112,9 +113,9 @@ def _live(role: str, arguments: dict[str, Any]) -> NoReturn:
         os._exit(1)
 
 
-def _end_with(parent: int) -> NoReturn:
+def _end_with(nursery: int) -> NoReturn:
     """End this process when the nursery was killed, and so could not do it."""
-    while os.getppid() == parent:
+    while os.getppid() == nursery:
         time.sleep(1)
     os._exit(1)
 

@@ -20,7 +20,7 @@ DOWN = (0.2, 2.5)
 FROZEN = (1.5 * LEASE, 4 * LEASE)
 """For how long a member stands still: it comes back to leases that others have taken."""
 LAST = 2.5 * LEASE
-"""For how long those stand still that do so at the end, when nobody is killed any more who could take what they held."""
+"""For how long those stand still that do so at the end, when nobody is killed any more who could take their items."""
 KILLS_PER_FREEZE = 3
 MOVING = 2
 """Workers that never stand still, all at once, so that there is somebody to take what the others hold."""

@@ -47,7 +47,7 @@ class Updates(CommandListener):
 
     def started(self, event: Any) -> None:
         updates = event.command.get("updates", [])
-        if updates and all(set(one["u"].get("$set", {})) == {"when"} for one in updates):
+        if updates and all(one["u"].keys() == {"$max"} for one in updates):
             self.sizes.append(sum(len(one["q"]["_id"].get("$in", [0])) for one in updates))
 
     def succeeded(self, event: Any) -> None:
@@ -97,7 +97,7 @@ def test_a_handler_whose_item_is_lost_is_told_and_its_result_ignored(
         until(lambda: seen)
         until(lambda: "ended after its item" in caplog.text)
         running.stop()
-    assert "another worker has it by now" in caplog.text
+    assert "it was taken, or settled, by somebody else" in caplog.text
     document = raw.find_one({"_id": id})
     assert (document["token"], document["by"], document["q"]) == (tokens[0], "thief", "orders")
 
@@ -164,3 +164,19 @@ def test_the_delivery_hash_is_the_same_in_every_run_and_of_no_other_item(desk: D
     assert len(hashes) == 6
     assert len(set(hashes)) == 2
     assert all(len(one) == 64 for _, one in hashes)
+
+
+def test_the_first_claim_of_a_process_goes_by_the_stored_lease(uri: str, database: str) -> None:
+    with mongoq.connect(uri, database=database) as broker:
+        broker.queue("orders", lease=600).push(1)
+    lengths = []
+    with mongoq.connect(uri, database=database) as broker:
+        worker = mongoq.Worker(broker)
+
+        @worker.consumer("orders")
+        def handle(payload: int, job: mongoq.Job) -> None:
+            assert job.item.lease_until is not None
+            lengths.append((job.item.lease_until - datetime.now(UTC)).total_seconds())
+
+        worker.run(drain=True)
+    assert lengths[0] > 500

@@ -220,7 +220,7 @@ def test_a_failure_is_logged_without_what_the_error_says(
     desk.consume("orders", handle, max_retries=0)
     with caplog.at_level(logging.INFO, "mongoq.worker"):
         desk.run()
-    assert "has failed in run 1: ValueError" in caplog.text
+    assert "has failed in run 1, its last, and is dead: ValueError" in caplog.text
     assert "1234" not in caplog.text
 
 
@@ -258,3 +258,47 @@ def test_the_retries_of_a_consumer_hold_for_it_alone(desk: Desk) -> None:
     assert len(runs) == 2
     assert queue.settings.max_retries == 7
     assert desk.broker.queue("orders").dead.size() == 1
+
+
+class Exits(Exception):
+    """An error whose text ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+def test_an_error_whose_text_ends_the_program_does_not(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(["bad", "good"])
+
+    async def handle(payload: str) -> None:
+        if payload == "bad":
+            raise Exits
+
+    desk.consume("orders", handle, max_retries=0)
+    desk.run()
+    (letter,) = queue.dead.peek(2)
+    assert letter.error.message == "(its text cannot be made: SystemExit)"
+
+
+def test_a_dead_letter_that_does_not_fit_a_model_waits_and_lets_the_others_pass(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    for payload in ({"n": 1}, {"n": "many"}, {"n": 2}):
+        queue.push(payload)
+        item = queue.reserve()
+        assert item is not None
+        queue.bury(item)
+    seen: list[int] = []
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer(broker.queue("orders.dead", model=Order), retry=mongoq.Fixed(3600))
+    def handle(order: Order) -> None:
+        seen.append(order.n)
+        if len(seen) == 2:
+            worker.stop()
+
+    worker.run()
+    assert seen == [1, 2]
+    (left,) = queue.dead.peek(9)
+    assert left.payload == {"n": "many"}
+    assert left.error.type == "mongoq.errors.PayloadInvalid"
+    assert left.state == "scheduled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -208,3 +209,66 @@ def test_a_broker_that_is_closed_ends_its_worker(uri: str, database: str) -> Non
     with pytest.raises(mongoq.BrokerClosed):
         worker.run()
     closing.join()
+
+
+def test_a_broker_that_is_closed_while_a_handler_runs_leaves_no_loop_behind(uri: str, database: str) -> None:
+    async def work() -> None:
+        broker = mongoq.connect_async(uri, database=database)
+        opened = await broker
+        await opened.queue("orders").push(1)
+        worker = mongoq.AsyncWorker(opened, grace=0.5)
+
+        @worker.consumer("orders")
+        async def handle(payload: Any) -> None:
+            await opened.close()
+
+        with pytest.raises(mongoq.BrokerClosed):
+            await asyncio.wait_for(worker.run(), 20)
+        names = ("mongoq-fetch", "mongoq-settle", "mongoq-run", "mongoq-keep")
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(names)]
+
+    asyncio.run(work())
+
+
+def test_a_signal_ends_every_worker_of_a_loop_and_calls_who_listened_before(uri: str, database: str) -> None:
+    heard = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.append, "mine")
+        async with mongoq.connect_async(uri, database=database) as broker:
+            workers = [mongoq.AsyncWorker(broker) for _ in range(2)]
+            for worker, name in zip(workers, "ab", strict=True):
+                worker.consumer(name)(print)
+            running = asyncio.gather(*(worker.run() for worker in workers))
+            await asyncio.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(running, 20)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.1)
+
+    asyncio.run(work())
+    assert heard == ["mine", "mine"], "once while they ran, once after"
+
+
+def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
+    uri: str, database: str, queue: mongoq.Queue[Any]
+) -> None:
+    queue.push_many(range(5))
+    seen = []
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as broker:
+            worker = mongoq.AsyncWorker(broker)
+
+            @worker.consumer("orders")
+            async def handle(payload: Any) -> None:
+                seen.append(payload)
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+
+            await asyncio.wait_for(worker.run(drain=True), 20)
+
+    asyncio.run(work())
+    assert sorted(set(seen)) == list(range(5))
+    assert queue.size() == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -124,3 +126,31 @@ def test_what_had_all_its_runs_alone_is_buried_without_another_one(
     desk.run()
     assert seen == []
     assert [letter.payload for letter in queue.dead.peek(2)] == ["spent"]
+
+
+def test_a_suspect_does_not_stop_the_others_while_a_long_handler_runs(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any
+) -> None:
+    desk.broker.queue("long").push("long")
+    go = threading.Event()
+    seen: list[str] = []
+
+    async def handle(payload: str) -> None:
+        seen.append(payload)
+        while payload == "long" and not go.is_set():
+            await asyncio.sleep(0.01)
+
+    desk.consume("long", handle)
+    desk.consume("orders", handle)
+    desk.consume("others", handle)
+    running = desk.start()
+    until(lambda: "long" in seen)
+    ids = queue.push_many(["suspect"])
+    lapsed(raw, ids)
+    time.sleep(2.5)
+    desk.broker.queue("others").push("other")
+    until(lambda: "other" in seen)
+    assert "suspect" not in seen, "it waits until nothing runs"
+    go.set()
+    until(lambda: "suspect" in seen)
+    running.stop()

@@ -187,3 +187,32 @@ def test_slow_handlers_leave_items_to_others(desk: Desk, queue: mongoq.Queue[Any
     running.stop()
     assert max(held) <= 1 + 4 + 1
     assert queue.counts().reserved == 0
+
+
+def test_idle_runners_are_neither_forgotten_nor_counted_twice(
+    broker: mongoq.Broker, queue: mongoq.Queue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After long idleness a burst still gets as many runners as it may."""
+    monkeypatch.setattr("mongoq.worker.threads.station.REST", 0.002)
+    most, running, lock = [0], [0], threading.Lock()
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer("orders", concurrency=4)
+    def handle(payload: int) -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.2 if payload else 0)
+        with lock:
+            running[0] -= 1
+
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    queue.push(0)
+    until(lambda: queue.size() == 0)
+    time.sleep(1)
+    queue.push_many([1] * 4)
+    until(lambda: queue.size() == 0)
+    worker.stop()
+    thread.join()
+    assert most[0] == 4

@@ -100,11 +100,12 @@ class AsyncEngine:
         try:
             while not self._signals and self._course.failure is None:
                 await self._hands.rest(self._course.changed, TICK)
+            await self._wound_down()
         except BaseException:
+            self.stop()
             self._signals = 2
             await self._hands.shielded(self._wound_down)
             raise
-        await self._wound_down()
 
     async def _ended_all(self) -> None:
         """Let all loops end, however this one has."""
@@ -158,7 +159,9 @@ class AsyncEngine:
             try:
                 await self._kept()
             except Exception as error:
-                self._course.trouble(error)
+                self._course.trouble("extend leases", error)
+            else:
+                self._course.well("extend leases")
             lengths = [station.consumer.lease or station.context.settings.lease for station in self._stations]
             await self._hands.rest(bell, min(TICK, min(lengths).total_seconds() / 6))
 
@@ -188,7 +191,9 @@ class AsyncEngine:
                 for gone in await self._driver.run(workers.swept(self._context, every=self._heartbeat)) or []:
                     logger.warning("worker %s is gone since %s; it held %s", gone.name, gone.seen, dict(gone.queues))
             except Exception as error:
-                self._course.trouble(error)
+                self._course.trouble("take heartbeats", error)
+            else:
+                self._course.well("take heartbeats")
             await self._hands.rest(bell, self._heartbeat.total_seconds())
         try:
             await self._driver.run(workers.forget(self._context, self._name))
@@ -215,6 +220,7 @@ class AsyncEngine:
                 if await self._driver.run(next_when(station.context)) is not None:
                     return False
         except Exception as error:
-            self._course.trouble(error)
+            self._course.trouble("count", error)
             return False
+        self._course.well("count")
         return True

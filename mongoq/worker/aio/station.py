@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
+from datetime import timedelta
 from typing import Any
 
-from mongoq.errors import MongoqError, ReservationLost
+from mongoq.errors import MongoqError, PayloadInvalid, ReservationLost
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed
+from mongoq.model.outcomes import Dead, Failed, Outcome
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.taking import take_alone, take_beside
 from mongoq.protocol.verdicts import carried_out
@@ -73,17 +74,30 @@ class AsyncStation:
             while not self.backlog.closed:
                 try:
                     await self._fetched()
+                except PayloadInvalid as invalid:
+                    self._refuse(invalid)
                 except Exception as error:
-                    await self._course_pause(error, self.backlog.fetching)
+                    await self._got_over("claim", error, self.backlog.fetching)
         finally:
             self.claiming = False
             self.backlog.settling.ring()
             self._course.emptied.ring()
 
-    async def _course_pause(self, error: Exception, bell: Bell) -> None:
-        pause = self._course.trouble(error)
+    def _refuse(self, invalid: PayloadInvalid) -> None:
+        """Send back what does not fit the model, and has no dead queue to go to."""
+        item: Any = invalid.item
+        logger.error("item %s of queue %r cannot be run: %s", item.id, self.consumer.name, invalid)
+        self.backlog.refuse(item, self._lease(), failure(self.consumer, item, invalid))
+
+    def _lease(self) -> timedelta:
+        return self.consumer.lease or self.context.settings.lease
+
+    async def _got_over(self, what: str, error: Exception, bell: Bell) -> None:
+        """Rest after an error; where it is no use to try again, end."""
+        pause = self._course.trouble(what, error)
         if pause is None:
             self.backlog.close()
+            self._ended = True
         else:
             await self._hands.rest(bell, pause)
 
@@ -92,15 +106,16 @@ class AsyncStation:
         if n == 0:
             await self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
             return
-        lease = self.consumer.lease or self.context.settings.lease
-        claim = take_beside(self.context, n, lease, wait=math.inf, over=self._is_interrupted)
+        claim = take_beside(self.context, n, self.consumer.lease, wait=math.inf, over=self._is_interrupted)
         taken = await self._driver.run(claim)
-        self._course.well()
+        self._course.well("claim")
         if taken is None:
             return
         self._accept(taken.items, asked=n)
-        if taken.lapsed and not (taken.items and self._course.is_tired()):
+        if taken.lapsed and not self._course.is_tired():
             await self._run_alone()
+        elif taken.lapsed and not taken.items:
+            await self._hands.rest(self.backlog.fetching, REST / 10)
 
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self._course.is_hushed(self)
@@ -108,15 +123,14 @@ class AsyncStation:
     def _accept(self, items: list[Item[Any]], *, asked: int) -> None:
         if not items:
             return
-        lease = self.consumer.lease or self.context.settings.lease
-        enough = self.backlog.put(items, lease, asked=asked, back=self._course.is_hushed(self))
+        enough = self.backlog.put(items, self._lease(), asked=asked, back=self._course.is_hushed(self))
         if self._course.is_hushed(self):  # by now; who has the worker waits for what may have been started
             self.backlog.release_waiting()
             return
         missing = self.backlog.wake(enough)
         for _ in range(min(missing, self.consumer.concurrency - self._runners)):
+            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners + 1}", runs=True)
             self._runners += 1
-            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners}", runs=True)
 
     async def _run_alone(self) -> None:
         """Run what may have killed a worker by itself: nothing else of this worker runs, or waits for a run.
@@ -125,40 +139,47 @@ class AsyncStation:
         """
         if not self._course.hush(self):
             return  # another consumer is at it; this one's turn comes
+        in_vain = False
         try:
-            await self._quiet()
-            while not self.backlog.closed and not self._course.is_tired():
-                lease = self.consumer.lease or self.context.settings.lease
-                told = await self._driver.run(take_alone(self.context, lease))
+            in_vain = not await self._quiet(self._course.patience)
+            while not (in_vain or self.backlog.closed or self._course.is_tired()):
+                told = await self._driver.run(take_alone(self.context, self.consumer.lease))
                 if told is None:
                     return
                 item, lapsed = told
                 if lapsed:
                     logger.warning("item %s of queue %r may have killed a worker; it runs alone", item.id, item.queue)
                 self._accept([item], asked=1)
-                await self._quiet()
+                await self._quiet(math.inf)
                 if not lapsed:
                     return
         finally:
-            self._course.unhush()
+            self._course.unhush(in_vain=in_vain)
 
-    async def _quiet(self) -> None:
-        """Wait until this worker holds nothing."""
-        while self._course.holds_anything() and not self._course.halted:
+    async def _quiet(self, seconds: float) -> bool:
+        """Wait so long until this worker holds nothing; says whether it does not."""
+        deadline = time.monotonic() + seconds
+        while self._course.holds_anything():
+            if self._course.halted or time.monotonic() > deadline:
+                return False
             await self._hands.rest(self._course.emptied, REST / 10)
+        return True
 
     # --- runs ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         bell = Bell()
-        while True:
-            run = self.backlog.next(bell)
-            if run is not None:
-                await self._ran(run)
-            elif self.backlog.closed:
-                return
-            else:
-                await self._hands.rest(bell, REST * 60)
+        try:
+            while True:
+                run = self.backlog.next(bell)
+                if run is not None:
+                    await self._ran(run)
+                elif self.backlog.closed:
+                    return
+                else:
+                    await self._hands.rest(bell, REST * 60)
+        finally:
+            self.backlog.idle.pop(bell, None)
 
     async def _ran(self, run: Run) -> None:
         consumer, items = self.consumer, run.items
@@ -171,23 +192,23 @@ class AsyncStation:
             if self._course.halted and not isinstance(error, Exception):
                 raise
             verdicts = failures(consumer, items, error)
-            self._report(run, error, verdicts)
-        if not self.backlog.finish(run, verdicts) or run.lost:
+        self._report(items, verdicts)
+        if not self.backlog.finish(run, verdicts):
+            logger.warning("a run of queue %r that was given up has ended; ignored: %s", consumer.name, items[0].id)
+        elif run.lost:
             logger.warning("a run of queue %r ended after its item %s was lost; ignored", consumer.name, items[0].id)
 
-    def _report(self, run: Run, error: BaseException, verdicts: list[Any]) -> None:
-        told = verdicts[0]
-        if told is None:
-            return
-        level = logging.INFO if isinstance(error, Exception) else logging.ERROR
-        logger.log(
-            level,
-            "item %s of queue %r has failed in run %d: %s",
-            run.items[0].id,
-            self.consumer.name,
-            run.items[0].attempts,
-            type(error).__name__,
-        )
+    def _report(self, items: list[Item[Any]], verdicts: list[Outcome | None]) -> None:
+        """Log what has failed, by the type of the error: its text may tell what is nobody's business."""
+        for item, verdict in zip(items, verdicts, strict=True):
+            if isinstance(verdict, Failed):
+                spent = self.context.settings.is_spent(item.attempts) and not self.backlog.is_probing
+                what = "failed in run %d, its last, and is dead: %s" if spent else "failed in run %d: %s"
+                level = logging.WARNING if spent else logging.INFO
+                words = item.id, self.consumer.name, item.attempts, _kind(verdict.error)
+                logger.log(level, "item %s of queue %r has " + what, *words)
+            elif isinstance(verdict, Dead):
+                logger.warning("item %s of queue %r was declared dead in run %d", item.id, item.queue, item.attempts)
 
     # --- settlements -----------------------------------------------------------------------------
 
@@ -197,6 +218,8 @@ class AsyncStation:
             verdicts = backlog.take_verdicts()
             if verdicts:
                 await self._settled(verdicts)
+                if self._ended and backlog.verdicts:
+                    return  # nobody can settle them
             elif self._ended or (backlog.closed and not backlog.held and not self.claiming):
                 return
             else:
@@ -205,12 +228,14 @@ class AsyncStation:
     async def _settled(self, verdicts: list[Verdict]) -> None:
         try:
             failed = await self._driver.run(carried_out(self.context, verdicts, _resolved))
-        except Exception as error:
+        except BaseException as error:
             self.backlog.again(verdicts)
-            await self._course_pause(error, self.backlog.settling)
+            if not isinstance(error, Exception):
+                raise
+            await self._got_over("settle", error, self.backlog.settling)
             return
         if not failed:
-            self._course.well()
+            self._course.well("settle")
             self._let_go([item for item, _ in verdicts])
             return
         again = self._sorted(verdicts, dict(failed))
@@ -218,7 +243,7 @@ class AsyncStation:
             self.backlog.again([verdict for verdict, _ in again])
             errors = [error for _, error in again if error is not None]
             if errors:
-                await self._course_pause(errors[0], self.backlog.settling)
+                await self._got_over("settle", errors[0], self.backlog.settling)
 
     def _sorted(self, verdicts: list[Verdict], failed: dict[Any, Exception]) -> list[tuple[Verdict, Exception | None]]:
         """Let go of what was settled or lost; returns what is to be settled again, with the server's error if any."""
@@ -256,7 +281,7 @@ class AsyncStation:
         if loser is None:
             return
         item = loser if isinstance(loser, Item) else next(one for one in loser.items if id_key(one.id) == key)
-        logger.warning("item %s of queue %r is lost: another worker has it by now", item.id, item.queue)
+        logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
         if isinstance(loser, Run) and loser.job is not None:
             loser.job.lost.set()
 
@@ -270,6 +295,10 @@ class AsyncStation:
         for run in runs:
             run.told = True
         return runs
+
+
+def _kind(error: BaseException | str | None) -> str:
+    return type(error).__name__ if isinstance(error, BaseException) else "Retry"
 
 
 def _resolved(to: Any) -> Any:

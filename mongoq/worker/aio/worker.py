@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, check_limit
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import Consumer, Handler, consumer
+from mongoq.worker.consumer import PAIRS, Consumer, Handler, consumer
 
 __all__ = ["AsyncWorker"]
 
@@ -55,7 +55,8 @@ class AsyncWorker:
 
     def __init__(self, broker: AsyncBroker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
         if not isinstance(broker, AsyncBroker):
-            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__} is what it takes, not {type(broker).__name__}")
+            told = f"{AsyncBroker.__name__} is what it takes, not {type(broker).__name__}"
+            raise ArgumentInvalid("broker", f"{told}; {PAIRS}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)

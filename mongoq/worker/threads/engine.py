@@ -101,11 +101,12 @@ class Engine:
         try:
             while not self._signals and self._course.failure is None:
                 self._hands.rest(self._course.changed, TICK)
+            self._wound_down()
         except BaseException:
+            self.stop()
             self._signals = 2
             self._hands.shielded(self._wound_down)
             raise
-        self._wound_down()
 
     def _ended_all(self) -> None:
         """Let all loops end, however this one has."""
@@ -159,7 +160,9 @@ class Engine:
             try:
                 self._kept()
             except Exception as error:
-                self._course.trouble(error)
+                self._course.trouble("extend leases", error)
+            else:
+                self._course.well("extend leases")
             lengths = [station.consumer.lease or station.context.settings.lease for station in self._stations]
             self._hands.rest(bell, min(TICK, min(lengths).total_seconds() / 6))
 
@@ -189,7 +192,9 @@ class Engine:
                 for gone in self._driver.run(workers.swept(self._context, every=self._heartbeat)) or []:
                     logger.warning("worker %s is gone since %s; it held %s", gone.name, gone.seen, dict(gone.queues))
             except Exception as error:
-                self._course.trouble(error)
+                self._course.trouble("take heartbeats", error)
+            else:
+                self._course.well("take heartbeats")
             self._hands.rest(bell, self._heartbeat.total_seconds())
         try:
             self._driver.run(workers.forget(self._context, self._name))
@@ -216,6 +221,7 @@ class Engine:
                 if self._driver.run(next_when(station.context)) is not None:
                     return False
         except Exception as error:
-            self._course.trouble(error)
+            self._course.trouble("count", error)
             return False
+        self._course.well("count")
         return True

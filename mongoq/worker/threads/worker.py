@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, check_limit
 from mongoq.sync import Broker, Queue
-from mongoq.worker.consumer import Consumer, Handler, consumer
+from mongoq.worker.consumer import PAIRS, Consumer, Handler, consumer
 from mongoq.worker.threads.engine import Engine
 
 __all__ = ["Worker"]
@@ -56,7 +56,8 @@ class Worker:
 
     def __init__(self, broker: Broker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
         if not isinstance(broker, Broker):
-            raise ArgumentInvalid("broker", f"{Broker.__name__} is what it takes, not {type(broker).__name__}")
+            told = f"{Broker.__name__} is what it takes, not {type(broker).__name__}"
+            raise ArgumentInvalid("broker", f"{told}; {PAIRS}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
