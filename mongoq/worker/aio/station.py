@@ -203,10 +203,9 @@ class AsyncStation:
         for item, verdict in zip(items, verdicts, strict=True):
             if isinstance(verdict, Failed):
                 spent = self.context.settings.is_spent(item.attempts) and not self.backlog.is_probing
-                what = "failed in run %d, its last, and is dead: %s" if spent else "failed in run %d: %s"
-                level = logging.WARNING if spent else logging.INFO
-                words = item.id, self.consumer.name, item.attempts, _kind(verdict.error)
-                logger.log(level, "item %s of queue %r has " + what, *words)
+                level, which = (logging.WARNING, ", its last") if spent else (logging.INFO, "")
+                words = item.id, self.consumer.name, item.attempts, which, _kind(verdict.error)
+                logger.log(level, "item %s of queue %r has failed in run %d%s: %s", *words)
             elif isinstance(verdict, Dead):
                 logger.warning("item %s of queue %r was declared dead in run %d", item.id, item.queue, item.attempts)
 

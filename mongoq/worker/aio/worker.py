@@ -55,8 +55,7 @@ class AsyncWorker:
 
     def __init__(self, broker: AsyncBroker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
         if not isinstance(broker, AsyncBroker):
-            told = f"{AsyncBroker.__name__} is what it takes, not {type(broker).__name__}"
-            raise ArgumentInvalid("broker", f"{told}; {PAIRS}")
+            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {PAIRS}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)

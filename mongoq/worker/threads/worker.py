@@ -56,8 +56,7 @@ class Worker:
 
     def __init__(self, broker: Broker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
         if not isinstance(broker, Broker):
-            told = f"{Broker.__name__} is what it takes, not {type(broker).__name__}"
-            raise ArgumentInvalid("broker", f"{told}; {PAIRS}")
+            raise ArgumentInvalid("broker", f"{Broker.__name__}, not {type(broker).__name__}; {PAIRS}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
