@@ -82,8 +82,7 @@ def consumer(
     if not isinstance(probe, bool):
         raise ArgumentInvalid("probe", f"a bool, not {type(probe).__name__}")
     if retry is not None and not isinstance(retry, RetryPolicy):
-        told = f"the class {retry.__name__}" if isinstance(retry, type) else type(retry).__name__
-        raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {told}")
+        raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {retry!r:.60}")
     return Consumer(
         queue=queue,
         handler=handler,
