@@ -124,15 +124,15 @@ def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: st
 
 @pytest.mark.slow
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str) -> None:
-    arguments = "--rows", 1500, "--no-spark", "--uri", own_uri
+    arguments = "--rows", 6000, "--no-spark", "--uri", own_uri
     process = start(*arguments)
     wait_for_work(process, collection)
     process.kill()
     process.wait()
     at_work = {"q": {"$in": ["flights.raw", "flights.checked"]}, "processed": {"$exists": False}}
     assert collection.count_documents(at_work)
-    assert proven(output_of(start(*arguments)))[0] == 1500
-    assert collection.count_documents(ITEMS) == 1500
+    assert proven(output_of(start(*arguments)))[0] == 6000
+    assert collection.count_documents(ITEMS) == 6000
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -208,7 +208,7 @@ class Station:
                 words = item.id, self.consumer.name, item.attempts, which, _kind(verdict.error)
                 logger.log(level, "item %s of queue %r has failed in run %d%s: %s", *words)
             elif isinstance(verdict, Dead):
-                logger.warning("item %s of queue %r was declared dead in run %d", item.id, item.queue, item.attempts)
+                logger.info("item %s of queue %r was declared dead in run %d", item.id, item.queue, item.attempts)
 
     # --- settlements -----------------------------------------------------------------------------
 
