@@ -137,7 +137,7 @@ def move(bare: Bare, held: Held) -> Any:
         {"_id": held.id, "token": held.token},
         {
             "$set": {"q": bare.to, "reserved": False, "attempts": 0, "when": datetime.now(UTC)},
-            "$unset": {"token": "", "error": "", "key": ""},
+            "$unset": {"token": "", "error": "", "batch": "", "key": ""},
         },
     )
 
@@ -161,7 +161,7 @@ def bury(bare: Bare, held: Held) -> Any:
                 "reserved": False,
                 "attempts": 0,
             },
-            "$unset": {"token": "", "key": ""},
+            "$unset": {"token": "", "key": "", "batch": ""},
         },
     )
 

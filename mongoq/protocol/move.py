@@ -111,7 +111,7 @@ def handover(
     if replace_headers and headers is not None:
         changes["headers"] = checked_headers(headers, context.broker.encoding)
     check_due(delay, when)
-    gone = ["token", "error"]
+    gone = ["token", "error", "batch"]
     if key is None:
         gone.append("key")
     if replace_headers and headers is None:
@@ -163,7 +163,7 @@ def burial_update(
     """Return the update that hands an item to the dead queue."""
     changes = _grave(item, reason, error, attempts, now)
     changes |= {"q": dead, "when": now, "reserved": False, "attempts": 0}
-    return {"$set": changes, "$unset": {"token": "", "key": ""}}
+    return {"$set": changes, "$unset": {"token": "", "key": "", "batch": ""}}
 
 
 def _grave(item: Item[Any], reason: str | None, error: Any, attempts: int, now: datetime) -> dict[str, Any]:
