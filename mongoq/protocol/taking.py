@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,11 +21,12 @@ M = TypeVar("M")
 
 
 def take_beside(
-    context: QueueContext[M], n: int, lease: timedelta | None, *, wait: float, over: Callable[[], bool]
+    context: QueueContext[M], n: int, lease: timedelta | None, *, over: Callable[[], bool]
 ) -> Flow[Taken[M] | None]:
-    """Claim up to ``n`` items that are to run beside others, waiting for the first; ``None`` when none came.
+    """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
-    What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the wait.
+    What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the
+    wait, and the answer is ``None``.
     """
 
     def attempt() -> Flow[Taken[M] | None]:
@@ -33,9 +35,7 @@ def take_beside(
         yield from prepared(context)
         return (yield from take(context, n, lease, "bury", sparing=True))
 
-    if not wait:
-        return (yield from attempt())
-    return (yield from waiting(context, attempt, wait, over=over))
+    return (yield from waiting(context, attempt, math.inf, over=over))
 
 
 def take_alone(context: QueueContext[M], lease: timedelta | None) -> Flow[tuple[Item[M], bool] | None]:

@@ -11,7 +11,6 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
-from mongoq.model.settings import Default
 
 __all__ = ["PAIRS", "Consumer", "Handler", "consumer"]
 
@@ -35,7 +34,6 @@ class Consumer:
         prefetch: how many items wait for a run at most; ``None`` to go by how fast they are worked off.
         lease: how long a reservation lasts, or ``None`` for the queue's; it is extended while the handler runs.
         retry: how long a failed item waits.
-        settings: settings of the queue that hold for this consumer alone.
         success_on: exceptions that count as success.
         max_time: a run that takes longer is logged with its stack, once.
         batch: how many items a run takes at most; ``None`` for one, without a list.
@@ -50,7 +48,6 @@ class Consumer:
     prefetch: int | None
     lease: timedelta | None
     retry: RetryPolicy
-    settings: dict[str, Any]
     success_on: tuple[type[BaseException], ...]
     max_time: timedelta | None
     batch: int | None
@@ -70,7 +67,6 @@ def consumer(
     prefetch: int | None,
     lease: Duration | None,
     retry: RetryPolicy | None,
-    max_retries: int | Default | None,
     success_on: type[BaseException] | Sequence[type[BaseException]],
     max_time: Duration | None,
     batch: int | None,
@@ -92,7 +88,6 @@ def consumer(
         prefetch=None if prefetch is None else _bounded(prefetch, "prefetch", 0, MOST_AHEAD),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
-        settings=_settings(queue.name, max_retries),
         success_on=_exceptions(success_on),
         max_time=None if max_time is None else duration(max_time, "max_time", zero=False),
         batch=None if batch is None else _bounded(batch, "batch", 1, MOST_AHEAD),
@@ -105,12 +100,6 @@ def _bounded(value: Any, argument: str, least: int, most: int) -> int:
     if number > most:
         raise ArgumentInvalid(argument, f"{most:,} at most, not {number:,}")
     return number
-
-
-def _settings(queue: str, max_retries: Any) -> dict[str, Any]:
-    if isinstance(max_retries, Default):
-        return {}
-    return {"max_retries": None if max_retries is None else count(max_retries, "max_retries", least=0)}
 
 
 def _exceptions(given: Any) -> tuple[type[BaseException], ...]:

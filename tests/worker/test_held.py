@@ -43,7 +43,7 @@ def claimed(number: int, until: datetime = NOW + LEASE) -> list[Item[int]]:
 
 def backlog(**options: Any) -> Backlog:
     defaults: dict[str, Any] = dict.fromkeys(("prefetch", "lease", "retry", "max_time", "batch"))
-    told = {"concurrency": 2, "max_retries": 3, "success_on": (), "probe": False, **defaults, **options}
+    told = {"concurrency": 2, "success_on": (), "probe": False, **defaults, **options}
     return Backlog(consumer(Named(), print, coroutines=False, **told))
 
 

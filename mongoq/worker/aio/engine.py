@@ -27,6 +27,8 @@ TICK = 1.0
 """Seconds between two looks at the leases, at most."""
 LAST = 2.0
 """Seconds that the last settlements may take once the grace is over."""
+SWEEP = timedelta(minutes=1)
+"""From one look after the records of others to the next, whoever does it."""
 EMPTY = 0.02, 0.5
 """Seconds between two looks whether the queues are empty, at first and at most."""
 
@@ -56,7 +58,6 @@ class AsyncEngine:
         self._course.stations = self._stations
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
-        self._stopped = False
         self._ended = False
         self._bells: list[Bell] = []
         self._watch = self._watching(consumers)
@@ -109,7 +110,7 @@ class AsyncEngine:
 
     async def _ended_all(self) -> None:
         """Let all loops end, however this one has."""
-        self._course.halted = self._ended = self._stopped = True
+        self._course.halted = self._ended = True
         for station in self._stations:
             station.close()
             station.end()
@@ -123,7 +124,6 @@ class AsyncEngine:
 
     async def _wound_down(self) -> None:
         """Take nothing more, give back what waits, let finish what runs while the grace lasts, give back the rest."""
-        self._stopped = True
         for station in self._stations:
             station.close()
         self._context.hub.wake()
@@ -162,8 +162,8 @@ class AsyncEngine:
                 self._course.trouble("extend leases", error)
             else:
                 self._course.well("extend leases")
-            lengths = [station.consumer.lease or station.context.settings.lease for station in self._stations]
-            await self._hands.rest(bell, min(TICK, min(lengths).total_seconds() / 6))
+            shortest = min(station.lease() for station in self._stations)
+            await self._hands.rest(bell, min(TICK, shortest.total_seconds() / 6))
 
     async def _kept(self) -> None:
         now = self._now()
@@ -182,13 +182,21 @@ class AsyncEngine:
     async def _beat(self) -> None:
         """Say now and then that this worker lives, and look after the records of others; at the end, say no more."""
         bell, started = self._bell(), self._now()
+        sweep = started
         while not self._ended:
             held = {station.consumer.name: station.backlog.held for station in self._stations}
             try:
                 await self._driver.run(
                     workers.beat(self._context, self._name, started=started, every=self._heartbeat, queues=held)
                 )
-                for gone in await self._driver.run(workers.swept(self._context, every=self._heartbeat)) or []:
+                if self._now() < sweep:
+                    swept = None
+                else:
+                    swept, sweep = (
+                        await self._driver.run(workers.swept(self._context, every=SWEEP)),
+                        self._now() + SWEEP,
+                    )
+                for gone in swept or []:
                     logger.warning("worker %s is gone since %s; it held %s", gone.name, gone.seen, dict(gone.queues))
             except Exception as error:
                 self._course.trouble("take heartbeats", error)
@@ -205,7 +213,7 @@ class AsyncEngine:
     async def _drained(self) -> None:
         """Stop when nothing is left in the queues, nor was settled while they were looked at: it may have come back."""
         bell, pause = self._bell(), EMPTY[0]
-        while not self._stopped:
+        while not (self._signals or self._ended):
             settled = self._course.settled
             if not self._course.holds_anything() and await self._is_empty() and settled == self._course.settled:
                 self._signals += 1

@@ -10,7 +10,7 @@ from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, check_limit
+from mongoq.model.settings import DEFAULT, Default, check_limit, checked_options
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import PAIRS, Consumer, Handler, consumer
 
@@ -113,7 +113,6 @@ class AsyncWorker:
             "prefetch": prefetch,
             "lease": lease,
             "retry": retry,
-            "max_retries": max_retries,
             "success_on": success_on,
             "max_time": max_time,
             "batch": batch,
@@ -135,8 +134,9 @@ class AsyncWorker:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
         if isinstance(max_retries, Default):
             return handle
-        check_limit(handle.name, {"max_retries": max_retries}, dead=handle.settings.dead)
-        return AsyncQueue(handle._driver, replace(handle._context, overriding={"max_retries": max_retries}))
+        overriding = checked_options(handle.name, max_retries=max_retries)
+        check_limit(handle.name, overriding, dead=handle.settings.dead)
+        return AsyncQueue(handle._driver, replace(handle._context, overriding=overriding))
 
     def _add(self, one: Consumer) -> None:
         if self._engine is not None:

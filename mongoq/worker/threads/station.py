@@ -71,6 +71,7 @@ class Station:
     # --- claims ----------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
+        self.claiming = True
         try:
             while not self.backlog.closed:
                 try:
@@ -88,9 +89,10 @@ class Station:
         """Send back what does not fit the model, and has no dead queue to go to."""
         item: Any = invalid.item
         logger.error("item %s of queue %r cannot be run: %s", item.id, self.consumer.name, invalid)
-        self.backlog.refuse(item, self._lease(), failure(self.consumer, item, invalid))
+        self.backlog.refuse(item, self.lease(), failure(self.consumer, item, invalid))
 
-    def _lease(self) -> timedelta:
+    def lease(self) -> timedelta:
+        """Return how long its reservations last."""
         return self.consumer.lease or self.context.settings.lease
 
     def _got_over(self, what: str, error: Exception, bell: Bell) -> None:
@@ -107,7 +109,7 @@ class Station:
         if n == 0:
             self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
             return
-        claim = take_beside(self.context, n, self.consumer.lease, wait=math.inf, over=self._is_interrupted)
+        claim = take_beside(self.context, n, self.consumer.lease, over=self._is_interrupted)
         taken = self._driver.run(claim)
         self._course.well("claim")
         if taken is None:
@@ -124,7 +126,7 @@ class Station:
     def _accept(self, items: list[Item[Any]], *, asked: int) -> None:
         if not items:
             return
-        enough = self.backlog.put(items, self._lease(), asked=asked, back=self._course.is_hushed(self))
+        enough = self.backlog.put(items, self.lease(), asked=asked, back=self._course.is_hushed(self))
         if self._course.is_hushed(self):  # by now; who has the worker waits for what may have been started
             self.backlog.release_waiting()
             return

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, check_limit
+from mongoq.model.settings import DEFAULT, Default, check_limit, checked_options
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import PAIRS, Consumer, Handler, consumer
 from mongoq.worker.threads.engine import Engine
@@ -114,7 +114,6 @@ class Worker:
             "prefetch": prefetch,
             "lease": lease,
             "retry": retry,
-            "max_retries": max_retries,
             "success_on": success_on,
             "max_time": max_time,
             "batch": batch,
@@ -136,8 +135,9 @@ class Worker:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
         if isinstance(max_retries, Default):
             return handle
-        check_limit(handle.name, {"max_retries": max_retries}, dead=handle.settings.dead)
-        return Queue(handle._driver, replace(handle._context, overriding={"max_retries": max_retries}))
+        overriding = checked_options(handle.name, max_retries=max_retries)
+        check_limit(handle.name, overriding, dead=handle.settings.dead)
+        return Queue(handle._driver, replace(handle._context, overriding=overriding))
 
     def _add(self, one: Consumer) -> None:
         if self._engine is not None:
