@@ -193,7 +193,10 @@ class Engine:
                 if self._now() < sweep:
                     swept = None
                 else:
-                    swept, sweep = self._driver.run(workers.swept(self._context, every=SWEEP)), self._now() + SWEEP
+                    swept, sweep = (
+                        self._driver.run(workers.swept(self._context, every=SWEEP)),
+                        self._now() + SWEEP,
+                    )
                 for gone in swept or []:
                     logger.warning("worker %s is gone since %s; it held %s", gone.name, gone.seen, dict(gone.queues))
             except Exception as error:
