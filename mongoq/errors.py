@@ -19,6 +19,8 @@ MongoqError
 ├── ServerUnavailable                   ``connect`` found no usable server
 │   └── AuthenticationFailed
 ├── OutcomeInvalid (TypeError)          a handler returned what cannot be carried out
+├── GraphInvalid (ValueError)           a pipeline whose stages do not go together; all faults at once
+├── StageStopped                        a stage that has failed, and has no error queue
 ├── BrokerClosed                        used after ``close``
 └── EmbeddedServerUnavailable           the private mongod cannot be started
 ```
@@ -32,7 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "DuplicateItem",
     "EmbeddedServerUnavailable",
     "FilterInvalid",
+    "GraphInvalid",
     "ItemForeign",
     "MongoqError",
     "OutcomeInvalid",
@@ -55,6 +58,7 @@ __all__ = [
     "ReservationLost",
     "SchemaTooNew",
     "ServerUnavailable",
+    "StageStopped",
     "TransactionsUnavailable",
 ]
 
@@ -334,6 +338,51 @@ class AuthenticationFailed(ServerUnavailable):
 
 class OutcomeInvalid(MongoqError, TypeError):
     """A handler returned what cannot be an outcome. Its items failed, as if it had raised this."""
+
+
+class GraphInvalid(MongoqError, ValueError):
+    """The stages of a pipeline, or a recipe, do not go together. Nothing was started.
+
+    Attributes:
+        pipeline: its name.
+        faults: all that is wrong with it, a sentence each.
+    """
+
+    def __init__(self, pipeline: str, faults: Sequence[str]) -> None:
+        lines = "".join(f"\n- {fault}" for fault in faults)
+        super().__init__(f"pipeline {pipeline!r} has {len(faults)} fault{'s' * (len(faults) != 1)}:{lines}")
+        self.pipeline = pipeline
+        self.faults = tuple(faults)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it was made of."""
+        return type(self), (self.pipeline, self.faults)
+
+
+class StageStopped(MongoqError):
+    """A stage of a pipeline has stopped, since an item has failed for good and there is no error queue to send it to.
+
+    The item is back in its queue, and is run again when the stage starts again. The ``__cause__`` is the error of the
+    handler.
+
+    Attributes:
+        stage: the name of the stage.
+        queue: the queue of the item.
+        item_id: the item.
+    """
+
+    def __init__(self, stage: str, queue: str, item_id: Any) -> None:
+        super().__init__(
+            f"stage {stage!r} has stopped: item {item_id} of queue {queue!r} has failed for good, and there is no "
+            f"error queue; give the pipeline one (errors=), mend the handler, or move the item, and start again"
+        )
+        self.stage = stage
+        self.queue = queue
+        self.item_id = item_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it was made of."""
+        return type(self), (self.stage, self.queue, self.item_id)
 
 
 class BrokerClosed(MongoqError):

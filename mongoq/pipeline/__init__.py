@@ -1,0 +1,1 @@
+"""Pipelines: graphs of queues, and of the stages between them."""

@@ -1,0 +1,52 @@
+"""The graph of a pipeline: its stages and the queues between them, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mongoq.model.settings import Default
+from mongoq.pipeline.stage import Stage, Trail
+
+__all__ = ["Graph"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """All that a pipeline was told.
+
+    Attributes:
+        name: the pipeline's.
+        stages: in the order in which they were declared.
+        errors: the queue of failures, unless a stage has one of its own; ``None`` for none: a stage then stops.
+        inputs: the queues that items come in by; ``None`` for those that stages take items from, and none sends to.
+        outputs: the queues that others take items from.
+        trail: each hop is recorded on the item; ``"payloads"``: with the payload before it.
+    """
+
+    name: Any
+    stages: tuple[Stage, ...]
+    errors: Any = None
+    inputs: tuple[Any, ...] | None = None
+    outputs: tuple[Any, ...] = ()
+    trail: Trail = False
+
+    def errors_of(self, stage: Stage) -> Any:
+        """Return the queue that the failures of a stage go to, or ``None``."""
+        return self.errors if isinstance(stage.errors, Default) else stage.errors
+
+    def readers(self, queue: Any) -> list[Stage]:
+        """Return the stages that take items from a queue."""
+        return [stage for stage in self.stages if queue in stage.sources]
+
+    def writers(self, queue: Any) -> list[Stage]:
+        """Return the stages that may send items to a queue by themselves."""
+        return [stage for stage in self.stages if queue in stage.targets]
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The queues that items come in by."""
+        if self.inputs is not None:
+            return self.inputs
+        sources = dict.fromkeys(source for stage in self.stages for source in stage.sources)
+        return tuple(queue for queue in sources if not self.writers(queue))
