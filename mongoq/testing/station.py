@@ -22,7 +22,6 @@ from mongoq.testing.result import Result
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.judging import failure, failures, outcomes
 from mongoq.worker.run import Run
 
 __all__ = ["Steps", "VirtualStation"]
@@ -79,9 +78,9 @@ class VirtualStation:
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         try:
             returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-            verdicts = outcomes(consumer, items, returned)
+            verdicts = consumer.judge.outcomes(consumer, items, returned)
         except FAILURES as error:
-            raised, verdicts = error, failures(consumer, items, error)
+            raised, verdicts = error, consumer.judge.failures(consumer, items, error)
             logger.warning("a run of queue %r has failed", consumer.name, exc_info=error)
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
         return [
@@ -113,7 +112,7 @@ class VirtualStation:
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
-            return self._settled(item, failure(self.consumer, item, refusal), entry, refusal)
+            return self._settled(item, self.consumer.judge.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
 
     def _result(self, item: Item[Any], verdict: Outcome | None, entry: Any, raised: BaseException | None) -> Result:

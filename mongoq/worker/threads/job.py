@@ -29,8 +29,11 @@ class Job:
         queue: Any,
         items: Sequence[Item[Any]],
         extended: Callable[[Iterable[Item[Any]]], None] | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
         self._queue = queue
+        self._name = name or queue.name
         self._extended = extended
         self.items = tuple(items)
         self.lost = threading.Event()
@@ -47,7 +50,7 @@ class Job:
         For what happens outside of MongoDB, as the key that tells the other side that this was there before.
         """
         ids = sorted(str(item.id) for item in self.items)
-        return hashlib.sha256("\0".join([self._queue.name, *ids]).encode()).hexdigest()
+        return hashlib.sha256("\0".join([self._name, *ids]).encode()).hexdigest()
 
     def extend(self, *, lease: Duration | None = None) -> None:
         """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.
