@@ -59,7 +59,7 @@ class AsyncClaims(AsyncStand):
             return
         if taken.screened:
             self._course.settled += taken.screened
-            self.endings["screened"] += taken.screened
+            self.tally.add(["screened"] * taken.screened)
         self._accept(taken.items, asked=n)
         if taken.lapsed and not self._course.is_tired():
             await self._run_alone()
@@ -102,7 +102,7 @@ class AsyncClaims(AsyncStand):
                     return
                 item, lapsed = told
                 if item is None:
-                    self.endings["screened"] += 1
+                    self.tally.add(["screened"])
                 else:
                     await self._ran_alone(item, lapsed=lapsed)
                 if not lapsed:

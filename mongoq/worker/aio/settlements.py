@@ -98,8 +98,7 @@ class AsyncSettlements(AsyncStand):
         self.backlog.settled([item for item, _ in verdicts])
         self._course.settled += len(verdicts)
         is_spent = self.context.settings.is_spent
-        for item, outcome in verdicts:
-            self.endings[ending(outcome, spent=is_spent(item.attempts))] += 1
+        self.tally.add([ending(outcome, spent=is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
             self._course.emptied.ring()
 

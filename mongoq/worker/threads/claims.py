@@ -60,7 +60,7 @@ class Claims(Stand):
             return
         if taken.screened:
             self._course.settled += taken.screened
-            self.endings["screened"] += taken.screened
+            self.tally.add(["screened"] * taken.screened)
         self._accept(taken.items, asked=n)
         if taken.lapsed and not self._course.is_tired():
             self._run_alone()
@@ -103,7 +103,7 @@ class Claims(Stand):
                     return
                 item, lapsed = told
                 if item is None:
-                    self.endings["screened"] += 1
+                    self.tally.add(["screened"])
                 else:
                     self._ran_alone(item, lapsed=lapsed)
                 if not lapsed:

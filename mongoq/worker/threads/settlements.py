@@ -99,8 +99,7 @@ class Settlements(Stand):
         self.backlog.settled([item for item, _ in verdicts])
         self._course.settled += len(verdicts)
         is_spent = self.context.settings.is_spent
-        for item, outcome in verdicts:
-            self.endings[ending(outcome, spent=is_spent(item.attempts))] += 1
+        self.tally.add([ending(outcome, spent=is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
             self._course.emptied.ring()
 

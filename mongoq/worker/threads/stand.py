@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
 from mongoq.worker.hands_threads import ThreadHands
 from mongoq.worker.judging import kind
+from mongoq.worker.tally import Tally
 
 __all__ = ["REST", "Stand"]
 
@@ -34,7 +34,7 @@ class Stand:
         context: the queue, by the consumer's own settings.
         claiming: a claim may be under way, or will be.
         halted: the item that has made it stop by itself, and why.
-        endings: how many items it has settled, by what became of them.
+        tally: what it has settled.
     """
 
     def __init__(self, consumer: Consumer, course: Course, hands: ThreadHands) -> None:
@@ -48,7 +48,7 @@ class Stand:
         self._ended = False
         self.claiming = True
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
-        self.endings: Counter[str] = Counter()
+        self.tally = Tally()
 
     def lease(self) -> timedelta:
         """Return how long its reservations last."""
