@@ -12,6 +12,7 @@ from mongoq.model.settings import DEFAULT, Default
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.naming import handler_name
 from mongoq.pipeline.stage import Delivery, OnNone, Stage, Trail
+from mongoq.pipeline.starting import Starting
 
 __all__ = ["Pipeline"]
 
@@ -19,7 +20,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline:
+class Pipeline(Starting):
     """Stages, each of which takes items from queues and sends them on to others.
 
     ```python
