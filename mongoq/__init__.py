@@ -32,6 +32,7 @@ from mongoq.model.outcomes import Dead, Drop, Move, Outcome, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
+from mongoq.model.trail import Hop
 from mongoq.protocol.read import Counts
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
@@ -68,6 +69,7 @@ __all__ = [
     "Failure",
     "FilterInvalid",
     "Fixed",
+    "Hop",
     "Item",
     "ItemForeign",
     "Job",

@@ -8,6 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.aio.queue import AsyncQueue
@@ -19,6 +20,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_options
+from mongoq.model.trail import Hop
 from mongoq.protocol import control, read, stats, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
@@ -164,6 +166,17 @@ class AsyncBroker(AsyncTransactions):
         processes five more.
         """
         return await self._driver.run(stats.stats(self._context))
+
+    async def trail(self, id: ObjectId) -> tuple[Hop, ...] | None:
+        """Return what stages of pipelines have done with an item, oldest first, whichever queue has it (``find``).
+
+        Only a pipeline that was told to records that, at most the last 50 hops. An item without any has an empty trail;
+        ``None`` means that there is no such item, neither live nor in a history.
+
+        Raises:
+            ArgumentInvalid: ``id`` is no ``ObjectId``.
+        """
+        return await self._driver.run(read.trail(self._context, id))
 
     async def workers(self) -> list[WorkerRecord]:
         """Return what the workers of this collection have last said of themselves (``find``).

@@ -30,8 +30,8 @@ SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 HEADERS_LIMIT = 16 * 1024
 NESTING_LIMIT = 100
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
-FRAME_BYTES = 7
-"""What BSON adds to a name and a document to make a document of both."""
+DOCUMENT = 3
+"""How BSON marks a value that is a document."""
 
 M = TypeVar("M")
 Options = CodecOptions[Any]
@@ -76,10 +76,7 @@ class Encoding:
             PayloadInvalid: BSON cannot hold it, or would give it back as something else; names where.
             PayloadTooLarge: more than ``limit`` bytes.
         """
-        raw = self.wrapped(name, value, limit=limit)
-        if type(value) is dict or isinstance(value, Mapping):
-            return self.of_bytes(raw[len(name) + FRAME_BYTES - 1 : -1])
-        return self.of_bytes(raw)[name]
+        return self.unwrapped(name, self.wrapped(name, value, limit=limit))
 
     def wrapped(self, name: str, value: Any, *, limit: int) -> bytes:
         """Do the same, and return ``{name: value}`` as BSON."""
@@ -91,6 +88,12 @@ class Encoding:
         if len(raw) > limit:
             raise PayloadTooLarge(name, len(raw), limit)
         return raw
+
+    def unwrapped(self, name: str, raw: bytes) -> Any:
+        """Return what ``wrapped`` has encoded, in the form that travels as those very bytes."""
+        if raw[4] == DOCUMENT:
+            return self.of_bytes(raw[raw.index(0, 5) + 1 : -1])
+        return self.of_bytes(raw)[name]
 
     def raw(self, document: Mapping[str, Any]) -> RawBSONDocument:
         """Return a document that was made of encoded values as bytes that travel."""

@@ -13,6 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.codec import Encoding
+from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Document, Item
 from mongoq.model.traces import shortened
 
@@ -125,8 +126,11 @@ def shorten(text: str, limit: int) -> str:
     return raw[: limit - 3].decode(errors="ignore") + "…"
 
 
-def origin_document(item: Item[Any], *, reason: str, attempts: int, at: datetime) -> dict[str, Any]:
-    """Return the ``origin`` field of an item that is buried or replayed."""
+def origin_document(
+    item: Item[Any], *, reason: str, attempts: int, at: datetime, stage: str | None = None
+) -> dict[str, Any]:
+    """Return the ``origin`` field of an item that is buried, perhaps by a stage, or replayed."""
+    marks = {} if stage is None else {"stage": stage, "delivery": delivery_hash(stage, [item])}
     return {
         "queue": item.queue,
         "id": item.id,
@@ -134,6 +138,7 @@ def origin_document(item: Item[Any], *, reason: str, attempts: int, at: datetime
         "attempts": attempts,
         "key": item.key,
         "at": at,
+        **marks,
     }
 
 

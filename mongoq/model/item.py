@@ -9,6 +9,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
+from mongoq.model.trail import Hop, Kept, hops_counted, trail_of
+
 __all__ = ["Document", "Failure", "Item", "Origin", "State", "id_key", "reservation_key", "state_of"]
 
 M = TypeVar("M")
@@ -46,6 +48,8 @@ class Origin:
         attempts: how often it had been reserved there.
         key: the key it had there; a key does not follow.
         at: when it was buried or copied, on the server's clock.
+        stage: the stage of a pipeline that buried it.
+        delivery: the hash of that stage and this item (see ``Job.delivery_hash``), which every attempt had.
     """
 
     queue: str
@@ -54,6 +58,8 @@ class Origin:
     attempts: int
     key: str | None
     at: datetime
+    stage: str | None = None
+    delivery: str | None = None
 
 
 def state_of(document: Document, now: datetime) -> State:
@@ -84,16 +90,24 @@ class Item(Generic[M]):
     most are never asked for.
     """
 
-    __slots__ = ("_document", "_due", "_namespace", "_now", "_payload")
+    __slots__ = ("_document", "_due", "_kept", "_namespace", "_now", "_payload")
 
     def __init__(
-        self, document: Document, payload: M, now: datetime, namespace: str, due: datetime | None = None
+        self,
+        document: Document,
+        payload: M,
+        now: datetime,
+        namespace: str,
+        due: datetime | None = None,
+        *,
+        kept: Kept | None = None,
     ) -> None:
         self._document = document
         self._payload = payload
         self._now = now
         self._namespace = namespace
         self._due = due
+        self._kept = kept
 
     @property
     def id(self) -> ObjectId:
@@ -182,7 +196,19 @@ class Item(Generic[M]):
             attempts=stored["attempts"],
             key=stored.get("key"),
             at=stored["at"],
+            stage=stored.get("stage"),
+            delivery=stored.get("delivery"),
         )
+
+    @property
+    def hops(self) -> int:
+        """How often a stage of a pipeline has handed it on to another queue."""
+        return hops_counted(self._document.get("hops"))
+
+    @property
+    def trail(self) -> tuple[Hop, ...]:
+        """What stages of pipelines have done with it, oldest first, if they record that."""
+        return trail_of(self._document.get("trail"))
 
     @property
     def processed(self) -> datetime | None:
@@ -200,8 +226,22 @@ class Item(Generic[M]):
         return self._namespace
 
     @property
+    def read_at(self) -> datetime:
+        """When it was read, on the server's clock; of an item that was reserved, when it was claimed."""
+        return self._now
+
+    @property
+    def kept(self) -> Kept | None:
+        """Its payload as it was claimed, where a stage records that."""
+        return self._kept
+
+    @property
     def _reserved(self) -> bool:
         return bool(self._document.get("reserved"))
+
+    def stored(self, field: str, default: Any = None) -> Any:
+        """Return a field of its envelope as it is stored, or the default where there is none."""
+        return self._document.get(field, default)
 
     def held_in(self, namespace: str, queue: str) -> bool:
         """Say whether it was reserved, and from this queue."""
@@ -210,11 +250,12 @@ class Item(Generic[M]):
 
     def with_payload(self, payload: N) -> Item[N]:
         """Return this item with its payload in another form."""
-        return Item(self._document, payload, self._now, self._namespace, self._due)
+        return Item(self._document, payload, self._now, self._namespace, self._due, kept=self._kept)
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        return Item({**self._document, "when": lease_until}, self._payload, self._now, self._namespace, self._due)
+        document = {**self._document, "when": lease_until}
+        return Item(document, self._payload, self._now, self._namespace, self._due, kept=self._kept)
 
     def __eq__(self, other: object) -> bool:
         """Equal when everything that can be asked for is."""
@@ -233,7 +274,7 @@ class Item(Generic[M]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as what it was made of."""
-        return Item, self._values()
+        return Item, self._values(), (None, {"_kept": self._kept})
 
     def _values(self) -> tuple[Any, ...]:
         return self._document, self._payload, self._now, self._namespace, self._due

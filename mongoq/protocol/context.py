@@ -15,6 +15,7 @@ from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
+from mongoq.model.trail import Kept, StageMark, kept
 from mongoq.protocol.crowd import Crowd
 from mongoq.protocol.heads import Heads
 from mongoq.protocol.hub import Hub
@@ -137,6 +138,7 @@ class QueueContext(Generic[M]):
         codec: how its payloads are encoded.
         state: what is known of the queue's control document.
         overriding: settings that hold for this handle alone, whatever is stored.
+        stage: the stage of a pipeline that works with this handle, if one does: what it settles tells of it.
         saved: what the handle was told stands in the control document, or something else does.
     """
 
@@ -144,6 +146,7 @@ class QueueContext(Generic[M]):
     options: QueueOptions
     codec: Codec[M]
     overriding: Mapping[str, Any] = field(default_factory=dict)
+    stage: StageMark | None = None
     state: QueueState = field(init=False)
     saved: bool = field(init=False)
     _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
@@ -177,7 +180,14 @@ class QueueContext(Generic[M]):
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""
-        return Item(document, document.get("payload"), now, self.broker.namespace, due)
+        payload = document.get("payload")
+        if self.stage is None or not self.stage.keeps:
+            return Item(document, payload, now, self.broker.namespace, due)
+        return Item(document, payload, now, self.broker.namespace, due, kept=self.as_claimed(payload))
+
+    def as_claimed(self, payload: Any) -> Kept:
+        """Return a payload as a trail keeps it."""
+        return kept(payload, self.broker.encoding)
 
     def item(self, document: Document, now: datetime) -> Item[M]:
         """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""

@@ -43,6 +43,8 @@ def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
 
 def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, now: datetime) -> Flow[bool]:
     origin = {"queue": context.name, "reason": reason, "attempts": 0, "key": None, "at": now}
+    if context.stage is not None:
+        origin["stage"] = context.stage.name
     grave = {"q": dead_queue(context), "when": now, "reserved": False, "attempts": 0, "origin": origin}
     command: Command[Any] = Command(
         "find_one_and_update",

@@ -22,7 +22,7 @@ KEY_BYTES = 1024
 RACES = 5
 """How often somebody else may be faster before a push gives up."""
 REPLACED = ("payload", "when", "priority", "attempts", "reserved")
-REMOVED = ("token", "by", "error", "origin", "batch")
+REMOVED = ("token", "by", "error", "origin", "batch", "trail")
 
 
 def check_key(key: Any) -> str:

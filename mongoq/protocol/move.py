@@ -16,7 +16,8 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin, fenced, is_back, update_command
 from mongoq.protocol.keyed import check_key, raise_duplicate
-from mongoq.protocol.patching import Patch, checked_patch, settled_with
+from mongoq.protocol.marking import Marker, Marks
+from mongoq.protocol.patching import Patch, checked_patch, growth, settled_with
 from mongoq.protocol.push import check_due, checked_headers, due
 from mongoq.protocol.request import Duplicate, Flow
 
@@ -24,7 +25,7 @@ __all__ = [
     "EXHAUSTED_REASON",
     "Destination",
     "Handover",
-    "burial_update",
+    "burial",
     "bury",
     "dead_context",
     "dead_queue",
@@ -72,16 +73,28 @@ def hand_on(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Fl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handover:
-    """What a move sets and takes away, checked; when the item is due is reckoned as it is sent."""
+    """What a move sets and takes away, checked; when the item is due is reckoned as it is sent.
 
+    Attributes:
+        queue: where it goes.
+        changes: what it sets, the payload aside.
+        gone: the fields it takes away.
+        payload: the new payload, as ``{"payload": payload}`` in BSON.
+        patch: or the operators that change the payload.
+        delay: how long it waits there.
+        when: or until when.
+    """
+
+    queue: str
     changes: dict[str, Any]
     gone: list[str]
+    payload: bytes | None
     patch: Patch
     delay: Duration | None
     when: datetime | None
 
     def update(self, due: datetime) -> dict[str, Any]:
-        """Return the update, without the patch."""
+        """Return the update, without payload and patch."""
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
 
 
@@ -102,8 +115,7 @@ def handover(
     """Check what a move is told."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
     patched = checked_patch(context, patch, replaces_payload=replace_payload)
-    if replace_payload:
-        changes["payload"] = to.codec.encode(payload)
+    wrapped = to.codec.wrapped(payload) if replace_payload else None
     if key is not None:
         changes["key"] = check_key(key)
     if priority is not None:
@@ -116,24 +128,33 @@ def handover(
         gone.append("key")
     if replace_headers and headers is None:
         gone.append("headers")
-    return Handover(changes, gone, patched, delay, when)
+    return Handover(to.name, changes, gone, wrapped, patched, delay, when)
 
 
 def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send the update of a move."""
-    until = due(context.broker.clock, handed.delay, handed.when)
+    broker, to, payload = context.broker, handed.queue, handed.payload
+    until = due(broker.clock, handed.delay, handed.when)
     update = handed.update(until)
+    if payload is not None:
+        update["$set"]["payload"] = broker.encoding.unwrapped("payload", payload)
+    marker = Marker(context, "moved", at=broker.clock.now(), to=to)
+    marks = marker.marks(item, payload=payload, added=growth(context, handed.patch))
     try:
         yield from settled_with(
-            context, item, update, patch=handed.patch, happened=lambda found: is_back(found, until), event="move"
+            context,
+            item,
+            marks.on(update),
+            patch=handed.patch,
+            happened=lambda found: is_back(found, until),
+            event="move",
         )
-        context.broker.tell(handed.changes["q"], until, id=item.id)
-        to, priority = handed.changes["q"], handed.changes.get("priority", item.priority)
-        context.broker.state(to).heads.note(priority, until)
+        broker.tell(to, until, id=item.id)
+        broker.state(to).heads.note(handed.changes.get("priority", item.priority), until)
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise
-        yield from raise_duplicate(context.broker, handed.changes["q"], handed.changes["key"], duplicate.cause)
+        yield from raise_duplicate(broker, to, handed.changes["key"], duplicate.cause)
 
 
 def bury(
@@ -148,29 +169,39 @@ def bury(
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
     yield from begin(context, item)
-    dead = dead_queue(context)
     now = context.broker.clock.now()
     counted = item.attempts if attempts is None else attempts
-    update = burial_update(dead, item, reason=reason, error=error, attempts=counted, now=now)
-    command = update_command(item.id, item.token, update)
+    marker = Marker(context, "dead", at=now, to=dead_queue(context))
+    update, marks = burial(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
+    command = update_command(item.id, item.token, marks.on(update))
     yield from fenced(context, item, command, lambda found: is_back(found, now), "dead")
-    context.broker.tell(dead, now, id=item.id)
+    context.broker.tell(update["$set"]["q"], now, id=item.id)
 
 
-def burial_update(
-    dead: str, item: Item[Any], *, reason: str | None, error: Any, attempts: int, now: datetime
-) -> dict[str, Any]:
-    """Return the update that hands an item to the dead queue."""
-    changes = _grave(item, reason, error, attempts, now)
-    changes |= {"q": dead, "when": now, "reserved": False, "attempts": 0}
-    return {"$set": changes, "$unset": {"token": "", "key": "", "batch": ""}}
-
-
-def _grave(item: Item[Any], reason: str | None, error: Any, attempts: int, now: datetime) -> dict[str, Any]:
+def burial(
+    context: QueueContext[Any],
+    item: Item[Any],
+    marker: Marker,
+    *,
+    reason: str | None,
+    error: Any,
+    attempts: int,
+    now: datetime,
+) -> tuple[dict[str, Any], Marks]:
+    """Return the update that hands an item to the dead queue, and what is left on the item besides."""
     failure = error_document(error, now)
     told = reason or (failure["message"] if failure else "") or BURIED_REASON
-    grave = {"origin": origin_document(item, reason=told, attempts=attempts, at=now)}
-    return grave | ({"error": failure} if failure else {})
+    stage = None if context.stage is None else context.stage.name
+    changes = {
+        "origin": origin_document(item, reason=told, attempts=attempts, at=now, stage=stage),
+        **({"error": failure} if failure else {}),
+        "q": dead_queue(context),
+        "when": now,
+        "reserved": False,
+        "attempts": 0,
+    }
+    update = {"$set": changes, "$unset": {"token": "", "key": "", "batch": ""}}
+    return update, marker.marks(item, attempts=attempts)
 
 
 def dead_queue(context: QueueContext[Any]) -> str:

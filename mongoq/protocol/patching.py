@@ -16,7 +16,7 @@ from mongoq.protocol.fence import Verdict, fenced, update_command
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Flow, Refused
 
-__all__ = ["Patch", "checked_patch", "misfit", "patched", "settled_with", "too_large"]
+__all__ = ["Patch", "checked_patch", "growth", "misfit", "patched", "settled_with", "too_large"]
 
 Patch = Mapping[str, Mapping[str, Any]]
 
@@ -63,8 +63,18 @@ def settled_with(
 def patched(context: QueueContext[Any], update: Patch, patch: Patch) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Return the update with the patch in it, the condition that it leaves room, and the most bytes it can add."""
     merged = {**update, **{operator: {**update.get(operator, {}), **fields} for operator, fields in patch.items()}}
-    size = context.broker.encoding.size(patch) + padding(patch)
-    return merged, {"$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, PATCHED_LIMIT - size]}}, size
+    size = growth(context, patch)
+    whole: dict[str, Any] = {"$bsonSize": "$$ROOT"}
+    limit = PATCHED_LIMIT - size
+    if "trail" in update["$set"]:  # which makes room
+        whole = {"$subtract": [whole, {"$bsonSize": {"trail": "$trail"}}]}
+        limit -= context.broker.encoding.size({"trail": update["$set"]["trail"]})
+    return merged, {"$expr": {"$lte": [whole, limit]}}, size
+
+
+def growth(context: QueueContext[Any], patch: Patch) -> int:
+    """Return the most bytes that a patch can add."""
+    return context.broker.encoding.size(patch) + padding(patch) if patch else 0
 
 
 def misfit(refused: Exception) -> PatchInvalid:

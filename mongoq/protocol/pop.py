@@ -22,6 +22,7 @@ from mongoq.protocol.claim import (
 )
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked, looked_behind
+from mongoq.protocol.marking import Marker
 from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable, insisted
 from mongoq.protocol.settings import prepared
 
@@ -190,9 +191,10 @@ def _bury_popped(
     """
     before, item = popped
     now, queue = context.broker.clock.now(), move.dead_queue(context)
-    burial = move.burial_update(queue, item, reason=reason, error=error, attempts=attempts, now=now)
+    marker = Marker(context, "dead", at=now, to=queue)
+    burial, marks = move.burial(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
-    dead = {**kept, **burial["$set"]}
+    dead = {**kept, **burial["$set"], **marks.in_document(before)}
     yield from Command("replace_one", {"filter": {"_id": item.id}, "replacement": dead, "upsert": True})
     context.count("dead")
     context.broker.tell(queue, now, id=item.id)

@@ -13,6 +13,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
+from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
@@ -34,6 +35,7 @@ __all__ = [
     "queues",
     "remove",
     "size",
+    "trail",
 ]
 
 M = TypeVar("M")
@@ -78,6 +80,14 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     yield from ready(context.broker, write=False)
     document = yield from find_one(context.broker, filter)
     return None if document is None else context.item(document, context.broker.clock.now())
+
+
+def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
+    """Read what stages have done with an item, wherever it is (``find`` by ``_id``); ``None`` when it is nowhere."""
+    filter = {"_id": object_id(id), "payload": {"$exists": True}}
+    yield from ready(broker, write=False)
+    document = yield from find_one(broker, filter, {"trail": 1})
+    return None if document is None else trail_of(document.get("trail"))
 
 
 def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:

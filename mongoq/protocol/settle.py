@@ -13,8 +13,9 @@ from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin, deleted, fenced, is_back, update_command
+from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import EXHAUSTED_REASON, bury
-from mongoq.protocol.patching import checked_patch, settled_with
+from mongoq.protocol.patching import checked_patch, growth, settled_with
 from mongoq.protocol.request import Command, Flow, matched
 
 __all__ = [
@@ -37,7 +38,7 @@ __all__ = [
 
 SETTLED = ("processed", "expires", "settled")
 """What history and stubs have, and nothing that is live."""
-STUB_DROPS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch")
+STUB_DROPS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail")
 
 
 def processed_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -55,16 +56,22 @@ def commit(
     context: QueueContext[Any], item: Item[Any], *, payload: Any, replace_payload: bool, patch: Any = None
 ) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
-    value = {"payload": context.codec.encode(payload)} if replace_payload else {}
+    broker = context.broker
+    value = context.codec.wrapped(payload) if replace_payload else None
     patched = checked_patch(context, patch, replaces_payload=replace_payload)
     yield from begin(context, item)
-    update = kept_update(context, item, context.broker.clock.now(), value)
+    now = broker.clock.now()
+    changes = {} if value is None else {"payload": broker.encoding.unwrapped("payload", value)}
+    update = kept_update(context, item, now, changes)
     if update is None:
         command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, deleted)
         yield from fenced(context, item, command, lambda found: unless_ours(found, item), "commit")
         return
     if context.settings.history is None:
         patched = {}  # a stub has no payload
+    else:
+        marker = Marker(context, "done", at=now)
+        update = marker.marks(item, payload=value, added=growth(context, patched)).on(update)
     yield from settled_with(
         context, item, update, patch=patched, happened=lambda found: settled_by(found, item), event="commit"
     )

@@ -27,9 +27,10 @@ from mongoq.protocol.bulk import MARGIN, Settlement, ends_by, tallied
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import begin
 from mongoq.protocol.lane import copies
+from mongoq.protocol.move_many import moved
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
 from mongoq.protocol.reserve_many import claim_some
-from mongoq.protocol.settle_many import Batch, committing, extending, moving, rolling_back
+from mongoq.protocol.settle_many import Batch, committing, extending, rolling_back
 
 __all__ = ["commit", "extend", "move", "push", "reserve", "rollback"]
 
@@ -198,10 +199,8 @@ def move(
     alone = partial(moves.hand_on, context, item, handed)
     if context.broker.lanes is None or "key" in handed.changes or session is not None:
         return alone()
-    own = {name: value for name, value in handed.changes.items() if name == "payload"}
-    payload = bytes(context.broker.encoding.raw(own).raw) if own else None
 
     def within(batch: Batch) -> Settlement:
-        return moving(context, handed, batch)(payload)
+        return moved(context, item, (handed, handed.payload), batch)
 
     return _settled(context, item, _Settling(context, item, within, alone))

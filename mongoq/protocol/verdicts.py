@@ -15,14 +15,13 @@ from mongoq.protocol import move, settle
 from mongoq.protocol.bulk import Settlement, tallied
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import is_back
+from mongoq.protocol.move_many import Moves, Resolve, moved
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle_many import (
     Batch,
-    Resolve,
     burying,
     committing,
-    moving_as_told,
     releasing,
     rolling_back,
 )
@@ -45,13 +44,13 @@ def carried_out(
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
     yield from prepared(context)
-    batch = Batch(context.broker.clock)
+    batch, moves = Batch(context.broker.clock), Moves(context, resolve)
     wanted: list[tuple[Item[Any], Settlement]] = []
     failed: dict[Any, Exception] = {}
     released: list[Item[Any]] = []
     for item, outcome in verdicts:
         try:
-            wanted.append((item, _settlement(context, item, outcome, batch, resolve)))
+            wanted.append((item, _settlement(context, item, outcome, batch, moves)))
         except MongoqError as error:
             failed[id_key(item.id)] = error
         if isinstance(outcome, Release):
@@ -63,7 +62,7 @@ def carried_out(
 
 
 def _settlement(
-    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, batch: Batch, resolve: Resolve
+    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, batch: Batch, moves: Moves
 ) -> Settlement:
     if isinstance(outcome, Failed):
         if not outcome.counted:
@@ -73,7 +72,7 @@ def _settlement(
         alone = partial(move.bury, context, reason=outcome.reason, error=None)
         return burying(context, item, batch, reason=outcome.reason, error=None, alone=alone)
     if isinstance(outcome, Move):
-        return moving_as_told(context, outcome, batch, resolve)
+        return moved(context, item, moves.told(outcome), batch)
     if isinstance(outcome, Release):
         return releasing(context, item, batch)
     return committing(context, item, batch)

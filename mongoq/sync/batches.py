@@ -13,7 +13,7 @@ from mongoq.drive.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.protocol import push_many, reserve_many, settle_many
+from mongoq.protocol import move_many, push_many, reserve_many, settle_many
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
 
@@ -178,7 +178,7 @@ class Batches(Generic[M]):
                 ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        self._driver.run(settle_many.move_many(self._context, moves, _resolved))
+        self._driver.run(move_many.move_many(self._context, moves, _resolved))
 
 
 def _resolved(to: Any) -> Any:

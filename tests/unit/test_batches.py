@@ -23,7 +23,7 @@ from mongoq.drive.backends import interruption, open_backend
 from mongoq.model.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
-from mongoq.protocol import bulk, push, push_many, reserve_many, settle_many
+from mongoq.protocol import bulk, move_many, push, push_many, reserve_many, settle_many
 from mongoq.protocol.request import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
@@ -100,7 +100,7 @@ def test_what_differs_has_a_statement_of_its_own() -> None:
         ("UpdateOne", earlier),
     ]
     ways = [Move("a"), Move("a"), Move("b")]
-    (command,), _ = play(settle_many.move_many(context(), zip(items(), ways, strict=True), lambda to: to), [updated(3)])
+    (command,), _ = play(move_many.move_many(context(), zip(items(), ways, strict=True), lambda to: to), [updated(3)])
     assert [(kind, arguments["update"]["$set"]["q"]) for kind, arguments in requests(command)] == [
         ("UpdateMany", "a"),
         ("UpdateOne", "b"),
@@ -109,13 +109,13 @@ def test_what_differs_has_a_statement_of_its_own() -> None:
 
 def test_moves_with_equal_payloads_share_a_statement_and_1_is_not_true() -> None:
     ways = [Move("next", payload=payload) for payload in ({"n": 1}, {"n": True}, {"n": 1})]
-    (command,), _ = play(settle_many.move_many(context(), zip(items(), ways, strict=True), str), [updated(3)])
+    (command,), _ = play(move_many.move_many(context(), zip(items(), ways, strict=True), str), [updated(3)])
     assert [(kind, arguments["update"]["$set"]["payload"]["n"]) for kind, arguments in requests(command)] == [
         ("UpdateMany", 1),
         ("UpdateOne", True),
     ]
     ways = [Move("next", delay=1), Move("next", delay=True)]
-    sent, outcome = play(settle_many.move_many(context(), zip(items(2), ways, strict=True), str), [])
+    sent, outcome = play(move_many.move_many(context(), zip(items(2), ways, strict=True), str), [])
     assert isinstance(outcome, mongoq.ArgumentInvalid)
     assert (sent, outcome.argument) == ([], "moves[1].delay")
 
@@ -127,7 +127,7 @@ def test_a_move_with_a_payload_is_the_same_alone_and_in_a_batch() -> None:
             reserved_item(when=lease),
             Move("next", payload=[1, {"n": UUID(int=1)}], priority=3, headers={"h": 1}),
         )
-        (command,), _ = play(settle_many.move_many(context(), [(item, way)], str), [updated(1)])
+        (command,), _ = play(move_many.move_many(context(), [(item, way)], str), [updated(1)])
         one = command.arguments if command.method == "update_one" else requests(command)[0][1]
         sent.append({name: _decoded(part) for name, part in one.items()})
     assert sent[0] == sent[1]
@@ -140,7 +140,7 @@ def _decoded(document: Any) -> Any:
 
 def test_patches_never_share_a_statement() -> None:
     way = Move("a", patch={"$inc": {"n": 1}})
-    (command,), _ = play(settle_many.move_many(context(), [(item, way) for item in items()], str), [updated(3)])
+    (command,), _ = play(move_many.move_many(context(), [(item, way) for item in items()], str), [updated(3)])
     assert [kind for kind, _ in requests(command)] == ["UpdateOne"] * 3
     assert all("$expr" in arguments["filter"] for _, arguments in requests(command))
 
@@ -153,7 +153,7 @@ def test_bulks_are_bounded() -> None:
     sent, _ = play(settle_many.commit_many(context(), many), [total(10_000), total(10_000), total(5_000)])
     assert [len(requests(command)) for command in sent] == [1, 1, 1]
     ways = [(item, Move("next", payload=bytes([n]) * 9_000_000)) for n, item in enumerate(items())]
-    sent, _ = play(settle_many.move_many(context(), ways, str), [updated(1)] * 3)
+    sent, _ = play(move_many.move_many(context(), ways, str), [updated(1)] * 3)
     assert len(sent) == 3
 
 
@@ -192,7 +192,7 @@ COMMIT: Any = lambda: settle_many.commit_many(context(), items())  # noqa: E731
 KEEP: Any = lambda: settle_many.commit_many(context(history=60), items())  # noqa: E731
 ROLLBACK: Any = lambda: settle_many.rollback_many(context(), items(), delay=0, error=None)  # noqa: E731
 EXTEND: Any = lambda: settle_many.extend_many(context(), items(), lease=60)  # noqa: E731
-MOVE: Any = lambda: settle_many.move_many(context(), [(item, Move("next")) for item in items()], str)  # noqa: E731
+MOVE: Any = lambda: move_many.move_many(context(), [(item, Move("next")) for item in items()], str)  # noqa: E731
 MINUTE = NOW + timedelta(seconds=60)
 
 KEPT = [stored(n, settled=TOKEN, processed=NOW) for n in range(3)]
@@ -276,7 +276,7 @@ def test_a_network_that_fails_between_two_bulks_is_told() -> None:
 def test_a_refused_statement_fails_its_item_and_no_other() -> None:
     way = Move("a", patch={"$inc": {"n": 1}})
     refused = PartlyRefused(ValueError("bulk"), {1: Refused(ValueError("no number"))}, 2)
-    _, outcome = play(settle_many.move_many(context(), [(item, way) for item in items()], str), [refused])
+    _, outcome = play(move_many.move_many(context(), [(item, way) for item in items()], str), [refused])
     assert outcome.done == [IDS[0], IDS[2]]
     assert isinstance(outcome.failed[IDS[1]], mongoq.PatchInvalid)
 

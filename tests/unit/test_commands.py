@@ -157,6 +157,8 @@ CASES = [
                     "error": "",
                     "origin": "",
                     "replayed": "",
+                    "hops": "",
+                    "trail": "",
                     "by": "",
                     "batch": "",
                 },

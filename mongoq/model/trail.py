@@ -1,0 +1,182 @@
+"""The trail of an item: what the stages of pipelines have written on it, one entry for each hop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mongoq.model.arguments import text
+from mongoq.model.codec import SIZE_LIMIT, Encoding
+
+__all__ = [
+    "HOPS",
+    "KEPT_BYTES",
+    "LARGE",
+    "Hop",
+    "Kept",
+    "StageMark",
+    "hop_before",
+    "hops_counted",
+    "is_countable",
+    "kept",
+    "most_hops",
+    "trail_of",
+    "without_payloads",
+]
+
+STAGE_BYTES = 120
+HOPS = 50
+"""The most entries of a trail; older ones give way."""
+FEW_HOPS = 20
+ENTRY_BYTES = 240
+"""Beyond this an entry has long names, and the trail has no more than ``FEW_HOPS``: all fits beside any payload."""
+KEPT_BYTES = 64 * 1024
+"""The most that a payload takes, as BSON, that is kept in an entry."""
+LARGE = 12 * 1024 * 1024
+"""An item whose payload takes more than this has no room for those of its trail."""
+COUNTABLE = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """The mark of a stage on the handles that it works with: what it settles tells of it.
+
+    Attributes:
+        name: the stage's, at most 120 bytes.
+        trail: each settlement is recorded on the item.
+        payloads: with the payload as it was before.
+    """
+
+    name: str
+    trail: bool = False
+    payloads: bool = False
+
+    def __post_init__(self) -> None:
+        text(self.name, "name", STAGE_BYTES)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether payloads are kept in the trail."""
+        return self.trail and self.payloads
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One entry of an item's trail: a stage of a pipeline has settled it.
+
+    Attributes:
+        queue: the queue that held it.
+        stage: the stage's name.
+        by: the worker (``host:pid:random``).
+        taken: when it was claimed, on the server's clock, as ``settled`` is.
+        settled: when the settlement was sent.
+        attempts: reservations in that queue until then.
+        ended: ``"moved"``, ``"done"`` or ``"dead"``.
+        to: the queue that it went to; ``None`` when it was done.
+        payload: the payload as it was stored before, if it was ``kept``; else ``None``.
+        kept: the pipeline keeps payloads in the trail, and there was room for this one.
+        large: it keeps them, and there was none: the payload took more than 64 KiB, or has had to make room since.
+    """
+
+    queue: str
+    stage: str
+    by: str | None
+    taken: datetime
+    settled: datetime
+    attempts: int
+    ended: str
+    to: str | None
+    payload: Any = None
+    kept: bool = False
+    large: bool = False
+
+
+_TYPES: Mapping[str, type] = {
+    "queue": str,
+    "stage": str,
+    "taken": datetime,
+    "settled": datetime,
+    "attempts": int,
+    "ended": str,
+}
+
+
+def trail_of(stored: Any) -> tuple[Hop, ...]:
+    """Return the hops in the field ``trail`` of an envelope, oldest first; what some other program put there is not."""
+    return tuple(_hop(entry) for entry in _entries(stored))
+
+
+def hop_before(stored: Any, queue: str) -> Hop | None:
+    """Return the latest hop out of a queue, or ``None``."""
+    return next((_hop(entry) for entry in reversed(_entries(stored)) if entry["queue"] == queue), None)
+
+
+def _entries(stored: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in stored if _is_hop(entry)] if isinstance(stored, list) else []
+
+
+def _is_hop(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and all(isinstance(entry.get(name), kind) for name, kind in _TYPES.items())
+
+
+def _hop(entry: Mapping[str, Any]) -> Hop:
+    return Hop(
+        **{name: entry[name] for name in _TYPES},
+        by=_name(entry.get("by")),
+        to=_name(entry.get("to")),
+        payload=entry.get("payload"),
+        kept="payload" in entry,
+        large=entry.get("large") is True,
+    )
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def is_countable(hops: Any) -> bool:
+    """Say whether the server can add to a number of hops; other programs may have written anything."""
+    return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < COUNTABLE
+
+
+def hops_counted(stored: Any) -> int:
+    """Return the field ``hops`` of an envelope; 0 where there is no number that can be counted on."""
+    return int(stored) if is_countable(stored) else 0
+
+
+def most_hops(entry: bytes) -> int:
+    """Return how many entries a trail keeps that ends in this one, which has no payload in it yet."""
+    return HOPS if len(entry) <= ENTRY_BYTES else FEW_HOPS
+
+
+def without_payloads(stored: list[Any]) -> list[Any]:
+    """Return a trail whose payloads have had to make room."""
+    return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in stored]
+
+
+def _lighter(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: value for name, value in entry.items() if name != "payload"}, "large": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A payload as it was claimed, whatever a handler does to the values that it was given.
+
+    Attributes:
+        size: the bytes of ``{"payload": payload}``.
+        wrapped: those bytes, if they are few enough for a trail.
+    """
+
+    size: int
+    wrapped: bytes | None
+
+
+def kept(payload: Any, encoding: Encoding) -> Kept:
+    """Encode a payload for a trail; what came decoded in a way of the caller's own may not be encoded again."""
+    try:
+        raw = bytes(encoding.raw({"payload": payload}).raw)
+    except Exception:  # a codec of the caller's may raise anything
+        return Kept(SIZE_LIMIT, None)
+    return Kept(len(raw), raw if len(raw) <= KEPT_BYTES else None)

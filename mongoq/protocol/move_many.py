@@ -1,0 +1,168 @@
+"""Moves of many items: what each is told, checked once for those that are told the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import listed, moment
+from mongoq.model.envelope import Document, spliced
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
+from mongoq.protocol.batch import placed
+from mongoq.protocol.bulk import Settlement, settled
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.fence import is_back
+from mongoq.protocol.move import Destination, Handover, destination, hand_over, handover
+from mongoq.protocol.patching import growth, patched
+from mongoq.protocol.request import Flow
+from mongoq.protocol.settings import prepared
+from mongoq.protocol.settle_many import Batch, checked_items
+
+__all__ = ["Moves", "Resolve", "Told", "move_many", "moved"]
+
+Resolve = Callable[[Any], "str | QueueContext[Any]"]
+"""Turns a handle into its context."""
+Told = tuple[Handover, bytes | None]
+"""What a move is told, and the payload that it brings, as ``{"payload": payload}`` in BSON."""
+_Way = Callable[[Item[Any], bytes | None], Settlement]
+"""Makes the settlement of a move, given the item and that payload."""
+
+
+def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
+    """Hand items on to other queues; ``resolve`` turns a handle into its context."""
+    pairs = _pairs(context, moves)
+    told = _told(context, pairs, resolve)
+    if not pairs:
+        return
+    yield from prepared(context)
+    batch = Batch(context.broker.clock)
+    yield from settled(
+        context, [(item, moved(context, item, one, batch)) for (item, _), one in zip(pairs, told, strict=True)]
+    )
+
+
+def _pairs(context: QueueContext[Any], moves: Any) -> list[tuple[Item[Any], Move]]:
+    pairs = listed(moves, "moves")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    checked_items(context, [item for item, _ in pairs], "moves")
+    return pairs
+
+
+def _told(context: QueueContext[Any], pairs: list[tuple[Item[Any], Move]], resolve: Resolve) -> list[Told]:
+    moves, told = Moves(context, resolve), []
+    for place, (_, move) in enumerate(pairs):
+        try:
+            told.append(moves.told(move))
+        except ArgumentInvalid as error:
+            raise placed(error, f"moves[{place}].") from error
+    return told
+
+
+_but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
+
+
+class Moves:
+    """Checks moves; those that are told the very same objects, but for the payload, share a handover."""
+
+    def __init__(self, context: QueueContext[Any], resolve: Resolve) -> None:
+        self._context = context
+        self._resolve = resolve
+        self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
+
+    def told(self, move: Move) -> Told:
+        """Return what a move is told, checked."""
+        own, to = move.payload is not KEEP, move.to
+        # equal is not enough: 1 equals True, which is refused
+        key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
+        if key in self._known:
+            handed, queue, _ = self._known[key]
+            return handed, queue.codec.wrapped(move.payload) if own else None
+        queue = destination(self._context, self._resolve(to))
+        handed = _handover(self._context, queue, move)
+        self._known[key] = handed, queue, move  # which keeps what it was told, and so the identities
+        return handed, handed.payload
+
+
+def moved(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
+    """Return how an item of a batch is moved, as it was told."""
+    handed, payload = told
+    if handed not in batch.ways:
+        batch.ways[handed] = (_patching if handed.patch else _moving)(context, handed, batch)
+    return batch.ways[handed](item, payload)
+
+
+def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handover:
+    return handover(
+        context,
+        to,
+        payload=move.payload,
+        replace_payload=move.payload is not KEEP,
+        patch=move.patch,
+        delay=move.delay,
+        when=move.when,
+        priority=move.priority,
+        headers=move.headers,
+        replace_headers=move.headers is not KEEP,
+    )
+
+
+def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
+    """Return what makes the settlements of a move; those whose updates are the same share one."""
+    when, equal, encoding = _when(handed, batch), batch.alike, context.broker.encoding
+    happened, marker = partial(_is_moved, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
+    update = handed.update(when)
+    gone = update["$unset"]
+    shared = bytes(encoding.raw(update["$set"]).raw)
+
+    def one(item: Item[Any], payload: bytes | None) -> Settlement:
+        raw = shared if payload is None else spliced(shared, payload)
+        marks = marker.marks(item, payload=payload)
+        key = raw, *gone, marks
+        if key not in equal:
+            sent = marks.on({"$set": encoding.of_bytes(raw), "$unset": gone})  # those very bytes
+            alone = partial(_hand_over, context, handed, payload)
+            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size)
+        return equal[key]
+
+    return one
+
+
+def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
+    """Return what makes the settlements of a move with a patch."""
+    when, equal, added = _when(handed, batch), batch.alike, growth(context, handed.patch)
+    happened, marker = partial(_is_moved, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
+    alone = partial(hand_over, context, handed=handed)
+
+    def one(item: Item[Any], _: bytes | None) -> Settlement:
+        marks = marker.marks(item, added=added)
+        key = handed, marks
+        if key not in equal:
+            sent, room, most = patched(context, marks.on(handed.update(when)), handed.patch)
+            size = context.broker.encoding.size(sent)
+            equal[key] = Settlement(sent, happened, "move", alone, patch=most, room=room, size=size)
+        return equal[key]
+
+    return one
+
+
+def _when(handed: Handover, batch: Batch) -> datetime:
+    return batch.due(handed.delay, handed.when and moment(handed.when, "when"))
+
+
+def _hand_over(context: QueueContext[Any], handed: Handover, payload: bytes | None, item: Item[Any]) -> Flow[None]:
+    return hand_over(context, item, replace(handed, payload=payload))
+
+
+def _is_moved(found: Document, _: Item[Any], *, queue: str, when: datetime) -> bool | None:
+    return is_back(found, when) if found.get("q") == queue else None

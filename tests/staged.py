@@ -1,0 +1,25 @@
+"""Handles as the stages of pipelines have them: what they settle tells of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from mongoq.model.trail import StageMark
+from mongoq.protocol.verdicts import carried_out
+from tests.shells import Awaited
+
+
+def staged(queue: Any, name: str = "enrich", **told: bool) -> Any:
+    """Return a handle of the same queue that a stage works with."""
+    handle = queue._target if isinstance(queue, Awaited) else queue
+    marked = type(handle)(handle._driver, replace(handle._context, stage=StageMark(name, **told)))
+    return Awaited(marked) if isinstance(queue, Awaited) else marked
+
+
+async def settled(queue: Any, *verdicts: Any) -> Mapping[Any, Exception]:
+    """Settle items as a worker does: each, with its outcome or ``None``, in few commands."""
+    done = queue._driver.run(carried_out(queue._context, verdicts, lambda to: getattr(to, "_context", to)))
+    return await done if inspect.isawaitable(done) else done  # type: ignore[no-any-return]
