@@ -16,11 +16,12 @@ from mongoq.model.outcomes import Dead, Failed, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.protocol.bulk import tallied
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.move import EXHAUSTED_REASON, destination, handover
+from mongoq.protocol.move import EXHAUSTED_REASON
+from mongoq.protocol.move_many import Moves, Resolve
 from mongoq.protocol.push import due, insert_alone
 from mongoq.protocol.request import Duplicate, Flow, persisted
 from mongoq.protocol.settings import prepared
-from mongoq.protocol.settle_many import Batch, Resolve, committing
+from mongoq.protocol.settle_many import Batch, committing
 
 __all__ = ["pushed_on", "taken_for_good"]
 
@@ -49,9 +50,10 @@ def pushed_on(
     another run; where there is none it is lost, which is logged. So is what a crash leaves unpushed.
     """
     failed: dict[Any, Exception] = {}
+    moves = Moves(context, resolve)
     for item, outcome in verdicts:
         try:
-            envelope = _envelope(context, item, outcome, resolve)
+            envelope = _envelope(context, item, outcome, moves)
             if envelope is not None:
                 yield from persisted(partial(_insert, envelope))
                 context.broker.tell(envelope["q"], envelope["when"], id=envelope["_id"])
@@ -70,38 +72,26 @@ def _insert(envelope: Mapping[str, Any]) -> Flow[None]:
 
 
 def _envelope(
-    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, resolve: Resolve
+    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, moves: Moves
 ) -> dict[str, Any] | None:
     """Return what is to be pushed; ``None`` for nothing."""
     if isinstance(outcome, Failed | Dead):
         return _grave(context, item, outcome)
-    return _moved(context, item, outcome, resolve) if isinstance(outcome, Move) else None
+    return _moved(context, item, outcome, moves) if isinstance(outcome, Move) else None
 
 
-def _moved(context: QueueContext[Any], item: Item[Any], move: Move, resolve: Resolve) -> dict[str, Any]:
-    if move.patch is not None:
+def _moved(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves) -> dict[str, Any]:
+    handed, payload = moves.told(move)
+    if handed.patch:
         raise OutcomeInvalid("an item that was run at most once is no longer there to be patched; give payload=")
-    to = destination(context, resolve(move.to))
-    handed = handover(
-        context,
-        to,
-        payload=move.payload,
-        replace_payload=move.payload is not KEEP,
-        patch=None,
-        delay=move.delay,
-        when=move.when,
-        priority=move.priority,
-        headers=move.headers,
-        replace_headers=move.headers is not KEEP,
-    )
-    changes = handed.changes
+    encoding = context.broker.encoding
     return new_envelope(
-        to.name,
-        changes.get("payload", item.stored("payload")),
+        handed.queue,
+        item.stored("payload") if payload is None else encoding.unwrapped("payload", payload),
         id=ObjectId(),
-        when=due(context.broker.clock, move.delay, move.when),
-        priority=changes.get("priority", item.priority),
-        headers=changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
+        when=due(context.broker.clock, handed.delay, handed.when),
+        priority=handed.changes.get("priority", item.priority),
+        headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
         once=None,
     )
 
@@ -119,5 +109,7 @@ def _grave(context: QueueContext[Any], item: Item[Any], outcome: Failed | Dead) 
     envelope = new_envelope(
         dead, item.stored("payload"), id=ObjectId(), when=now, priority=item.priority, headers=headers, once=None
     )
-    envelope["origin"] = origin_document(item, reason=reason or "declared dead", attempts=item.attempts, at=now)
+    stage = None if context.stage is None else context.stage.name
+    reason = reason or "declared dead"
+    envelope["origin"] = origin_document(item, reason=reason, attempts=item.attempts, at=now, stage=stage)
     return envelope | ({"error": error} if error else {})

@@ -15,16 +15,16 @@ from mongoq.errors import FilterInvalid, ReservationLost
 from mongoq.model.filters import where_filter
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move, Outcome
-from mongoq.model.settings import KEEP
 from mongoq.protocol.bulk import Statement
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.move import Handover, destination, handover
+from mongoq.protocol.marking import Marker
+from mongoq.protocol.move import Handover
+from mongoq.protocol.move_many import Moves, Resolve
 from mongoq.protocol.push import due
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Refused, persisted
 from mongoq.protocol.settle import kept_update
-from mongoq.protocol.settle_many import Resolve
 from mongoq.protocol.verdicts import carried_out
 
 __all__ = ["Screen", "checked_by_server", "keeps", "screen", "screened"]
@@ -49,23 +49,8 @@ class Screen:
 
 def screen(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> Screen:
     """Return a screen, checked as far as that goes without the server."""
-    handed = _handover(context, rest, resolve) if isinstance(rest, Move) else None
+    handed = Moves(context, resolve).told(rest)[0] if isinstance(rest, Move) else None
     return Screen(where_filter(where, context.broker.encoding), rest, handed, resolve)
-
-
-def _handover(context: QueueContext[Any], rest: Move, resolve: Resolve) -> Handover:
-    return handover(
-        context,
-        destination(context, resolve(rest.to)),
-        payload=None,
-        replace_payload=False,
-        patch=None,
-        delay=rest.delay,
-        when=rest.when,
-        priority=rest.priority,
-        headers=rest.headers,
-        replace_headers=rest.headers is not KEEP,
-    )
 
 
 def checked_by_server(context: QueueContext[Any], wanted: Screen) -> Flow[None]:
@@ -82,14 +67,19 @@ def screened(claim: ClaimOfMany, wanted: Screen) -> Flow[int]:
     Nobody has reserved them, or no more. Sent again after a lost reply it does nothing twice: they are gone by then.
     A crash before it leaves them where they are.
     """
-    requests = list(_statements(claim, wanted))
-    command = Command("bulk_write", {"requests": requests, "ordered": False}, _total, resolved=True)
     try:
-        total, _ = yield from persisted(command.__iter__)
-    except PartlyRefused as refused:  # one of them fits no update; it is claimed, and meets its fate by itself
-        total = refused.total
+        total = yield from _sent(list(_statements(claim, wanted, marked=True)))
+    except PartlyRefused as refused:
+        # a trail that some other program wrote may be no list; what is left goes without marks
+        total = refused.total + (yield from _sent(list(_statements(claim, wanted, marked=False))))
     if total:
         _tell(claim, wanted, total)
+    return total
+
+
+def _sent(requests: list[Statement]) -> Flow[int]:
+    command = Command("bulk_write", {"requests": requests, "ordered": False}, _total, resolved=True)
+    total, _ = yield from persisted(command.__iter__)
     return total
 
 
@@ -103,34 +93,40 @@ def _tell(claim: ClaimOfMany, wanted: Screen, total: int) -> None:
         context.count("commit", total)
         return
     context.count("move", total)
-    to, when = wanted.handed.changes["q"], due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
+    to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
     context.broker.tell(to, when, number=total)
     for priority in {wanted.handed.changes.get("priority", one) for one in claim.priorities}:
         context.broker.state(to).heads.note(priority, when)
 
 
-def _statements(claim: ClaimOfMany, wanted: Screen) -> Iterator[Statement]:
+def _statements(claim: ClaimOfMany, wanted: Screen, *, marked: bool) -> Iterator[Statement]:
     """Make a statement for all that are told the same; what remembers its id is kept for as long as that lasts."""
     groups: dict[Any, list[Any]] = {}
     for key, id in claim.ids.items():
         groups.setdefault(None if wanted.handed else claim.remembered.get(key), []).append(id)
     for once, ids in groups.items():
         filter = {**claim.there(ids), "$nor": [wanted.where]}
-        update = _update(claim, wanted, once)
+        update = _update(claim, wanted, once, marked=marked)
         if update is None:
             yield "DeleteMany", {"filter": filter}
         else:
             yield "UpdateMany", {"filter": filter, "update": update}
 
 
-def _update(claim: ClaimOfMany, wanted: Screen, once: Any) -> Mapping[str, Any] | None:
-    """Return the update of an item that was taken and settled at once; ``None`` to delete it."""
-    context = claim.context
-    marks = {"_id": None, "q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
-    item: Item[Any] = context.raw_item(marks, claim.now)
-    if wanted.handed is None:
-        return kept_update(context, item, claim.now, {})
-    return wanted.handed.update(due(context.broker.clock, wanted.handed.delay, wanted.handed.when))
+def _update(claim: ClaimOfMany, wanted: Screen, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
+    """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
+    context, handed = claim.context, wanted.handed
+    taken = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
+    item: Item[Any] = context.raw_item(taken, claim.now)
+    if handed is None:
+        update = kept_update(context, item, claim.now, {})
+        marked = marked and context.settings.history is not None
+    else:
+        update = handed.update(due(context.broker.clock, handed.delay, handed.when))
+    if update is None or not marked:
+        return update
+    to = None if handed is None else handed.queue
+    return Marker(context, "moved" if handed else "done", at=claim.now, to=to).marks(item).on(update)
 
 
 def keeps(context: QueueContext[Any], wanted: Screen, item: Item[Any]) -> Flow[bool]:
