@@ -32,7 +32,6 @@ class Starting:
 
     def check(self) -> None:
         """Raise ``GraphInvalid`` with all that is wrong with it."""
-        raise NotImplementedError
 
     def start(self, broker: Broker, *, grace: Duration = GRACE, heartbeat: Duration = HEARTBEAT) -> Run:
         """Set the stages to work in threads of this process, and return the run at once.

@@ -34,6 +34,9 @@ __all__ = ["Taken", "claim_some", "reserve_many", "take"]
 
 M = TypeVar("M")
 
+MANY = 1_000
+"""Items that a screen is put to at once."""
+
 
 def reserve_many(
     context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
@@ -103,10 +106,21 @@ def take(
         others = (yield from screened(claim, screen)) if screen else 0
         items = yield from _decoded(claim, (yield from _claimed(claim, len(first) - others)), on_invalid)
         items = yield from _renewed(claim, items)
+        if screen and others == len(first) < MANY:
+            others += yield from _screened_ahead(context, screen)
         if items or claim.lapsed or others:
             context.count("reserve", len(items))
             return Taken(items, bool(claim.lapsed), others)
     return None
+
+
+def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
+    """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
+    first = yield from _first(context, MANY, remembered=True)
+    if not first:
+        return 0
+    claim = ClaimOfMany.of(context, first, context.settings.lease, where=screen.where)
+    return (yield from screened(claim, screen))
 
 
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:

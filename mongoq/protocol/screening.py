@@ -18,12 +18,13 @@ from mongoq.model.outcomes import Move, Outcome
 from mongoq.protocol.bulk import Statement
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.history import is_refused_filter
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import Handover
 from mongoq.protocol.move_many import Moves, Resolve
 from mongoq.protocol.push import due
-from mongoq.protocol.request import Command, Flow, PartlyRefused, Refused, persisted
+from mongoq.protocol.request import Command, Flow, PartlyRefused, persisted
 from mongoq.protocol.settle import kept_update
 from mongoq.protocol.verdicts import carried_out
 
@@ -57,8 +58,10 @@ def checked_by_server(context: QueueContext[Any], wanted: Screen) -> Flow[None]:
     """Let the server look at the filter (``find`` of an id that nobody has); raises ``FilterInvalid``."""
     try:
         yield from find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
-    except Refused as refused:
-        raise FilterInvalid("where", f"the server refuses it: {refused.cause}") from refused.cause
+    except Exception as error:
+        if is_refused_filter(error):
+            raise FilterInvalid("where", f"the server refuses it: {error}") from error
+        raise
 
 
 def screened(claim: ClaimOfMany, wanted: Screen) -> Flow[int]:
