@@ -6,6 +6,7 @@ It tells how many hops were made, and when it began and when the last of them wa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 import time
@@ -70,7 +71,7 @@ def bare(way: Way) -> float:
         collection = bare_collection(client, way.database, way.collection)
         collection.find_one()
         began = begin()
-        for source, target in zip(LINE, LINE[1:], strict=False):
+        for source, target in itertools.pairwise(LINE):
             queue = Bare(collection, source, "", "bench")
             while held := bare_many.reserve_many(queue, CLAIM):
                 collection.bulk_write([_hop(document, target) for document in held], ordered=False)
@@ -124,7 +125,7 @@ def aio(way: Way) -> float:
 
 def line(handler: Callable[[Any], Any], *, trail: bool = False, batch: int | None = None) -> Pipeline:
     pipeline = Pipeline("bench", errors="bench.errors", outputs=LINE[-1], trail=trail)
-    for place, (source, target) in enumerate(zip(LINE, LINE[1:], strict=False)):
+    for place, (source, target) in enumerate(itertools.pairwise(LINE)):
         stage = pipeline.stage(source, to=target, name=f"stage{place}", concurrency=CONCURRENCY, batch=batch)
         stage(handler)
     return pipeline
