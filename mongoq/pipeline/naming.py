@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
+from typing import Any, get_origin
 
-__all__ = ["handler_name", "import_path", "shown"]
+__all__ = ["handler_name", "import_path", "in_a_line", "model_name", "names", "shown"]
 
 PLAIN = re.compile(r"[\w.:@/+-]+")
 
@@ -35,3 +35,18 @@ def shown(name: Any) -> str:
     if isinstance(name, str) and PLAIN.fullmatch(name):
         return name
     return f"{name!r:.150}"
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return the message of an error as one line; a long one is cut."""
+    return f"{' '.join(str(error).split()):.500}"
+
+
+def model_name(model: Any) -> str:
+    """Return where a model is imported from; of what is no class, such as ``list[int]``, how it is written."""
+    return import_path(model) if isinstance(model, type) and get_origin(model) is None else repr(model)
+
+
+def names(given: Any) -> tuple[Any, ...]:
+    """Return one name or several as a tuple; what is neither stays as it is, for a check to tell."""
+    return tuple(given) if isinstance(given, list | tuple) else (given,)

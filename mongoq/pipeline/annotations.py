@@ -1,0 +1,76 @@
+"""What a handler's annotations say of payloads. What they leave open is ``UNTOLD``."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, MutableSequence, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+__all__ = ["UNTOLD", "classes", "elements", "returned", "taken"]
+
+UNTOLD: Final = object()
+LISTS = (list, Sequence, MutableSequence, Collection, Iterable)
+
+
+def taken(handler: Any) -> Any:
+    """Return the annotation of a handler's first argument."""
+    try:
+        first = next(iter(inspect.signature(handler).parameters))
+    except (TypeError, ValueError, StopIteration):  # it has none, or was written in C and does not say
+        return UNTOLD
+    return _annotation(handler, first)
+
+
+def returned(handler: Any) -> Any:
+    """Return the annotation of what a handler returns."""
+    return _annotation(handler, "return")
+
+
+def _annotation(handler: Any, name: str) -> Any:
+    function = _function(handler)
+    try:
+        told = getattr(function, "__annotations__", {})
+        if name not in told:
+            return UNTOLD
+        alone = types.FunctionType(_alone.__code__, getattr(function, "__globals__", {}))
+        alone.__annotations__ = {name: told[name]}  # so that others that cannot be resolved do no harm
+        return typing.get_type_hints(alone, include_extras=True)[name]
+    except Exception:  # an annotation in quotes is an expression, and may raise anything
+        return UNTOLD
+
+
+def _alone() -> None:
+    pass
+
+
+def _function(handler: Any) -> Any:
+    """Return the function whose annotations hold; ``None`` where something around it may change what they say."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if inspect.isclass(handler):
+        return None
+    function: Callable[..., Any] | None = handler if inspect.isroutine(handler) else getattr(type(handler), "__call__")  # noqa: B004, B009
+    return None if hasattr(function, "__wrapped__") else function
+
+
+def classes(annotation: Any) -> list[type] | None:
+    """Return the classes that a value of this annotation is of, one of them; ``None`` where that is left open."""
+    if get_origin(annotation) is Annotated:
+        return classes(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [classes(part) for part in get_args(annotation)]
+        known = [part for part in parts if part is not None]
+        return [kind for part in known for kind in part] if len(known) == len(parts) else None
+    kind = get_origin(annotation) or annotation
+    return [kind] if isinstance(kind, type) and kind not in (object, Any) else None
+
+
+def elements(annotation: Any) -> Any:
+    """Return what a list of this annotation holds; ``None`` stands for no list at all."""
+    kind = get_origin(annotation)
+    if kind is Annotated:
+        return elements(get_args(annotation)[0])
+    return get_args(annotation)[0] if kind in LISTS else UNTOLD

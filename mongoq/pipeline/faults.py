@@ -1,0 +1,79 @@
+"""All that is wrong with a graph, a sentence each: which stage or queue, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from unicodedata import category
+
+from mongoq.errors import QueueNameInvalid
+from mongoq.model.arguments import queue_name
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.route_faults import route_faults
+from mongoq.pipeline.stage_faults import stage_faults
+from mongoq.pipeline.type_faults import type_faults
+
+__all__ = ["faults"]
+
+NAME_BYTES = 120
+UNFIT = ("Cc", "Cs", "Zl", "Zp")
+"""Characters that break lines, or that a terminal obeys, or that UTF-8 cannot hold."""
+
+
+def faults(graph: Graph) -> list[str]:
+    """Return what is wrong, each once; an empty list if the stages go together."""
+    found = [*_of_names(graph), *_of_queue_names(graph), *_of_the_whole(graph)]
+    for stage in graph.stages:
+        own = (*stage_faults(graph, stage), *type_faults(graph, stage))
+        found += [f"stage {stage.name!r:.150}: {fault}" for fault in own]
+    found += route_faults(graph)
+    return list(dict.fromkeys(found))
+
+
+def _of_names(graph: Graph) -> Iterator[str]:
+    yield from (f"pipeline {graph.name!r:.150}: {fault}" for fault in _unfit(graph.name))
+    for stage in graph.stages:
+        yield from (f"stage {stage.name!r:.150}: {fault}" for fault in _unfit(stage.name))
+    names = Counter(stage.name for stage in graph.stages if isinstance(stage.name, str))
+    for name, times in names.items():
+        if times > 1:
+            yield f"stage {name!r:.150}: {times} stages have this name; give each a name= of its own"
+
+
+def _unfit(name: Any) -> Iterator[str]:
+    if not isinstance(name, str):
+        yield f"name: a string, not {type(name).__name__}"
+        return
+    if not name.strip():
+        yield "name: it cannot be empty; give it one"
+    elif any(category(character) in UNFIT for character in name):
+        yield "name: it holds a control character or a line break; leave that out"
+    size = len(name.encode(errors="surrogatepass"))
+    if size > NAME_BYTES:
+        yield f"name: {size} bytes in UTF-8, and {NAME_BYTES} is the limit"
+
+
+def _of_queue_names(graph: Graph) -> Iterator[str]:
+    told: list[tuple[str, str, Any]] = [("pipeline", "inputs", queue) for queue in graph.inputs or ()]
+    told += [("pipeline", "outputs", queue) for queue in graph.outputs]
+    told += [("pipeline", "errors", graph.errors)] if graph.errors is not None else []
+    for stage in graph.stages:
+        subject = f"stage {stage.name!r:.150}"
+        told += [(subject, "source", queue) for queue in stage.sources]
+        told += [(subject, "to", queue) for queue in stage.targets]
+        told += [(subject, "errors", stage.errors)] if isinstance(stage.errors, str) else []
+    for subject, argument, queue in told:
+        if isinstance(queue, list | tuple):
+            yield f"{subject}: {argument}: it names no queue; name one, or declare a sink"
+            continue
+        try:
+            queue_name(queue, argument)
+        except QueueNameInvalid as invalid:
+            yield f"{subject}: {invalid}"
+
+
+def _of_the_whole(graph: Graph) -> Iterator[str]:
+    trail: Any = graph.trail
+    if not (isinstance(trail, bool) or trail == "payloads"):
+        yield f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}"

@@ -1,0 +1,449 @@
+"""Types that cannot go together, by annotations and models; whatever may fit is let pass."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Generic, NewType, Protocol, TypeVar
+
+import pytest
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    RootModel,
+    SecretStr,
+    TypeAdapter,
+    model_serializer,
+    model_validator,
+)
+from typing_extensions import TypedDict
+
+import mongoq
+from tests.pipeline.stations import Flight, Numbered
+
+T = TypeVar("T")
+
+
+class Large(Flight):
+    """One that fits wherever a flight does."""
+
+
+class Aliased(BaseModel):
+    flight_number: int = Field(alias="number")
+    airline: str = Field(validation_alias="carrier")
+
+
+class Chosen(BaseModel):
+    number: int = Field(validation_alias=AliasChoices("n", "no"))
+
+
+class Written(BaseModel):
+    flight_number: int = Field(serialization_alias="number")
+    airline: str = Field(alias="carrier")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Made(BaseModel):
+    """It may write what it likes."""
+
+    number: int
+
+    @model_serializer
+    def write(self) -> dict[str, Any]:
+        return {"number": self.number, "carrier": "UA"}
+
+
+class Lenient(BaseModel):
+    """It may take anything."""
+
+    number: int
+    carrier: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def read(cls, told: Any) -> Any:
+        return told if isinstance(told, dict) else {"number": 1, "carrier": "UA"}
+
+
+class Strict(BaseModel):
+    number: int
+    carrier: str
+
+    @model_validator(mode="after")
+    def look(self) -> Strict:
+        return self
+
+
+class Names(RootModel[list[str]]):
+    pass
+
+
+class Box(BaseModel, Generic[T]):
+    content: T
+
+
+class Page(TypedDict):
+    number: int
+
+
+class HasNumber(Protocol):
+    number: int
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+Number = NewType("Number", int)
+
+
+def annotated(taken: Any = Any, returned: Any = Any) -> Callable[..., Any]:
+    def handler(payload):  # type: ignore[no-untyped-def]
+        return payload
+
+    handler.__annotations__ = {"payload": taken, "return": returned}
+    return handler
+
+
+def told(handler: Callable[..., Any], *, model: Any = None, target: Any = None, **options: Any) -> list[str]:
+    """The faults of a stage, and of the one behind it."""
+    pipeline = mongoq.Pipeline("line", outputs=options.pop("outputs", ()))
+    pipeline.stage("in", **({"to": "out", "name": "first"} | options), model=model)(handler)
+    pipeline.sink("out", name="second", model=target)(lambda payload: None)
+    try:
+        pipeline.check()
+    except mongoq.GraphInvalid as invalid:
+        return [fault.removeprefix("stage 'first': ") for fault in invalid.faults]
+    return []
+
+
+# --- what is taken -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        (Flight, dict),
+        (Flight, dict[str, Any]),
+        (Flight, Mapping[str, Any]),
+        (Flight, str),
+        (Flight, Numbered),
+        (Flight, int | str),
+        (Flight, typing.Optional[Numbered]),  # noqa: UP045
+        (Flight, Annotated[str, "what"]),
+        (Flight, "Numbered"),
+        (Flight, Point),
+        (str, int),
+        (int, str),
+        (float, int),
+        (datetime, str),
+        (list[int], set[int]),
+        (dict, Flight),
+        (Decimal, float),
+    ],
+    ids=str,
+)
+def test_what_a_handler_takes_is_not_what_the_model_makes(model: Any, taken: Any) -> None:
+    (fault,) = told(annotated(taken), model=model)
+    assert fault.startswith("model: the handler takes ")
+    assert fault.endswith("; let them agree")
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        (Flight, Flight),
+        (Flight, BaseModel),
+        (Large, Flight),
+        (Flight, Large),
+        (Flight, object),
+        (Flight, Any),
+        (Flight, T),
+        (Flight, HasNumber),
+        (Flight, Flight | dict),
+        (Flight, typing.Optional[Flight]),  # noqa: UP045
+        (Flight, "Flight"),
+        (Flight, "Nonsense"),
+        (Flight, "1 / 0"),
+        (Flight, "stations.Flight"),
+        (Flight, Annotated[Flight, "what"]),
+        (Flight, Number),
+        (Lenient, dict),
+        (Box[int], Box[int]),
+        (Names, Names),
+        (Names, list),
+        (int, float),
+        (int, complex),
+        (bool, int),
+        (int, bool),
+        (datetime, date),
+        (list[int], Sequence[int]),
+        (dict[str, int], Mapping[str, int]),
+        (dict, Page),
+        (PositiveInt, str),
+        (SecretStr, str),
+        (Colour, str),
+        (int | str, bytes),
+        (TypeAdapter(int), str),
+        (Annotated[int, BeforeValidator(str)], str),
+        (Page, Flight),
+        (Point, dict),
+        (None, dict),
+        (None, str | None),
+        (None, Flight | dict),
+        (None, "Nonsense"),
+    ],
+    ids=str,
+)
+def test_what_a_handler_takes_may_be_what_the_model_makes(model: Any, taken: Any) -> None:
+    assert told(annotated(taken), model=model) == []
+
+
+@pytest.mark.parametrize(("taken", "name"), [(Flight, "Flight"), (Flight | Numbered, "Flight"), (Point, "Point")])
+def test_a_model_that_was_forgotten(taken: Any, name: str) -> None:
+    (fault,) = told(annotated(taken))
+    assert "without a model payloads come as they are stored" in fault
+    assert fault.endswith(f"add model={name}")
+
+
+def test_a_model_that_pydantic_cannot_use() -> None:
+    (fault,) = told(annotated(), model=object())
+    assert fault.startswith("model: pydantic cannot work with <object")
+    (unresolved,) = told(annotated(), model=TypeAdapter("Nonsense", config=None))
+    assert unresolved.startswith("model: pydantic cannot work with")
+
+
+# --- what is returned ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "returned", "reason"),
+    [
+        (Flight, Numbered, "Numbered lacks carrier of Flight"),
+        (Flight, "Numbered", "Numbered lacks carrier of Flight"),
+        (Flight, Annotated[Numbered, "what"], "Numbered lacks carrier of Flight"),
+        (Flight, Numbered | None, "Numbered lacks carrier of Flight"),
+        (Flight, Numbered | mongoq.Move | mongoq.Drop, "Numbered lacks carrier of Flight"),
+        (Flight, typing.Union[Numbered, str], "Numbered lacks carrier of Flight"),  # noqa: UP007
+        (Aliased, Numbered, "Numbered lacks airline of Aliased"),
+        (Box[int], Flight, "Flight lacks content of Box[int]"),
+        (Strict, Numbered, "Numbered lacks carrier of Strict"),
+        (Flight, int, "int is no Flight"),
+        (Flight, str, "str is no Flight"),
+        (Flight, datetime, "datetime is no Flight"),
+        (str, int, "int is no str"),
+        (str, float | bool, "float is no str"),
+        (bytes, int, "int is no bytes"),
+        (int, dict, "dict is no int"),
+        (int, dict[str, int], "dict is no int"),
+        (datetime, Flight, "Flight is no datetime"),
+        (list[str], str, "str is no list"),
+        (list, Flight, "Flight is no list"),
+        (set[int], dict, "dict is no set"),
+        (dict, str, "str is no dict"),
+    ],
+    ids=str,
+)
+def test_what_a_handler_returns_fits_no_reader(target: Any, returned: Any, reason: str) -> None:
+    (fault,) = told(annotated(returned=returned), target=target)
+    assert fault.startswith("the handler returns ")
+    assert fault.endswith(f"which stage 'second' cannot take from 'out': {reason}; change one of them")
+
+
+@pytest.mark.parametrize(
+    ("target", "returned"),
+    [
+        (Flight, Flight),
+        (Flight, Large),
+        (Flight, dict),
+        (Flight, dict[str, Any]),
+        (Flight, Page),
+        (Flight, Any),
+        (Flight, object),
+        (Flight, T),
+        (Flight, Point),
+        (Flight, Numbered | Flight),
+        (Flight, Numbered | dict),
+        (Flight, "Nonsense"),
+        (Flight, mongoq.Move),
+        (Flight, mongoq.Move | mongoq.Drop | None),
+        (Flight, Sequence[str]),
+        (Flight, Open),
+        (Flight, Made),
+        (Flight, Names),
+        (Flight, Written),
+        (Flight, Aliased),
+        (Aliased, Flight),
+        (Aliased, Written),
+        (Chosen, Flight),
+        (Lenient, Numbered),
+        (Lenient, int),
+        (Names, dict),
+        (Numbered, Flight),
+        (str, bytes),
+        (str, Decimal),
+        (int, str),
+        (int, bool),
+        (float, int),
+        (datetime, int),
+        (bool, str),
+        (Colour, str),
+        (dict, Flight),
+        (str | int, int),
+        (Annotated[str, BeforeValidator(str)], int),
+        (TypeAdapter(str), int),
+        (Page, int),
+        (None, Numbered),
+        (None, int),
+    ],
+    ids=str,
+)
+def test_what_a_handler_returns_may_fit(target: Any, returned: Any) -> None:
+    assert told(annotated(returned=returned), target=target) == []
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        *(list, list[Flight], tuple[int, int], set[str], frozenset, Iterator[int], AsyncIterator[int]),
+        *(typing.List[int], typing.Generator[int, None, None], list[int] | None, list[int] | mongoq.Drop),  # noqa: UP006
+    ],
+    ids=str,
+)
+def test_several_where_one_payload_is_due(returned: Any) -> None:
+    (fault,) = told(annotated(returned=returned))
+    assert fault.endswith("where one payload is due; return that, or a document around it")
+    sink = mongoq.Pipeline("line")
+    sink.sink("in")(annotated(returned=returned))
+    sink.check()
+
+
+def test_a_return_that_was_forgotten() -> None:
+    expected = ["the handler returns None, where a payload is due; return one, or declare a sink, or none='drop'"]
+    assert told(annotated(returned=None)) == expected
+    assert told(annotated(returned=None), batch=10) == expected
+    assert told(annotated(returned=None), none="drop") == []
+
+
+@pytest.mark.parametrize("returned", [dict, Flight, str | None, list])
+def test_of_several_targets_one_has_to_be_chosen(returned: Any) -> None:
+    (fault,) = told(annotated(returned=returned), to=["out", "other"], outputs="other")
+    assert fault.endswith("and of several targets it is to choose one; return a Move")
+
+
+@pytest.mark.parametrize("returned", [mongoq.Move, mongoq.Outcome | None, dict | mongoq.Move, Any])
+def test_of_several_targets_a_move_chooses_one(returned: Any) -> None:
+    assert told(annotated(returned=returned), to=["out", "other"], outputs="other") == []
+
+
+def test_each_reader_of_the_target_is_asked() -> None:
+    pipeline = mongoq.Pipeline("line")
+    pipeline.stage("in", to="out", name="first")(annotated(returned=Numbered))
+    for name, model in [("a", Numbered), ("b", Flight), ("c", None)]:
+        pipeline.sink("out", name=name, model=model, shared=True)(lambda payload: None)
+    with pytest.raises(mongoq.GraphInvalid) as caught:
+        pipeline.check()
+    assert [fault.split(",")[1] for fault in caught.value.faults] == [
+        " which stage 'b' cannot take from 'out': Numbered lacks carrier of Flight; change one of them"
+    ]
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", [list[Flight], Sequence[Flight], list, Any, list[Any], Sequence, "list[Flight]"])
+def test_a_batch_is_taken_as_a_list(taken: Any) -> None:
+    assert told(annotated(taken), model=Flight, batch=5) == []
+
+
+@pytest.mark.parametrize("taken", [Flight, dict, str, dict[str, Any]])
+def test_a_batch_is_not_taken_as_one_payload(taken: Any) -> None:
+    (fault,) = told(annotated(taken), batch=5)
+    assert fault.endswith("and with batch= it is given a list of payloads")
+
+
+def test_the_payloads_of_a_batch_are_those_of_the_model() -> None:
+    (fault,) = told(annotated(list[Numbered]), model=Flight, batch=5)
+    assert fault == "model: the handler takes Numbered, and the model makes Flight; let them agree"
+    (forgotten,) = told(annotated(list[Flight]), batch=5)
+    assert forgotten.endswith("add model=Flight")
+
+
+def test_a_batch_returns_a_list_of_what_fits() -> None:
+    assert told(annotated(returned=list[Flight | None]), target=Flight, batch=5) == []
+    assert told(annotated(returned=list[mongoq.Move | Exception]), target=Flight, batch=5) == []
+    (one,) = told(annotated(returned=Flight), batch=5)
+    assert one.endswith("and with batch= a list with an entry for each is due")
+    (unfit,) = told(annotated(returned=list[Numbered]), target=Flight, batch=5)
+    assert "Numbered lacks carrier of Flight" in unfit
+    (nested,) = told(annotated(returned=list[list[int]]), batch=5)
+    assert "returns list, where one payload is due" in nested
+
+
+# --- handlers of all kinds -----------------------------------------------------------------------
+
+
+class Desk:
+    def take(self, flight: str) -> int:
+        return 1
+
+    def __call__(self, flight: str) -> int:
+        return 1
+
+
+async def take(flight: str) -> int:
+    return 1
+
+
+def take_two(bound: bytes, flight: str) -> int:
+    return 1
+
+
+KINDS = ["a method", "an object", "a coroutine function", "a partial"]
+
+
+@pytest.mark.parametrize("handler", [Desk().take, Desk(), take, functools.partial(take_two, b"")], ids=KINDS)
+def test_annotations_are_read_off_all_kinds_of_handlers(handler: Callable[..., Any]) -> None:
+    taken, returned = told(handler, model=Flight, target=Flight)
+    assert taken == "model: the handler takes str, and the model makes Flight; let them agree"
+    assert "int is no Flight" in returned
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def converted(payload: Any) -> Any:
+        return function(payload)
+
+    return converted
+
+
+class Taking:
+    def __init__(self, flight: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("handler", [wrapped(take), Taking, print, dict], ids=["wrapped", "a class", "print", "dict"])
+def test_what_is_wrapped_or_does_not_say_is_let_pass(handler: Callable[..., Any]) -> None:
+    assert told(handler, model=Flight, target=Flight) == []
+
+
+def test_one_annotation_that_cannot_be_resolved_does_not_hide_another() -> None:
+    (fault,) = told(annotated("Nonsense", "Numbered"), target=Flight)
+    assert "Numbered lacks carrier of Flight" in fault
