@@ -1,0 +1,126 @@
+"""What ``compare`` tells of two pipelines, and what makes no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.model.settings import DEFAULT
+from mongoq.pipeline import Difference
+from tests.pipeline import stations
+
+
+def line(handler: Callable[..., Any] = stations.check, **options: Any) -> mongoq.Pipeline:
+    pipeline = mongoq.Pipeline("line", errors="bad")
+    pipeline.stage(**({"source": "in", "to": "out", "name": "first"} | options))(handler)
+    pipeline.sink("out", name="last")(stations.load)
+    return pipeline
+
+
+def changed(before: mongoq.Pipeline, after: mongoq.Pipeline) -> list[tuple[Any, ...]]:
+    return [
+        (one.subject, one.name, one.change, *([] if one.field is None else [one.field, one.before, one.after]))
+        for one in before.compare(after)
+    ]
+
+
+def test_a_pipeline_is_like_itself() -> None:
+    assert line().compare(line()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "before", "after"),
+    [
+        ({"handler": stations.pass_on}, "handler", "tests.pipeline.stations:check", "tests.pipeline.stations:pass_on"),
+        ({"model": stations.Flight}, "model", None, "tests.pipeline.stations:Flight"),
+        ({"model": list[int]}, "model", None, "list[int]"),
+        ({"where": {"a": 1}}, "where", None, {"a": 1}),
+        ({"otherwise": mongoq.Drop()}, "otherwise", None, mongoq.Drop()),
+        ({"delivery": "at-most-once"}, "delivery", "exactly-once", "at-most-once"),
+        ({"none": "drop"}, "none", "error", "drop"),
+        ({"errors": None}, "errors", DEFAULT, None),
+        ({"shared": True}, "shared", False, True),
+        ({"concurrency": 4}, "concurrency", DEFAULT, 4),
+        ({"max_retries": None}, "max_retries", DEFAULT, None),
+        ({"retry": mongoq.Fixed(1)}, "retry", DEFAULT, mongoq.Fixed(1)),
+        ({"success_on": KeyError}, "success_on", DEFAULT, ("builtins:KeyError",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_stage_that_has_changed(options: dict[str, Any], field: str, before: Any, after: Any) -> None:
+    assert changed(line(), line(**options)) == [("stage", "first", "changed", field, before, after)]
+    assert changed(line(**options), line()) == [("stage", "first", "changed", field, after, before)]
+    assert changed(line(**options), line(**options)) == []
+
+
+def test_queues_that_come_and_go() -> None:
+    assert changed(line(), line(source=["in", "more"], to=["out", "bad"])) == [
+        ("stage", "first", "changed", "sources", ("in",), ("in", "more")),
+        ("stage", "first", "changed", "targets", ("out",), ("out", "bad")),
+        ("queue", "more", "added"),
+    ]
+
+
+def test_stages_that_come_and_go() -> None:
+    after = line()
+    after.sink("aside")(stations.load)
+    assert changed(line(), after) == [("stage", "load", "added"), ("queue", "aside", "added")]
+    assert changed(after, line()) == [("stage", "load", "removed"), ("queue", "aside", "removed")]
+    assert [str(one) for one in after.compare(line())] == ["stage 'load' was removed", "queue 'aside' was removed"]
+
+
+def test_what_holds_for_the_whole() -> None:
+    before = mongoq.Pipeline("one", errors="bad", inputs="in", outputs=["x", "y"])
+    after = mongoq.Pipeline("two", trail=True, outputs=["y", "x"])
+    assert changed(before, after) == [
+        ("pipeline", "one", "changed", "name", "one", "two"),
+        ("pipeline", "one", "changed", "errors", "bad", None),
+        ("pipeline", "one", "changed", "inputs", ("in",), None),
+        ("pipeline", "one", "changed", "trail", False, True),
+        ("queue", "in", "removed"),
+    ]
+    assert str(before.compare(after)[1]) == "pipeline 'one': errors was 'bad', and is None"
+
+
+def test_order_makes_no_difference() -> None:
+    one = mongoq.Pipeline("line", outputs=["x", "y"])
+    one.stage(["a", "b"], to=["x", "y"], success_on=(KeyError, OSError))(stations.pass_on)
+    one.sink("c")(stations.load)
+    other = mongoq.Pipeline("line", outputs=["y", "x"])
+    other.sink("c")(stations.load)
+    other.stage(["b", "a"], to=["y", "x"], success_on=[OSError, KeyError])(stations.pass_on)
+    assert one.compare(other) == []
+
+
+def test_a_filter_on_true_is_none_on_one() -> None:
+    def where(value: Any) -> mongoq.Pipeline:
+        return line(where={"$or": [{"a": value}]}, otherwise=mongoq.Drop())
+
+    assert [one.field for one in where(True).compare(where(1))] == ["where"]
+    assert where(1).compare(where(1.0)) == []
+    assert where({"b": 1, "c": 2}).compare(where({"c": 2, "b": 1})) == []
+    assert where([1, 2]).compare(where([1])) != []
+
+
+def test_pipelines_with_faults_are_compared_too() -> None:
+    nonsense: Any = {"a": []}
+    broken = mongoq.Pipeline(nonsense, errors=nonsense, outputs=nonsense)
+    broken.stage(nonsense, to=[], name=nonsense)(nonsense)
+    broken.stage(nonsense, to=[], name=nonsense)(nonsense)
+    assert broken.compare(broken) == []
+    assert {one.change for one in broken.compare(line())} == {"added", "removed", "changed"}
+
+
+def test_only_pipelines_are_compared() -> None:
+    nonsense: Any = line().graph
+    with pytest.raises(mongoq.ArgumentInvalid, match="other: a Pipeline, not Graph"):
+        line().compare(nonsense)
+
+
+def test_a_difference_is_plain_data() -> None:
+    assert line().compare(line(concurrency=2)) == [
+        Difference("stage", "first", "changed", "concurrency", DEFAULT, 2),
+    ]
