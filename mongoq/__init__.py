@@ -36,7 +36,7 @@ from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
-from mongoq.pipeline import AsyncRun, Pipeline, Progress, Run, StageProgress
+from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, StageProgress
 from mongoq.protocol.read import Counts
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
@@ -67,6 +67,7 @@ __all__ = [
     "Counts",
     "Dead",
     "DeadQueue",
+    "Difference",
     "Drop",
     "DuplicateItem",
     "EmbeddedServerUnavailable",

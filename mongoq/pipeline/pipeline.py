@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any, TypeVar
 
+from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default
+from mongoq.pipeline.comparison import Difference, differences
+from mongoq.pipeline.faults import faults
 from mongoq.pipeline.graph import Graph
-from mongoq.pipeline.naming import handler_name
+from mongoq.pipeline.mermaid import mermaid
+from mongoq.pipeline.naming import handler_name, names, shown
+from mongoq.pipeline.picture import description
+from mongoq.pipeline.recipe import graph_of
 from mongoq.pipeline.stage import Delivery, OnNone, Stage, Trail
 from mongoq.pipeline.starting import Starting
 
@@ -60,15 +67,15 @@ class Pipeline(Starting):
             name=name,
             stages=(),
             errors=errors,
-            inputs=None if inputs is None else _names(inputs),
-            outputs=_names(outputs),
+            inputs=None if inputs is None else names(inputs),
+            outputs=names(outputs),
             trail=trail,
         )
         self._stages: list[Stage] = []
 
     def __repr__(self) -> str:
         """Name it, and its stages."""
-        stages = ", ".join(str(stage.name) for stage in self._stages)
+        stages = ", ".join(shown(stage.name) for stage in self._stages)
         return f"<{type(self).__name__} {self.name!r} of {stages or 'no stages'}>"
 
     @property
@@ -149,8 +156,8 @@ class Pipeline(Starting):
             self._add(
                 handler,
                 name=name,
-                sources=_names(source),
-                targets=_names(to) or (to,),  # nothing is told as it is: an empty tuple would make it a sink
+                sources=names(source),
+                targets=names(to) or (to,),  # nothing is told as it is: an empty tuple would make it a sink
                 model=model,
                 where=where,
                 otherwise=otherwise,
@@ -205,7 +212,7 @@ class Pipeline(Starting):
             self._add(
                 handler,
                 name=name,
-                sources=_names(source),
+                sources=names(source),
                 targets=(),
                 model=model,
                 where=where,
@@ -222,10 +229,57 @@ class Pipeline(Starting):
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
         self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
 
+    def check(self) -> None:
+        """Return if the stages go together; asks no server.
 
-def _names(given: Any) -> tuple[Any, ...]:
-    """Return one name or several as a tuple; what is neither stays as it is, for ``check`` to tell."""
-    return tuple(given) if isinstance(given, list | tuple) else (given,)
+        Raises:
+            GraphInvalid: they do not; it tells all faults at once.
+        """
+        found = faults(self.graph)
+        if found:
+            raise GraphInvalid(self.name, found)
+
+    def describe(self) -> str:
+        """Return what it does in plain text, stage by stage; of a pipeline with faults as well."""
+        return description(self.graph)
+
+    def to_mermaid(self) -> str:
+        """Return it as a flowchart for Mermaid: stages are boxes, queues are rounded; dashed for errors and others."""
+        return mermaid(self.graph)
+
+    def compare(self, other: Pipeline) -> list[Difference]:
+        """Return what is different in another pipeline: stages by name, queues, and what holds for the whole.
+
+        Handlers are compared by where they are imported from, such as ``app.stages:check``. The order of stages, and of
+        the queues of a stage, makes no difference.
+
+        Raises:
+            ArgumentInvalid: ``other`` is no pipeline.
+        """
+        if not isinstance(other, Pipeline):
+            raise ArgumentInvalid("other", f"a Pipeline, not {type(other).__name__}")
+        return differences(self.graph, other.graph)
+
+    @classmethod
+    def from_recipe(cls, recipe: Mapping[str, Any] | str | PathLike[str]) -> Pipeline:
+        """Return the pipeline that a recipe describes, checked; see [recipes](recipes.md).
+
+        The handlers and models that it names are imported, so it is to be trusted as code is.
+
+        Args:
+            recipe: a mapping, or the path of a file: ``.yaml`` or ``.yml``, which need PyYAML, or ``.json``; at most
+                1 MiB.
+
+        Raises:
+            GraphInvalid: it cannot be read, something cannot be imported, or the stages do not go together; it tells
+                all faults at once.
+            ArgumentInvalid: it is neither, or PyYAML is not installed.
+            OSError: the file cannot be opened.
+        """
+        graph = graph_of(recipe)
+        pipeline = cls(graph.name)
+        pipeline._whole, pipeline._stages = graph, list(graph.stages)
+        return pipeline
 
 
 def _given(**options: Any) -> dict[str, Any]:

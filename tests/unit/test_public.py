@@ -36,6 +36,8 @@ ERRORS = [
     mongoq.TransactionsUnavailable("mongomock"),
     mongoq.ServerUnavailable("start one"),
     mongoq.AuthenticationFailed("check user"),
+    mongoq.GraphInvalid("flights", ["one", "two"]),
+    mongoq.StageStopped("check", "raw", ID),
     mongoq.BrokerClosed(),
     mongoq.EmbeddedServerUnavailable("install one"),
 ]

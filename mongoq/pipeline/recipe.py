@@ -1,0 +1,153 @@
+"""Recipes: pipelines as plain data, in a mapping or a file. All that is wrong with one is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from mongoq.errors import ArgumentInvalid, GraphInvalid
+from mongoq.model.outcomes import Drop, Move, Outcome
+from mongoq.model.policy import RetryPolicy
+from mongoq.pipeline.faults import faults
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.imports import ImportFailed, imported
+from mongoq.pipeline.naming import handler_name, in_a_line, names
+from mongoq.pipeline.recipe_file import recipe_content
+from mongoq.pipeline.recipe_parts import OPTIONS, POLICIES, MovePart, Part, PipelinePart, StagePart, sentence
+from mongoq.pipeline.stage import Stage
+
+__all__ = ["graph_of"]
+
+P = TypeVar("P", bound=Part)
+
+
+def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
+    """Return the graph that a recipe describes, checked; what it names is imported.
+
+    Raises:
+        GraphInvalid: all that is wrong with it.
+        ArgumentInvalid: it is no recipe, or PyYAML is not installed.
+        OSError: the file cannot be opened.
+    """
+    title, content = recipe_content(recipe)
+    reading = _Reading()
+    graph = reading.graph(content)
+    if graph is None:
+        raise GraphInvalid(title, reading.faults)
+    found = [*reading.faults, *faults(graph)]
+    if found:
+        raise GraphInvalid(graph.name, found)
+    return graph
+
+
+class _Reading:
+    """Collects the faults of a recipe while it is read; what is wrong is stood in for by what does no further harm."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def graph(self, content: Any) -> Graph | None:
+        """Return the graph, or ``None`` when too little of it is known to judge it."""
+        whole = self._part(PipelinePart, content, "recipe", name="recipe", stages=[])
+        if whole is None or (self.faults and not whole.stages):
+            return None
+        stages = [self._stage(told, place) for place, told in enumerate(whole.stages)]
+        known = tuple(stage for stage in stages if stage is not None)
+        if len(known) < len(stages):
+            return None
+        inputs = None if whole.inputs is None else names(whole.inputs)
+        return Graph(whole.name, known, whole.errors, inputs, names(whole.outputs), whole.trail)
+
+    def _part(self, kind: type[P], told: Any, at: str, **stand_ins: Any) -> P | None:
+        """Return a part without the keys that are wrong; ``None`` if one is needed, and nothing stands in for it."""
+        if not isinstance(told, Mapping):
+            self.faults.append(f"{at}: a mapping, not {type(told).__name__}")
+            return None
+        try:
+            return kind.model_validate(dict(told))
+        except ValidationError as invalid:
+            wrong = invalid.errors(include_url=False, include_input=False, include_context=False)
+        self.faults += [f"{at}: {sentence(kind, fault)}" for fault in wrong]
+        bad = {fault["loc"][0] for fault in wrong}
+        rest = {key: value for key, value in told.items() if isinstance(key, str) and key not in bad}
+        try:
+            return kind.model_validate(stand_ins | rest)
+        except ValidationError:
+            return None
+
+    def _stage(self, told: Any, place: int) -> Stage | None:
+        at = f"stages[{place}]"
+        name = told.get("name") if isinstance(told, Mapping) else None
+        at = f"{at} ({name!r:.150})" if isinstance(name, str) else at
+        part = self._part(StagePart, told, at, handler=STAND_IN)
+        if part is None:
+            return None
+        given = part.given()
+        handler = self._imported(part.handler, f"{at}: handler", _stand_in)
+        default = at if handler is _stand_in else handler_name(handler)
+        return Stage(
+            name=default if part.name is None else part.name,
+            sources=names(part.source),
+            targets=names(part.to) or (part.to,) if "to" in given else (),
+            handler=handler,
+            model=None if part.model is None else self._imported(part.model, f"{at}: model", None),
+            where=part.where,
+            otherwise=self._otherwise(part.otherwise, f"{at}: otherwise"),
+            delivery=part.delivery,
+            none=part.none,
+            errors=part.errors,
+            shared=part.shared,
+            options=self._options(given, at),
+        )
+
+    def _imported(self, path: Any, at: str, stand_in: Any) -> Any:
+        try:
+            return imported(path)
+        except ImportFailed as failed:
+            self.faults.append(f"{at}: {failed}")
+            return stand_in
+
+    def _otherwise(self, told: Any, at: str) -> Outcome | None:
+        if told is None or told == "drop":
+            return None if told is None else Drop()
+        if not isinstance(told, Mapping) or set(told) != {"move"}:
+            self.faults.append(f"{at}: 'drop', or {{'move': {{'to': …}}}}, not {told!r:.60}")
+            return Drop()
+        part = self._part(MovePart, told["move"], f"{at}.move")
+        return Drop() if part is None else Move(**part.given())
+
+    def _options(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
+        options = {option: given[option] for option in OPTIONS if option in given}
+        if "retry" in given:
+            options["retry"] = self._retry(given["retry"], f"{at}: retry")
+        if "success_on" in given:
+            options["success_on"] = tuple(
+                self._imported(path, f"{at}: success_on", Exception) for path in names(given["success_on"])
+            )
+        return options
+
+    def _retry(self, told: Any, at: str) -> RetryPolicy | None:
+        if told is None:
+            return None
+        kind = next(iter(told)) if isinstance(told, Mapping) and len(told) == 1 else None
+        if kind not in POLICIES:
+            self.faults.append(f"{at}: {{kind: {{…}}}} with one of {', '.join(POLICIES)}, not {told!r:.60}")
+            return None
+        part, policy = POLICIES[kind]
+        values = self._part(part, {} if told[kind] is None else told[kind], f"{at}.{kind}")
+        try:
+            return None if values is None else policy(**values.given())
+        except ArgumentInvalid as invalid:
+            self.faults.append(f"{at}.{kind}: {in_a_line(invalid)}")
+            return None
+
+
+def _stand_in(_payload: Any, job: Any) -> Any:
+    """Take the place of a handler that is not there, so that the rest can be judged."""
+    return job
+
+
+STAND_IN = f"{__name__}:{_stand_in.__name__}"

@@ -1,0 +1,105 @@
+"""The parts of a recipe, and the keys that each may have. Most of the values are checked later, with the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
+from mongoq.model.settings import DEFAULT
+
+__all__ = ["OPTIONS", "POLICIES", "MovePart", "Part", "PipelinePart", "PolicyPart", "StagePart", "sentence"]
+
+
+class Part(BaseModel):
+    """A mapping with certain keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return the keys that it may have."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+    def given(self) -> dict[str, Any]:
+        """Return what was told."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+class PipelinePart(Part):
+    """The whole."""
+
+    name: Any
+    errors: Any = None
+    inputs: Any = None
+    outputs: Any = ()
+    trail: Any = False
+    stages: list[Any]
+
+
+class StagePart(Part):
+    """One stage; without ``to`` it is a sink."""
+
+    name: Any = None
+    source: Any = Field((), alias="from")
+    to: Any = ()
+    handler: str
+    model: str | None = None
+    where: Any = None
+    otherwise: Any = None
+    delivery: Any = "exactly-once"
+    none: Any = "error"
+    errors: Any = DEFAULT
+    shared: Any = False
+    concurrency: Any = None
+    prefetch: Any = None
+    lease: Any = None
+    retry: Any = None
+    max_retries: Any = None
+    success_on: Any = None
+    max_time: Any = None
+    batch: Any = None
+    probe: Any = None
+
+
+OPTIONS = ("concurrency", "prefetch", "lease", "max_retries", "max_time", "batch", "probe")
+"""Options of a consumer that are values as they stand."""
+
+
+class MovePart(Part):
+    """A move of what does not fit the filter."""
+
+    to: Any
+    delay: Any = None
+    priority: Any = None
+    headers: Any = None
+
+
+class PolicyPart(Part):
+    """A retry policy."""
+
+    base: Any = None
+    cap: Any = None
+    jitter: Any = None
+
+
+class _ExponentialPart(PolicyPart):
+    factor: Any = None
+
+
+POLICIES: dict[str, tuple[type[PolicyPart], type[RetryPolicy]]] = {
+    "fixed": (PolicyPart, Fixed),
+    "linear": (PolicyPart, Linear),
+    "exponential": (_ExponentialPart, Exponential),
+}
+
+
+def sentence(part: type[Part], fault: Any) -> str:
+    """Return what pydantic says of a key as mongoq would."""
+    key = ".".join(str(step) for step in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key {key!r:.60}; it may have {', '.join(part.keys())}"
+    if fault["type"] == "missing":
+        return f"{key!r} is missing"
+    return f"{key}: {fault['msg']}"
