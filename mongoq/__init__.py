@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from mongoq.aio import AsyncBroker, AsyncDeadQueue, AsyncQueue, AsyncTransaction
 from mongoq.connection import connect, connect_async
+from mongoq.drive.once import once, once_async
 from mongoq.errors import (
     ArgumentInvalid,
     AuthenticationFailed,
@@ -14,6 +15,7 @@ from mongoq.errors import (
     DuplicateItem,
     EmbeddedServerUnavailable,
     FilterInvalid,
+    GraphInvalid,
     ItemForeign,
     MongoqError,
     OutcomeInvalid,
@@ -24,6 +26,7 @@ from mongoq.errors import (
     ReservationLost,
     SchemaTooNew,
     ServerUnavailable,
+    StageStopped,
     TransactionsUnavailable,
 )
 from mongoq.model.clock import VirtualClock
@@ -33,6 +36,7 @@ from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
+from mongoq.pipeline import AsyncRun, Pipeline, Progress, Run, StageProgress
 from mongoq.protocol.read import Counts
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
@@ -51,6 +55,7 @@ __all__ = [
     "AsyncDeadQueue",
     "AsyncJob",
     "AsyncQueue",
+    "AsyncRun",
     "AsyncTransaction",
     "AsyncWorker",
     "AuthenticationFailed",
@@ -69,6 +74,7 @@ __all__ = [
     "Failure",
     "FilterInvalid",
     "Fixed",
+    "GraphInvalid",
     "Hop",
     "Item",
     "ItemForeign",
@@ -82,6 +88,8 @@ __all__ = [
     "PatchInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
+    "Pipeline",
+    "Progress",
     "Queue",
     "QueueNameInvalid",
     "QueueSettings",
@@ -90,8 +98,11 @@ __all__ = [
     "ReservationLost",
     "Retry",
     "RetryPolicy",
+    "Run",
     "SchemaTooNew",
     "ServerUnavailable",
+    "StageProgress",
+    "StageStopped",
     "Transaction",
     "TransactionsUnavailable",
     "VirtualClock",
@@ -100,4 +111,6 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "once",
+    "once_async",
 ]

@@ -69,11 +69,13 @@ class Failed(Outcome):
         error: the exception.
         delay: how long the item waits.
         counted: the attempt counts.
+        halts: the consumer is to take nothing more.
     """
 
     error: BaseException | str | None
     delay: Duration = 0
     counted: bool = True
+    halts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

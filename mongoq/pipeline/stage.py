@@ -28,8 +28,8 @@ class Stage:
         model: the type of the payloads that it takes, for pydantic; ``None`` for any.
         where: a filter on payloads; other items are not given to the handler.
         otherwise: what becomes of those: ``Drop()`` or ``Move(…)``.
-        delivery: ``"exactly-once"``: each item leaves by one fenced update, after the run. ``"at-most-once"``: it leaves
-            the queue before the run.
+        delivery: ``"exactly-once"``: each item leaves by one fenced update, after the run. ``"at-most-once"``: it
+            leaves the queue before the run.
         none: what a returned ``None`` means where a payload is due.
         errors: the queue of its failures; by default the pipeline's.
         shared: it knows that other stages take items from the same queues.

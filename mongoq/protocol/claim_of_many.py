@@ -35,6 +35,9 @@ class ClaimOfMany:
         now: when it is made.
         mine: what it sets.
         sparing: it leaves what has lapsed where it is.
+        where: what an item must fulfil besides; what does not was settled before.
+        remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
+        priorities: those of the items.
         lapsed: what it has left there.
     """
 
@@ -44,23 +47,40 @@ class ClaimOfMany:
     now: datetime
     mine: Mapping[str, Any]
     sparing: bool = False
+    where: Mapping[str, Any] = field(default_factory=dict)
+    remembered: Mapping[Any, Any] = field(default_factory=dict)
+    priorities: frozenset[int] = frozenset()
     lapsed: list[Any] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, context: QueueContext[Any], first: Sequence[Document], lease: timedelta, *, sparing: bool = False
+        cls,
+        context: QueueContext[Any],
+        first: Sequence[Document],
+        lease: timedelta,
+        *,
+        sparing: bool = False,
+        where: Mapping[str, Any] | None = None,
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
         mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
         ids = {id_key(document["_id"]): document["_id"] for document in first}
         dues = {key: document["when"] for key, document in zip(ids, first, strict=True)}
-        return cls(context, dues, ids, now, mine, sparing)
+        if not where:
+            return cls(context, dues, ids, now, mine, sparing)
+        remembered = {key: document["once"] for key, document in zip(ids, first, strict=True) if "once" in document}
+        priorities = frozenset(document["priority"] for document in first)
+        return cls(context, dues, ids, now, mine, sparing, where, remembered, priorities)
 
     @property
     def token(self) -> ObjectId:
         return self.mine["token"]  # type: ignore[no-any-return]
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the filter of those that are still eligible, and are to be claimed."""
+        return {**self.there(ids), **self.where}
+
+    def there(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of those that are still eligible."""
         return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
 

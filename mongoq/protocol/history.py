@@ -21,7 +21,7 @@ from mongoq.protocol.looks import ORDER
 from mongoq.protocol.read import Selection, in_state
 from mongoq.protocol.request import Command, Flow, Interruption, insisted
 
-__all__ = ["PROCESSED_ORDER", "Page", "Range", "documents_page", "history_page", "history_range"]
+__all__ = ["PROCESSED_ORDER", "Page", "Range", "documents_page", "history_page", "history_range", "is_refused_filter"]
 
 M = TypeVar("M")
 PROCESSED_ORDER = [("processed", 1), ("_id", 1)]
@@ -156,7 +156,7 @@ def documents_page(
     try:
         found, more = yield from _one_reply(context.broker, find, as_stored=as_stored)
     except Exception as error:
-        if _refuses_filter(error, wanted):
+        if wanted.where and is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {error}") from error
         raise
     return found, replace(wanted, after=found[-1]) if more else None
@@ -182,6 +182,7 @@ def _one_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) 
     return cursor["firstBatch"], bool(cursor["id"]) or len(cursor["firstBatch"]) == find["limit"]
 
 
-def _refuses_filter(error: Exception, wanted: Range) -> bool:
+def is_refused_filter(error: Exception) -> bool:
+    """Say whether it is what the server answers to a filter that it cannot read."""
     cause = error.cause if isinstance(error, Interruption) else error
-    return bool(wanted.where) and getattr(cause, "code", None) in REFUSED_FILTERS
+    return getattr(cause, "code", None) in REFUSED_FILTERS

@@ -26,12 +26,16 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
+from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.waiting import waiting
 
 __all__ = ["Taken", "claim_some", "reserve_many", "take"]
 
 M = TypeVar("M")
+
+MANY = 1_000
+"""Items that a screen is put to at once."""
 
 
 def reserve_many(
@@ -64,34 +68,59 @@ class Taken(Generic[M]):
     Attributes:
         items: in the order of claims.
         lapsed: there are others, left alone, whose last leases ran out.
+        screened: how many others did not match the screen, and were settled.
     """
 
     items: list[Item[M]]
     lapsed: bool = False
+    screened: int = 0
 
 
 def take(
-    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid, *, sparing: bool = False
+    context: QueueContext[M],
+    n: int,
+    lease: timedelta | None,
+    on_invalid: OnInvalid,
+    *,
+    sparing: bool = False,
+    screen: Screen | None = None,
 ) -> Flow[Taken[M] | None]:
     """Claim up to ``n`` items that are there now; ``None`` when nothing is.
 
     With ``sparing``, items whose last leases ran out are left where they are, since they may have killed their holders,
     and what is taken is marked as one of a batch even when it is a single item: it will run beside others.
+
+    With a ``screen``, those that do not match it are settled as it says.
     """
+    where = None if screen is None else screen.where
     while not context.state.paused:
-        first = yield from _first(context, n)
+        first = yield from _first(context, n, remembered=screen is not None)
         if first is None:
             return None
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
-            return Taken([one]) if one else None
-        claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing)
-        items = yield from _decoded(claim, (yield from _claimed(claim)), on_invalid)
+            if one is None or screen is None or (yield from keeps(context, screen, one)):
+                return Taken([one]) if one else None
+            continue
+        claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing, where=where)
+        others = (yield from screened(claim, screen)) if screen else 0
+        items = yield from _decoded(claim, (yield from _claimed(claim, len(first) - others)), on_invalid)
         items = yield from _renewed(claim, items)
-        if items or claim.lapsed:
+        if screen and others == len(first) < MANY:
+            others += yield from _screened_ahead(context, screen)
+        if items or claim.lapsed or others:
             context.count("reserve", len(items))
-            return Taken(items, bool(claim.lapsed))
+            return Taken(items, bool(claim.lapsed), others)
     return None
+
+
+def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
+    """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
+    first = yield from _first(context, MANY, remembered=True)
+    if not first:
+        return 0
+    claim = ClaimOfMany.of(context, first, context.settings.lease, where=screen.where)
+    return (yield from screened(claim, screen))
 
 
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
@@ -104,19 +133,19 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
             one = yield from claim_one(context, lease)
             return [one] if one else []
         claim = ClaimOfMany.of(context, first, lease)
-        items = yield from _renewed(claim, (yield from _claimed(claim)))
+        items = yield from _renewed(claim, (yield from _claimed(claim, len(first))))
         if items:
             return items
     return []
 
 
-def _first(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
+def _first(context: QueueContext[Any], n: int, *, remembered: bool = False) -> Flow[list[Document] | None]:
     """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
 
     ``None`` when nothing is eligible.
     """
     heads, crowd = context.state.heads, context.state.crowd
-    fields = {"priority": 1, "when": 1}
+    fields = {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
     yield from looked(context)
     while True:
         start, skip = heads.start(context.name, context.broker.clock.now()), crowd.skip(n)
@@ -136,11 +165,13 @@ def _is_ordinary(document: Document) -> bool:
     return isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
 
 
-def _claimed(claim: ClaimOfMany) -> Flow[list[Item[Any]]]:
-    """Send the claim and read back what it took, in the order of claims.
+def _claimed(claim: ClaimOfMany, tried: int) -> Flow[list[Item[Any]]]:
+    """Send the claim and read back what it took, in the order of claims; ``tried`` is how many were there for it.
 
     Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more.
     """
+    if tried <= 0:
+        return []
     command = claim.command()
     try:
         yield from persisted(command.__iter__)
@@ -152,12 +183,12 @@ def _claimed(claim: ClaimOfMany) -> Flow[list[Item[Any]]]:
         yield from insisted(claim.give_back(claim.ids))
     taken = yield from _read_back(claim, list(claim.ids.values()))
     keys = {id_key(document["_id"]) for document in taken}
-    crowd, tried = claim.context.state.crowd, len(claim.ids)
     items = [claim.item(document) for document in taken]
     if len(keys) == tried:
-        crowd.tried(tried, 0)
+        claim.context.state.crowd.tried(tried, 0)
     else:
-        items += yield from _left_over(claim, [id for key, id in claim.ids.items() if key not in keys], alone=not items)
+        rest = [id for key, id in claim.ids.items() if key not in keys]
+        items += yield from _left_over(claim, rest, tried, alone=not items)
         if len(items) == len(taken) == 1 and not claim.sparing:
             yield from _unmark(claim, items[0])
     order = {key: place for place, key in enumerate(claim.ids)}
@@ -187,7 +218,7 @@ def _read_back(claim: ClaimOfMany, ids: list[Any]) -> Flow[list[Document]]:
         return (yield from _read_back(claim, ids[:half])) + (yield from _read_back(claim, ids[half:]))
 
 
-def _left_over(claim: ClaimOfMany, ids: list[Any], *, alone: bool) -> Flow[list[Item[Any]]]:
+def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:
     """Look after what was eligible and not claimed, and is not somebody else's by now.
 
     What had all its runs is buried. But a neighbour may have killed the holder of a batch, so its items get one more
@@ -196,7 +227,8 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], *, alone: bool) -> Flow[list[
     context = claim.context
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
-    context.state.crowd.tried(len(claim.ids), len(ids) - len(found))
+    others = len(claim.ids) - tried
+    context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
     is_spent = context.settings.is_spent
     if claim.sparing:
         found = _spared(claim, found)

@@ -12,6 +12,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Queue
 from mongoq.testing.async_worker import AsyncVirtualWorker
 from mongoq.testing.broker import VirtualBroker
@@ -52,11 +53,12 @@ class AsyncVirtualBroker(AsyncBroker):
         """The clock that it goes by: ``virtual.clock.now()``."""
         return self._virtual.clock
 
-    def worker(self, production: Worker | AsyncWorker | None = None) -> AsyncVirtualWorker:
+    def worker(self, production: Worker | AsyncWorker | Pipeline | None = None) -> AsyncVirtualWorker:
         """Return a worker that runs handlers when it is told to, as ``VirtualBroker.worker`` does, in the test's loop.
 
         Raises:
-            ArgumentInvalid: ``production`` is no worker.
+            ArgumentInvalid: ``production`` is no worker and no pipeline.
+            GraphInvalid: the stages of the pipeline do not go together; all faults at once.
         """
         return AsyncVirtualWorker(self, production)
 

@@ -10,6 +10,7 @@ from bson import ObjectId
 from mongoq.aio import AsyncQueue
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Queue
 from mongoq.testing.result import Result
 from mongoq.testing.running import awaited, taken_over, until_idle, up_to
@@ -27,11 +28,11 @@ class AsyncVirtualWorker(AsyncWorker):
     Coroutine functions run in the test's own loop, plain ones in its thread.
     """
 
-    def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | None = None) -> None:
+    def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
         super().__init__(broker)
         self._server = broker._virtual._server
         if production is not None:
-            self._consumers.update(taken_over(production, self._server))
+            self._consumers.update(taken_over(production, self._server, broker))
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):

@@ -12,6 +12,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker, Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.testing.server import VirtualServer
@@ -57,15 +58,16 @@ class VirtualBroker(Broker):
         """The clock that it goes by: ``virtual.clock.now()``."""
         return self._server.clock
 
-    def worker(self, production: Worker | AsyncWorker | None = None) -> VirtualWorker:
+    def worker(self, production: Worker | AsyncWorker | Pipeline | None = None) -> VirtualWorker:
         """Return a worker that runs handlers when it is told to, one item at a time.
 
         Args:
-            production: a worker whose consumers are taken over, with all their options, to run here. It is not
-                changed; what its handlers themselves push goes where they push it.
+            production: a worker whose consumers are taken over, with all their options, to run here, or a pipeline
+                whose stages are. It is not changed; what its handlers themselves push goes where they push it.
 
         Raises:
-            ArgumentInvalid: ``production`` is no worker.
+            ArgumentInvalid: ``production`` is no worker and no pipeline.
+            GraphInvalid: the stages of the pipeline do not go together; all faults at once.
         """
         return VirtualWorker(self, production)
 

@@ -12,7 +12,7 @@ from mongoq.model.item import Item
 
 __all__ = ["NeverIdle", "Result", "ResultOutcome"]
 
-ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "lost"]
+ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "screened", "lost"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -22,8 +22,10 @@ class Result:
     Attributes:
         item: the item as it was reserved for the run, so that ``item.attempts`` counts it.
         outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"dead"``, buried, by ``Dead`` or beyond its
-            retries; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``; or ``"lost"``: somebody else had taken or
-            settled it by the end of the run, perhaps the handler itself, and nothing was changed.
+            retries; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the target of its stage;
+            ``"screened"``: it did not match its stage's ``where``, was not run, and was settled as ``otherwise`` says;
+            or ``"lost"``: somebody else had taken or settled it by the end of the run, perhaps the handler itself, and
+            nothing was changed.
         returned: what the handler returned; of a batch handler the entry for this item.
         error: what the handler raised, or gave its outcome as the error; why the outcome it returned could not be
             carried out; the ``ReservationLost`` of a lost item; else ``None``.

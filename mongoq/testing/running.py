@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from mongoq.aio import AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
+from mongoq.pipeline.consumers import consumers
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.testing.result import NeverIdle, Result
@@ -21,14 +23,25 @@ from mongoq.worker.consumer import Consumer
 __all__ = ["awaited", "driven", "taken_over", "until_idle", "up_to"]
 
 
-def taken_over(production: Any, server: VirtualServer) -> dict[str, Consumer]:
-    """Return the consumers of a production worker, for the queues of the same names here."""
+def taken_over(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
+    """Return the consumers of a production worker or a pipeline, for the queues of the same names here."""
+    if isinstance(production, Pipeline):
+        production.check()
+        return _of_stages(consumers(production.graph, broker, coroutines=True))
     if not isinstance(production, Worker | AsyncWorker):
-        raise ArgumentInvalid("production", f"a Worker or an AsyncWorker, not {type(production).__name__}")
+        raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
     return {
         name: replace(one, queue=Queue(server.driver, server.bound(one.queue._context)))
         for name, one in production._consumers.items()
     }
+
+
+def _of_stages(own: Iterable[Consumer]) -> dict[str, Consumer]:
+    """Return consumers by queue; further ones of the same queue by that and the stage."""
+    found: dict[str, Consumer] = {}
+    for one in own:
+        found[one.name if one.name not in found else f"{one.name} ({one.stage})"] = one
+    return found
 
 
 def up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:

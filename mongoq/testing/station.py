@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.aio import AsyncQueue
-from mongoq.errors import MongoqError, ReservationLost
+from mongoq.errors import MongoqError, ReservationLost, StageStopped
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release
 from mongoq.protocol import read
+from mongoq.protocol.at_most_once import pushed_on, taken_for_good
+from mongoq.protocol.screening import keeps
 from mongoq.protocol.verdicts import carried_out
 from mongoq.sync import Queue
 from mongoq.testing.driver import VirtualDriver
@@ -22,7 +24,6 @@ from mongoq.testing.result import Result
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.judging import failure, failures, outcomes
 from mongoq.worker.run import Run
 
 __all__ = ["Steps", "VirtualStation"]
@@ -47,13 +48,15 @@ class VirtualStation:
 
     def steps(self, n: int | None) -> Steps:
         """Run what is ready: up to ``n`` items, by default as many as the consumer takes in a run; none if none is."""
-        items = self._claimed(n or self.consumer.batch or 1)
+        claimed = self._claimed(n or self.consumer.batch or 1)
+        items = [item for item in claimed if self._keeps(item)]
+        screened = [Result(item, "screened") for item in claimed if item not in items]
         if not items:
-            return []
+            return screened
         run = Run(items, time.monotonic())
         self._server.running[run] = self.consumer
         try:
-            return (yield from self._ran(run))
+            return screened + (yield from self._ran(run))
         except BaseException:  # it ends the test, and is no failure of the item's
             self._given_back(items)
             raise
@@ -66,6 +69,11 @@ class VirtualStation:
         item = self._queue.reserve(lease=self.consumer.lease)
         return [] if item is None else [item]
 
+    def _keeps(self, item: Item[Any]) -> bool:
+        """Say whether its stage takes the item; if not it was settled."""
+        screen = self.consumer.screen
+        return screen is None or self._server.driver.run(keeps(self._context, screen, item))
+
     def _given_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
         self._server.driver.run(carried_out(self._context, back, self._server.resolved))
@@ -77,12 +85,18 @@ class VirtualStation:
         returned: Any = None
         raised: BaseException | None = None
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
+        refused = consumer.judge.refusal(consumer, items)
+        if refused is None and consumer.pops:
+            self._server.driver.run(taken_for_good(self._context, items))
         try:
-            returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-            verdicts = outcomes(consumer, items, returned)
+            if refused is not None:
+                verdicts = refused
+            else:
+                returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
+                verdicts = consumer.judge.outcomes(consumer, items, returned)
         except FAILURES as error:
-            raised, verdicts = error, failures(consumer, items, error)
-            logger.warning("a run of queue %r has failed", consumer.name, exc_info=error)
+            raised, verdicts = error, consumer.judge.failures(consumer, items, error)
+            logger.warning("a run of %s has failed", consumer.title, exc_info=error)
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
         return [
             self._settled(item, verdict, entry, raised)
@@ -91,12 +105,13 @@ class VirtualStation:
 
     def _called(self, run: Run, payload: Any) -> Any:
         if self.consumer.takes_job:
-            run.job = Job(self._queue, run.items)
+            run.job = Job(self._queue, run.items, name=self.consumer.label)
         return self.consumer.handler(*self._arguments(run, payload))
 
     async def _awaited(self, run: Run, payload: Any) -> Any:
         if self.consumer.takes_job:  # its event belongs to the loop
-            run.job = AsyncJob(AsyncQueue(VirtualDriver(self._server.driver), self._context), run.items)
+            queue = AsyncQueue(VirtualDriver(self._server.driver), self._context)
+            run.job = AsyncJob(queue, run.items, name=self.consumer.label)
         return await self.consumer.handler(*self._arguments(run, payload))
 
     def _arguments(self, run: Run, payload: Any) -> tuple[Any, ...]:
@@ -106,18 +121,22 @@ class VirtualStation:
 
     def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
         """Settle an item, and say what became of it; an outcome that cannot be carried out is a failure."""
-        told = carried_out(self._context, [(item, verdict)], self._server.resolved)
+        settled = pushed_on if self.consumer.pops else carried_out
+        told = settled(self._context, [(item, verdict)], self._server.resolved)
         refusal = self._server.driver.run(told).get(id_key(item.id))
         if refusal is None:
             return self._result(item, verdict, entry, error)
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
-            return self._settled(item, failure(self.consumer, item, refusal), entry, refusal)
+            return self._settled(item, self.consumer.judge.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
 
     def _result(self, item: Item[Any], verdict: Outcome | None, entry: Any, raised: BaseException | None) -> Result:
         if isinstance(verdict, Failed):
+            if verdict.halts:
+                cause = verdict.error if isinstance(verdict.error, BaseException) else None
+                raise StageStopped(self.consumer.label, item.queue, item.id) from cause
             return self._failed(item, verdict, entry)
         error = entry if raised is None and isinstance(entry, BaseException) else raised
         if isinstance(verdict, Move):

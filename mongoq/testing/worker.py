@@ -10,6 +10,7 @@ from bson import ObjectId
 from mongoq.aio import AsyncQueue
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Queue
 from mongoq.testing.result import Result
 from mongoq.testing.running import driven, taken_over, until_idle, up_to
@@ -37,11 +38,11 @@ class VirtualWorker(Worker):
 
     _coroutines = True
 
-    def __init__(self, broker: VirtualBroker, production: Worker | AsyncWorker | None = None) -> None:
+    def __init__(self, broker: VirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
         super().__init__(broker)
         self._server = broker._server
         if production is not None:
-            self._consumers.update(taken_over(production, self._server))
+            self._consumers.update(taken_over(production, self._server, broker))
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):

@@ -11,12 +11,15 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
+from mongoq.protocol.screening import Screen
+from mongoq.worker.judging import Judge
 
 __all__ = ["PAIRS", "Consumer", "Handler", "consumer"]
 
 Handler = Callable[..., Any]
 
 PAIRS = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
+JUDGE = Judge()
 MOST_CONCURRENT = 1_000
 MOST_AHEAD = 10_000
 
@@ -38,6 +41,10 @@ class Consumer:
         max_time: a run that takes longer is logged with its stack, once.
         batch: how many items a run takes at most; ``None`` for one, without a list.
         probe: while the handler keeps failing, one item at a time is tried.
+        stage: the name of the pipeline's stage that it is, if it is one.
+        screen: which items it takes, and what becomes of the others; ``None`` for all.
+        judge: says what a run came to.
+        pops: an item leaves the queue before its run, which therefore happens once at most.
     """
 
     queue: Any
@@ -52,11 +59,25 @@ class Consumer:
     max_time: timedelta | None
     batch: int | None
     probe: bool
+    stage: str | None = None
+    screen: Screen | None = None
+    judge: Judge = JUDGE
+    pops: bool = False
 
     @property
     def name(self) -> str:
         """The queue's name."""
         return self.queue.name  # type: ignore[no-any-return]
+
+    @property
+    def label(self) -> str:
+        """What a run of an item is known by: the name of the stage, or of the queue."""
+        return self.stage or self.name
+
+    @property
+    def title(self) -> str:
+        """What logs call it."""
+        return f"stage {self.stage!r}" if self.stage else f"queue {self.name!r}"
 
 
 def consumer(

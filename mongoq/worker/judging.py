@@ -4,76 +4,127 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import OutcomeInvalid
+from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Failed, Outcome, Retry
-from mongoq.worker.consumer import Consumer
+from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release, Retry
 
-__all__ = ["failure", "failures", "outcomes"]
+if TYPE_CHECKING:
+    from mongoq.worker.consumer import Consumer
+
+__all__ = ["Judge", "Verdict", "checked", "ending", "entries", "kind", "shown"]
 
 Verdict = Outcome | None
 
 
-def outcomes(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
-    """Return what becomes of the items of a run that has ended by itself; ``None`` is success.
+class Judge:
+    """Says what becomes of the items of a run: for a worker any value that a handler returns is success.
 
-    Raises:
-        OutcomeInvalid: the handler returned what cannot be an outcome, or is most likely a mistake.
+    ``None`` is success.
     """
-    if consumer.batch is None:
+
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+        """Return what becomes of items that are not to be run; ``None`` to run them."""
+        return None
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        """Return what becomes of the items of a run that has ended by itself.
+
+        Raises:
+            OutcomeInvalid: the handler returned what cannot be an outcome, or is most likely a mistake.
+        """
+        if consumer.batch is None:
+            return [None if returned is None else self._outcome(consumer, items[0], _single(returned))]
         if returned is None:
-            return [None]
-        return [_outcome(consumer, items[0], _single(returned))]
-    if returned is None:
-        return [None] * len(items)
+            return [None] * len(items)
+        told = [_entry(one) for one in entries(items, returned)]
+        return [self._outcome(consumer, item, one) for item, one in zip(items, told, strict=True)]
+
+    def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
+        if isinstance(told, BaseException):
+            return self.failure(consumer, item, told)
+        if isinstance(told, Retry):
+            return self._failed(consumer, item, told.error, told.delay)
+        return told  # type: ignore[no-any-return]  # an outcome, or None
+
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        """Return what becomes of an item whose run has failed: success after all, or another run later."""
+        if isinstance(error, consumer.success_on):
+            return None
+        return self._failed(consumer, item, error, None)
+
+    def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[Verdict]:
+        """Return the same for all items of a run."""
+        return [self.failure(consumer, item, error) for item in items]
+
+    def _failed(
+        self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
+    ) -> Failed:
+        return Failed(error, later(consumer, item) if delay is None else delay)
+
+
+def later(consumer: Consumer, item: Item[Any]) -> timedelta:
+    """Return how long a failed item waits for its next run."""
+    return consumer.retry.delay(max(item.attempts, 1))
+
+
+def entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
+    """Return what a batch handler returned, an entry for each item; raises ``OutcomeInvalid``."""
     if not isinstance(returned, list | tuple):
-        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {_shown(returned)}")
+        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {shown(returned)}")
     if len(returned) != len(items):
         raise OutcomeInvalid(f"a batch of {len(items)} items got {len(returned)} outcomes; return one per item")
-    return [_outcome(consumer, item, _entry(one)) for item, one in zip(items, returned, strict=True)]
+    return returned
 
 
-def _single(returned: Any) -> Any:
-    """Any value is success, but for what is most likely a mistake."""
+def checked(returned: Any) -> Any:
+    """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
     if isinstance(returned, type) and issubclass(returned, Outcome):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
-        raise OutcomeInvalid(f"{_shown(returned)} was returned, and nobody awaits it; make the handler `async def`")
-    return returned if isinstance(returned, Outcome) else None
+        raise OutcomeInvalid(f"{shown(returned)} was returned, and nobody awaits it; make the handler `async def`")
+    return returned
+
+
+def _single(returned: Any) -> Outcome | None:
+    """Any value is success, but for what is most likely a mistake."""
+    return returned if isinstance(checked(returned), Outcome) else None
 
 
 def _entry(entry: Any) -> Any:
     if entry is None or isinstance(entry, BaseException):
         return entry
-    if not isinstance(_single(entry), Outcome):
-        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {_shown(entry)}")
+    if not isinstance(checked(entry), Outcome):
+        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {shown(entry)}")
     return entry
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return how errors name a value: by its type."""
     return type(value).__name__
 
 
-def _outcome(consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
-    if isinstance(told, BaseException):
-        return failure(consumer, item, told)
-    if isinstance(told, Retry):
-        delay = consumer.retry.delay(max(item.attempts, 1)) if told.delay is None else told.delay
-        return Failed(told.error, delay)
-    return told  # type: ignore[no-any-return]  # an outcome, or None
+_ENDINGS: dict[type, str] = {
+    type(None): "done",
+    Dead: "dead",
+    Drop: "dropped",
+    Move: "moved",
+    Release: "released",
+}
 
 
-def failure(consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
-    """Return what becomes of an item whose run has failed: success after all, or another run later."""
-    if isinstance(error, consumer.success_on):
-        return None
-    return Failed(error, consumer.retry.delay(max(item.attempts, 1)))
+def ending(verdict: Verdict, *, spent: bool) -> str:
+    """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
+    if isinstance(verdict, Failed):
+        return "dead" if spent and verdict.counted else "retried"
+    return _ENDINGS[type(verdict)]
 
 
-def failures(consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[Verdict]:
-    """Return the same for all items of a run."""
-    return [failure(consumer, item, error) for item in items]
+def kind(error: BaseException | str | None) -> str:
+    """Return how logs name an error: by its type, since its text may tell what is nobody's business."""
+    return type(error).__name__ if isinstance(error, BaseException) else "Retry"

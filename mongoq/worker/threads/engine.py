@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
+from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
@@ -37,7 +39,11 @@ _number = count(1)
 
 
 class Engine:
-    """Runs the consumers of a worker, once."""
+    """Runs the consumers of a worker, once.
+
+    Attributes:
+        stations: one for each consumer.
+    """
 
     asynchronous = ThreadHands.asynchronous
 
@@ -55,8 +61,8 @@ class Engine:
         self._heartbeat = heartbeat
         self._course = Course(self._context.hub)
         self._hands = ThreadHands(self._course.fail)
-        self._stations = [Station(one, self._course, self._hands) for one in consumers]
-        self._course.stations = self._stations
+        self.stations = [Station(one, self._course, self._hands) for one in consumers]
+        self._course.stations = self.stations
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
         self._ended = False
@@ -68,14 +74,14 @@ class Engine:
         return Watch(self._overdue, min(max(min(limits) / 4, 0.02), TICK)) if limits else None
 
     def _overdue(self) -> Iterator[tuple[str, Run]]:
-        for station in self._stations:
+        for station in self.stations:
             for run in station.overdue():
                 yield station.consumer.name, run
 
     def stop(self) -> None:
         """End in good order; told a second time, at once."""
         self._signals += 1
-        for station in self._stations:
+        for station in self.stations:
             station.backlog.closed = True  # at once; a lock may be held by whom a signal has interrupted
         self._hands.ring(self._course.changed)
 
@@ -91,16 +97,21 @@ class Engine:
             self._ended_all()
         if self._course.failure is not None:
             raise self._course.failure
+        for station in self.stations:
+            if station.halted is not None:
+                item, error = station.halted
+                cause = error if isinstance(error, BaseException) else None
+                raise StageStopped(station.consumer.label, item.queue, item.id) from cause
 
     def _worked(self, *, drain: bool) -> None:
-        for station in self._stations:
+        for station in self.stations:
             station.start()
         self._hands.start(self._keep, "mongoq-keep")
         self._hands.start(self._beat, "mongoq-beat")
         if drain:
             self._hands.start(self._drained, "mongoq-drain")
         try:
-            while not self._signals and self._course.failure is None:
+            while not (self._signals or self._course.failure or all(one.halted for one in self.stations)):
                 self._hands.rest(self._course.changed, TICK)
             self._wound_down()
         except BaseException:
@@ -112,7 +123,7 @@ class Engine:
     def _ended_all(self) -> None:
         """Let all loops end, however this one has."""
         self._course.halted = self._ended = True
-        for station in self._stations:
+        for station in self.stations:
             station.close()
             station.end()
         if self._watch is not None:
@@ -125,14 +136,14 @@ class Engine:
 
     def _wound_down(self) -> None:
         """Take nothing more, give back what waits, let finish what runs while the grace lasts, give back the rest."""
-        for station in self._stations:
+        for station in self.stations:
             station.close()
         self._context.hub.wake()
         deadline = self._now() + self._grace
         while self._course.is_at_work() and self._signals < 2 and self._now() < deadline:
             self._hands.rest(self._course.emptied, TICK / 20)
         self._course.halted = True
-        for station in self._stations:
+        for station in self.stations:
             left, queue = station.backlog.abandon(), station.consumer.name
             if left:
                 logger.warning("%d runs of queue %r were given up; their items go back", len(left), queue)
@@ -163,19 +174,19 @@ class Engine:
                 self._course.trouble("extend leases", error)
             else:
                 self._course.well("extend leases")
-            shortest = min(station.lease() for station in self._stations)
+            shortest = min(station.lease() for station in self.stations)
             self._hands.rest(bell, min(TICK, shortest.total_seconds() / 6))
 
     def _kept(self) -> None:
         now = self._now()
-        if not any(station.backlog.is_due(now) for station in self._stations):
+        if not any(station.backlog.is_due(now) for station in self.stations):
             return
-        due = [(station, *one) for station in self._stations for one in station.backlog.due(now)]
+        due = [(station, *one) for station in self.stations for one in station.backlog.due(now)]
         ends, lost = self._driver.run(kept(self._context, [wanted for _, _, wanted in due]))
         for (station, lease, _), until in zip(due, ends, strict=True):
             station.backlog.extended(lease, until)
         for key, token in lost:
-            for station in self._stations:
+            for station in self.stations:
                 station.lose(token, key)
 
     # --- the record ------------------------------------------------------------------------------
@@ -185,7 +196,9 @@ class Engine:
         bell, started = self._bell(), self._now()
         sweep = started
         while not self._ended:
-            held = {station.consumer.name: station.backlog.held for station in self._stations}
+            held = Counter[str]()
+            for station in self.stations:
+                held[station.consumer.name] += station.backlog.held
             try:
                 self._driver.run(
                     workers.beat(self._context, self._name, started=started, every=self._heartbeat, queues=held)
@@ -225,8 +238,8 @@ class Engine:
 
     def _is_empty(self) -> bool:
         try:
-            for station in self._stations:
-                if self._driver.run(next_when(station.context)) is not None:
+            for station in self.stations:
+                if station.halted is None and self._driver.run(next_when(station.context)) is not None:
                     return False
         except Exception as error:
             self._course.trouble("count", error)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mongoq.model.arguments import Duration
+from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
 
 __all__ = ["Job"]
@@ -29,8 +29,11 @@ class Job:
         queue: Any,
         items: Sequence[Item[Any]],
         extended: Callable[[Iterable[Item[Any]]], None] | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
         self._queue = queue
+        self._name = name or queue.name
         self._extended = extended
         self.items = tuple(items)
         self.lost = threading.Event()
@@ -42,12 +45,12 @@ class Job:
 
     @property
     def delivery_hash(self) -> str:
-        """The SHA-256 of the queue and the ids of the items, the same in each run of the same items, as 64 hex digits.
+        """The SHA-256 of the queue, or the pipeline's stage, and the ids of the items, as 64 hex digits.
 
-        For what happens outside of MongoDB, as the key that tells the other side that this was there before.
+        The same in each run of the same items: for what happens outside of this queue, as the key that tells the other
+        side that this was there before. An item that comes to a stage again, moved round a loop, has another one.
         """
-        ids = sorted(str(item.id) for item in self.items)
-        return hashlib.sha256("\0".join([self._queue.name, *ids]).encode()).hexdigest()
+        return delivery_hash(self._name, self.items)
 
     def extend(self, *, lease: Duration | None = None) -> None:
         """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.

@@ -1,0 +1,87 @@
+"""Once: a document that is written by the first attempt of a delivery, and found there by the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymongo import WriteConcern
+from pymongo.errors import DuplicateKeyError
+
+from mongoq.errors import ArgumentInvalid
+
+__all__ = ["once", "once_async"]
+
+
+def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
+    """Insert a document under the hash of a delivery, unless an earlier attempt has done so (``insert``).
+
+    ```python
+    @pipeline.sink("out")
+    def load(flight, job):
+        mongoq.once(warehouse, job.delivery_hash, flight)
+    ```
+
+    The hash becomes the ``_id``, so a handler that was killed between its write and its settlement writes nothing twice
+    when it runs again. The write is acknowledged by a majority. A crash leaves the document there, or not.
+
+    Args:
+        collection: a collection of PyMongo's ``MongoClient``, of any database.
+        hash: ``job.delivery_hash``, or another text that is the same in every attempt.
+        document: what to write, without an ``_id``.
+        session: a session of that client; within a transaction it is first looked whether the document is there
+            (``find``), since an error would end the transaction.
+
+    Returns:
+        Whether it was written now.
+
+    Raises:
+        ArgumentInvalid: ``hash`` is no text, or ``document`` no document, or it has an ``_id`` of its own.
+
+    Errors of the driver pass through. After a lost reply, run it again.
+    """
+    written, ready = _checked(collection, hash, document)
+    if _in_transaction(session) and ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
+        return False
+    try:
+        ready.insert_one(written, session=session)
+    except DuplicateKeyError as error:
+        return _was_there(error, session)
+    return True
+
+
+async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
+    """Do as ``once``, for a collection of PyMongo's ``AsyncMongoClient`` or of Motor."""
+    written, ready = _checked(collection, hash, document)
+    if _in_transaction(session) and await ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
+        return False
+    try:
+        await ready.insert_one(written, session=session)
+    except DuplicateKeyError as error:
+        return _was_there(error, session)
+    return True
+
+
+def _checked(collection: Any, hash: Any, document: Any) -> tuple[dict[str, Any], Any]:
+    """Return the document to write, and a handle of the collection whose writes wait for a majority."""
+    if not isinstance(hash, str) or not hash:
+        raise ArgumentInvalid("hash", f"a text such as job.delivery_hash, not {hash!r:.60}")
+    if not isinstance(document, Mapping):
+        raise ArgumentInvalid("document", f"a document, not {type(document).__name__}")
+    if document.get("_id", hash) != hash:
+        raise ArgumentInvalid("document", "has an _id of its own, and the hash is to be its _id; give it another name")
+    if not hasattr(collection, "with_options"):
+        raise ArgumentInvalid("collection", f"a collection of PyMongo, not {type(collection).__name__}")
+    return {"_id": hash, **document}, collection.with_options(write_concern=WriteConcern("majority"))
+
+
+def _in_transaction(session: Any) -> bool:
+    return session is not None and bool(session.in_transaction)
+
+
+def _was_there(error: DuplicateKeyError, session: Any) -> bool:
+    """Say that it was not written now; a unique index of another field is the caller's business."""
+    key = (error.details or {}).get("keyPattern")
+    if _in_transaction(session) or (key is not None and set(key) != {"_id"}):
+        raise error
+    return False

@@ -1,0 +1,122 @@
+"""What a run of a stage came to: a payload goes on to the stage's target, and everything else is said by an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mongoq.errors import OutcomeInvalid
+from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release
+from mongoq.pipeline.stage import Stage
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.judging import Judge, Verdict, checked, entries, shown
+
+__all__ = ["StageJudge"]
+
+SEVERAL = (list, tuple, set, frozenset, Iterator)
+"""What a handler returns that means several items."""
+
+
+class StageJudge(Judge):
+    """Says what becomes of the items of a stage.
+
+    Args:
+        stage: the stage.
+        targets: what a move to each of its targets is told: the name again, or a handle, whose model checks payloads.
+        most: tells how many runs an item gets before the stage stops; ``None`` where there is an error queue.
+    """
+
+    def __init__(self, stage: Stage, targets: Mapping[str, Any], *, most: Callable[[], int | None] | None) -> None:
+        self._name = stage.name
+        self._targets = targets
+        self._only = next(iter(targets.values())) if len(targets) == 1 else None
+        self._drops = stage.none == "drop"
+        self._pops = stage.delivery == "at-most-once"
+        self._most = None if self._pops else most
+
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+        """Run nothing that has had all its runs, the last of which has ended with its process."""
+        most = None if self._most is None else self._most()
+        if most is None or all(item.attempts <= most for item in items):
+            return None
+        over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
+        return [Release() if item.attempts <= most else over for item in items]
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        """Return what becomes of the items; of a batch, what is wrong with one of them is its own failure."""
+        if consumer.batch is None:
+            return [self._outcome(consumer, items[0], self._told(returned))]
+        if returned is None:
+            return [self._outcome(consumer, item, self._nothing()) for item in items]
+        pairs = zip(items, entries(items, returned), strict=True)
+        return [self._outcome(consumer, item, self._entry(entry)) for item, entry in pairs]
+
+    def _entry(self, entry: Any) -> Any:
+        if isinstance(entry, BaseException):
+            return entry
+        try:
+            return self._told(entry)
+        except OutcomeInvalid as error:
+            return error
+
+    def _told(self, returned: Any) -> Outcome | None:
+        """Return the outcome that was meant; raises ``OutcomeInvalid``."""
+        if isinstance(returned, Outcome):
+            return self._routed(returned) if isinstance(returned, Move) else returned
+        if checked(returned) is None:
+            return self._nothing()
+        if not self._targets:
+            return None
+        if self._only is None:
+            several = ", ".join(map(repr, self._targets))
+            raise self._wrong(f"returned a {shown(returned)}; it has several targets ({several}): return a Move to one")
+        if isinstance(returned, SEVERAL):
+            hint = "if that is the payload, return Move(…, payload=…)"
+            raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
+        if isinstance(returned, BaseException):
+            raise self._wrong(f"returned a {shown(returned)}; raise it")
+        return Move(self._only, payload=returned)
+
+    def _nothing(self) -> Outcome | None:
+        if not self._targets:
+            return None
+        if self._drops:
+            return Drop()
+        raise self._wrong("returned None, most likely for a forgotten return; return Drop(), or declare none='drop'")
+
+    def _routed(self, move: Move) -> Move:
+        name = getattr(move.to, "name", move.to)
+        if not isinstance(name, str) or name not in self._targets:
+            declared = ", ".join(map(repr, self._targets)) or "none"
+            raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
+        if self._pops and move.patch is not None:
+            raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
+        to = self._targets[name]
+        return move if to is name or move.to is not name else replace(move, to=to)
+
+    def _wrong(self, what: str) -> OutcomeInvalid:
+        return OutcomeInvalid(f"stage {self._name!r} {what}")
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        """Return what becomes of an item whose run has failed; one that has succeeded after all goes on as it is."""
+        if isinstance(error, consumer.success_on):
+            return None if self._only is None else Move(self._only)
+        return self._failed(consumer, item, error, None)
+
+    def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
+        if isinstance(told, Dead) and self._most is not None:
+            return Failed(told.reason or "declared dead", counted=False, halts=True)
+        return super()._outcome(consumer, item, told)
+
+    def _failed(
+        self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
+    ) -> Failed:
+        most = None if self._most is None else self._most()
+        if most is not None and item.attempts >= most:
+            return Failed(error, counted=False, halts=True)
+        return super()._failed(consumer, item, error, delay)

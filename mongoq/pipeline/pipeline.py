@@ -1,0 +1,232 @@
+"""The pipeline: stages as they are declared, and what can be told of them before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from mongoq.model.arguments import Duration
+from mongoq.model.outcomes import Drop, Move
+from mongoq.model.policy import RetryPolicy
+from mongoq.model.settings import DEFAULT, Default
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.naming import handler_name
+from mongoq.pipeline.stage import Delivery, OnNone, Stage, Trail
+from mongoq.pipeline.starting import Starting
+
+__all__ = ["Pipeline"]
+
+H = TypeVar("H", bound=Callable[..., Any])
+Names = str | Sequence[str]
+
+
+class Pipeline(Starting):
+    """Stages, each of which takes items from queues and sends them on to others.
+
+    ```python
+    pipeline = mongoq.Pipeline("flights", errors="flights.errors")
+
+
+    @pipeline.stage("raw", to="checked", model=Flight)
+    def check(flight): ...
+
+
+    @pipeline.sink("checked")
+    def load(flight): ...
+    ```
+
+    Stages may be declared in any order, and items may go round. Nothing is checked while they are declared: ``check``
+    tells all faults at once. A pipeline is a description, and knows nothing of its runs.
+
+    Args:
+        name: what it is called in messages, a text of up to 120 bytes.
+        errors: the queue that takes what has failed for good; by default a stage stops at such an item.
+        inputs: the queues that items come in by, a name or several; default those that stages take items from, and
+            that none sends to.
+        outputs: the queues that others take items from, a name or several.
+        trail: record each hop on the item; ``"payloads"``: with the payload that it had before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        errors: str | None = None,
+        inputs: Names | None = None,
+        outputs: Names = (),
+        trail: Trail = False,
+    ) -> None:
+        self._whole = Graph(
+            name=name,
+            stages=(),
+            errors=errors,
+            inputs=None if inputs is None else _names(inputs),
+            outputs=_names(outputs),
+            trail=trail,
+        )
+        self._stages: list[Stage] = []
+
+    def __repr__(self) -> str:
+        """Name it, and its stages."""
+        stages = ", ".join(str(stage.name) for stage in self._stages)
+        return f"<{type(self).__name__} {self.name!r} of {stages or 'no stages'}>"
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self._whole.name  # type: ignore[no-any-return]  # checked later
+
+    @property
+    def graph(self) -> Graph:
+        """All that it was told so far, as plain data."""
+        whole = self._whole
+        return Graph(whole.name, tuple(self._stages), whole.errors, whole.inputs, whole.outputs, whole.trail)
+
+    def stage(
+        self,
+        source: Names,
+        *,
+        to: Names,
+        name: str | None = None,
+        model: Any = None,
+        where: Mapping[str, Any] | None = None,
+        otherwise: Drop | Move | None = None,
+        delivery: Delivery = "exactly-once",
+        none: OnNone = "error",
+        errors: str | Default | None = DEFAULT,
+        shared: bool = False,
+        concurrency: int | Default = DEFAULT,
+        prefetch: int | Default | None = DEFAULT,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
+        max_time: Duration | Default | None = DEFAULT,
+        batch: int | Default | None = DEFAULT,
+        probe: bool | Default = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a stage, whose handler is the decorated function; that is returned as it is.
+
+        The handler is called with the payload, or with the payload and the job, and returns the new payload, or an
+        outcome: ``Move`` to one of its targets, ``Drop``, ``Retry``, ``Dead``.
+
+        Args:
+            source: the queue that it takes items from, or several: it takes from any of them.
+            to: the queue that items go to, or several, which the handler chooses from with ``Move``.
+            name: unique within the pipeline; default the name of the handler.
+            model: the type of the payloads, for pydantic; by default they come as they are stored.
+            where: a filter on payloads, such as ``{"cancelled": False}``; the handler gets no others.
+            otherwise: what becomes of the others: ``Drop()``, or ``Move`` to another queue, payload unchanged.
+            delivery: ``"exactly-once"``: an item leaves by one fenced update, after the handler has run.
+                ``"at-most-once"``: it leaves before that.
+            none: what a returned ``None`` means: ``"error"``, or ``"drop"``.
+            errors: the queue that takes what has failed here for good; ``None``: the stage stops. Default the
+                pipeline's.
+            shared: other stages take items from the same queues, and that is meant; each of them has to say so.
+            concurrency: how many runs at a time, at most.
+            prefetch: how many further items are reserved and wait for a run, at most.
+            lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
+            retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
+            max_retries: how many further runs an item gets after its first; ``None`` for no limit.
+            success_on: exceptions that count as success.
+            max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
+            batch: the handler takes a list of up to so many payloads, and returns a list with an entry for each.
+            probe: while the handler keeps failing, one item at a time is tried.
+        """
+        options = _given(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            retry=retry,
+            max_retries=max_retries,
+            success_on=success_on,
+            max_time=max_time,
+            batch=batch,
+            probe=probe,
+        )
+
+        def declare(handler: H) -> H:
+            self._add(
+                handler,
+                name=name,
+                sources=_names(source),
+                targets=_names(to) or (to,),  # nothing is told as it is: an empty tuple would make it a sink
+                model=model,
+                where=where,
+                otherwise=otherwise,
+                delivery=delivery,
+                none=none,
+                errors=errors,
+                shared=shared,
+                options=options,
+            )
+            return handler
+
+        return declare
+
+    def sink(
+        self,
+        source: Names,
+        *,
+        name: str | None = None,
+        model: Any = None,
+        where: Mapping[str, Any] | None = None,
+        otherwise: Drop | Move | None = None,
+        delivery: Delivery = "exactly-once",
+        errors: str | Default | None = DEFAULT,
+        shared: bool = False,
+        concurrency: int | Default = DEFAULT,
+        prefetch: int | Default | None = DEFAULT,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
+        max_time: Duration | Default | None = DEFAULT,
+        batch: int | Default | None = DEFAULT,
+        probe: bool | Default = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a stage where items end: whatever its handler returns is success, and the item is done.
+
+        The arguments are those of ``stage``; there is no ``to``, and no ``none``.
+        """
+        options = _given(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            retry=retry,
+            max_retries=max_retries,
+            success_on=success_on,
+            max_time=max_time,
+            batch=batch,
+            probe=probe,
+        )
+
+        def declare(handler: H) -> H:
+            self._add(
+                handler,
+                name=name,
+                sources=_names(source),
+                targets=(),
+                model=model,
+                where=where,
+                otherwise=otherwise,
+                delivery=delivery,
+                errors=errors,
+                shared=shared,
+                options=options,
+            )
+            return handler
+
+        return declare
+
+    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
+        self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
+
+
+def _names(given: Any) -> tuple[Any, ...]:
+    """Return one name or several as a tuple; what is neither stays as it is, for ``check`` to tell."""
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if not isinstance(value, Default)}

@@ -1,0 +1,113 @@
+"""How far a run has come, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mongoq.pipeline.graph import Graph
+from mongoq.protocol.stats import QueueStats
+
+__all__ = ["Progress", "StageProgress", "progress_of"]
+
+COUNTED = ("moved", "done", "dropped", "screened", "retried", "dead")
+"""What tallies call what became of an item."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """How far a stage has come: what this run has settled, and what is in its queues, whoever works on it.
+
+    Attributes:
+        stage: its name.
+        queues: those it takes items from.
+        waiting: items in them that are ready, or whose leases are over.
+        scheduled: items in them that wait for a date, such as that of their next run.
+        reserved: items in them that somebody works on, or has reserved to do so.
+        running: runs of the handler under way in this run of the pipeline.
+        moved: items that went on to another queue.
+        done: items whose way has ended here.
+        dropped: items that the handler dropped.
+        screened: items that did not match ``where``, and were settled as ``otherwise`` says.
+        retried: failed runs, after which the item comes again.
+        dead: items that went to the error queue.
+        seconds: since it settled its first item, until it settled its last.
+        stopped: it has stopped by itself, at an item that has failed for good.
+    """
+
+    stage: str
+    queues: tuple[str, ...]
+    waiting: int = 0
+    scheduled: int = 0
+    reserved: int = 0
+    running: int = 0
+    moved: int = 0
+    done: int = 0
+    dropped: int = 0
+    screened: int = 0
+    retried: int = 0
+    dead: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+
+    @property
+    def settled(self) -> int:
+        """How many items have left the stage."""
+        return self.moved + self.done + self.dropped + self.screened + self.dead
+
+    @property
+    def per_second(self) -> float:
+        """How many items left it in a second; 0 before there were two moments."""
+        return self.settled / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        stages: by name, in the order in which they were declared.
+        errors: how many items are in the error queues, by the queue's name.
+        ended: the run has ended.
+    """
+
+    stages: Mapping[str, StageProgress]
+    errors: Mapping[str, int]
+    ended: bool
+
+    @property
+    def settled(self) -> int:
+        """How many items have left a stage, once for each stage."""
+        return sum(stage.settled for stage in self.stages.values())
+
+
+def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, QueueStats], *, ended: bool) -> Progress:
+    """Put together what the stations have counted, and what is in the queues."""
+    stages = {}
+    for stage in graph.stages:
+        own = [station for station in stations if station.consumer.stage == stage.name]
+        depths = [stats[queue].counts for queue in stage.sources if queue in stats]
+        counted = {name: sum(station.tally.endings[name] for station in own) for name in COUNTED}
+        stages[stage.name] = StageProgress(
+            stage=stage.name,
+            queues=stage.sources,
+            waiting=sum(depth.ready + depth.expired for depth in depths),
+            scheduled=sum(depth.scheduled for depth in depths),
+            reserved=sum(depth.reserved for depth in depths),
+            running=sum(len(station.backlog.running) for station in own),
+            seconds=_seconds(own),
+            stopped=any(station.halted is not None for station in own),
+            **counted,
+        )
+    queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.stages)
+    errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
+    return Progress(stages, errors, ended)
+
+
+def _seconds(stations: Sequence[Any]) -> float:
+    tallies = [station.tally for station in stations if station.tally.first is not None]
+    if not tallies:
+        return 0.0
+    began, ended = min(tally.first for tally in tallies), max(tally.last for tally in tallies)
+    return float(ended - began)

@@ -1,0 +1,217 @@
+"""Runs of a pipeline: its stages at work, in threads or tasks of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from mongoq.aio import AsyncBroker
+from mongoq.model.arguments import Duration, wait_seconds
+from mongoq.pipeline.consumers import consumers
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.progress import Progress, progress_of
+from mongoq.protocol.screening import checked_by_server
+from mongoq.protocol.stats import stats
+from mongoq.protocol.workers import begin
+from mongoq.sync import Broker
+from mongoq.worker.aio.engine import AsyncEngine
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.signals import listening
+from mongoq.worker.threads.engine import Engine
+
+__all__ = ["AsyncRun", "Run"]
+
+LOOK = 0.1
+"""Seconds between two looks whether a signal has come, while a run is waited for."""
+
+
+class Run:
+    """A pipeline at work in threads of this process, made by ``pipeline.start``.
+
+    ```python
+    with pipeline.start(broker) as run:
+        run.wait()
+    ```
+
+    At the end of the block it is stopped in good order, and waited for.
+    """
+
+    def __init__(self, graph: Graph, broker: Broker, *, drain: bool, grace: timedelta, heartbeat: timedelta) -> None:
+        self._graph = graph
+        self._broker = broker
+        own = consumers(graph, broker, coroutines=Engine.asynchronous)
+        broker._driver.run(begin(broker._context))
+        for one in _screening(own):
+            broker._driver.run(checked_by_server(one.queue._context, one.screen))
+        self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, args=(drain,), name=f"mongoq-{graph.name}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        """Name the pipeline, and say whether it runs."""
+        return f"<{type(self).__name__} of {self._graph.name!r}, {'ended' if self.ended else 'at work'}>"
+
+    def _work(self, drain: bool) -> None:
+        try:
+            self._engine.run(drain=drain)
+        except BaseException as error:
+            self._failure = error
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
+
+        In the main thread SIGTERM and SIGINT stop it in good order meanwhile, as they stop a worker.
+
+        Args:
+            timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
+
+        Raises:
+            StageStopped: a stage has stopped by itself.
+            ArgumentInvalid: ``timeout`` is no duration.
+
+        Other errors are those that end a worker.
+        """
+        deadline = None if timeout is None else time.monotonic() + wait_seconds(timeout)
+        with listening(self.stop):
+            while not self.ended:
+                left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())
+                if left <= 0:
+                    return False
+                self._thread.join(left)
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def stop(self) -> None:
+        """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
+
+        Told a second time, what runs is given back as well.
+        """
+        self._engine.stop()
+
+    def progress(self) -> Progress:
+        """Return how far it has come: counts of its own, and what is in the queues (``aggregate``).
+
+        That is a second old at most.
+        """
+        told = self._broker._driver.run(stats(self._broker._context))
+        return progress_of(self._graph, self._engine.stations, told, ended=self.ended)
+
+    def __enter__(self) -> Self:
+        """Use as ``with``."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wait for the end; raises what ended it, unless the block raises itself."""
+        self.stop()
+        try:
+            self.wait()
+        except BaseException:
+            if error is None:
+                raise
+
+
+class AsyncRun:
+    """A pipeline at work in tasks of this event loop, made by ``pipeline.start_async``.
+
+    ```python
+    async with pipeline.start_async(broker) as run:
+        await run.wait()
+    ```
+
+    At the end of the block it is stopped in good order, and waited for.
+    """
+
+    def __init__(self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool) -> None:
+        self._graph = graph
+        self._broker = broker
+        self._engine = engine
+        self._task = asyncio.create_task(engine.run(drain=drain), name=f"mongoq-{graph.name}")
+
+    @classmethod
+    async def start(
+        cls, graph: Graph, broker: AsyncBroker, *, drain: bool, grace: timedelta, heartbeat: timedelta
+    ) -> Self:
+        """Look that the server can be worked with, and begin."""
+        own = consumers(graph, broker, coroutines=AsyncEngine.asynchronous)
+        await broker._driver.run(begin(broker._context))
+        for one in _screening(own):
+            await broker._driver.run(checked_by_server(one.queue._context, one.screen))
+        return cls(graph, broker, AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat), drain=drain)
+
+    def __repr__(self) -> str:
+        """Name the pipeline, and say whether it runs."""
+        return f"<{type(self).__name__} of {self._graph.name!r}, {'ended' if self.ended else 'at work'}>"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end."""
+        return self._task.done()
+
+    async def wait(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 - it goes on afterwards
+        """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
+
+        In the main thread SIGTERM and SIGINT stop it in good order, as they stop a worker.
+
+        Args:
+            timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
+
+        Raises:
+            StageStopped: a stage has stopped by itself.
+            ArgumentInvalid: ``timeout`` is no duration.
+
+        Other errors are those that end a worker.
+        """
+        seconds = None if timeout is None else wait_seconds(timeout)
+        await asyncio.wait([self._task], timeout=seconds)
+        if not self.ended:
+            return False
+        self._task.result()
+        return True
+
+    def stop(self) -> None:
+        """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
+
+        Told a second time, what runs is given back as well.
+        """
+        self._engine.stop()
+
+    async def progress(self) -> Progress:
+        """Return how far it has come: counts of its own, and what is in the queues (``aggregate``).
+
+        That is a second old at most.
+        """
+        told = await self._broker._driver.run(stats(self._broker._context))
+        return progress_of(self._graph, self._engine.stations, told, ended=self.ended)
+
+    async def __aenter__(self) -> Self:
+        """Use as ``async with``."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wait for the end; raises what ended it, unless the block raises itself."""
+        self.stop()
+        try:
+            await self.wait()
+        except Exception:
+            if error is None:
+                raise
+
+
+def _screening(own: Sequence[Consumer]) -> list[Any]:
+    return [one for one in own if one.screen is not None]

@@ -1,0 +1,115 @@
+"""At most once: an item leaves its queue before it is run, and what comes of it is pushed afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import OutcomeInvalid
+from mongoq.model.envelope import error_document, new_envelope, origin_document
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Dead, Failed, Move, Outcome
+from mongoq.model.settings import KEEP
+from mongoq.protocol.bulk import tallied
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.move import EXHAUSTED_REASON
+from mongoq.protocol.move_many import Moves, Resolve
+from mongoq.protocol.push import due, insert_alone
+from mongoq.protocol.request import Duplicate, Flow, persisted
+from mongoq.protocol.settings import prepared
+from mongoq.protocol.settle_many import Batch, committing
+
+__all__ = ["pushed_on", "taken_for_good"]
+
+logger = logging.getLogger("mongoq.worker")
+
+Verdict = tuple[Item[Any], "Outcome | None"]
+
+
+def taken_for_good(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Mapping[Any, Exception]]:
+    """Settle reserved items before they are run (as ``commit`` does), and return the errors of those that were not.
+
+    A crash after it has lost the run. What is not known for certain is not to be run either.
+    """
+    yield from prepared(context)
+    batch = Batch(context.broker.clock)
+    tally = yield from tallied(context, [(item, committing(context, item, batch)) for item in items])
+    return tally.failed
+
+
+def pushed_on(
+    context: QueueContext[Any], verdicts: Sequence[Verdict], resolve: Resolve
+) -> Flow[Mapping[Any, Exception]]:
+    """Push what has come of items that are gone from their queue (``insert``), each as its outcome says.
+
+    Returns by ``id_key`` the errors of those that were not pushed. A failed item goes to the dead queue, without
+    another run; where there is none it is lost, which is logged. So is what a crash leaves unpushed.
+    """
+    failed: dict[Any, Exception] = {}
+    moves = Moves(context, resolve)
+    for item, outcome in verdicts:
+        try:
+            envelope = _envelope(context, item, outcome, moves)
+            if envelope is not None:
+                yield from persisted(partial(_insert, envelope))
+                context.broker.tell(envelope["q"], envelope["when"], id=envelope["_id"])
+                context.broker.state(envelope["q"]).heads.note(envelope["priority"], envelope["when"])
+                context.broker.counters.add(envelope["q"], "put", 1)
+        except Exception as error:
+            failed[id_key(item.id)] = error
+    return failed
+
+
+def _insert(envelope: Mapping[str, Any]) -> Flow[None]:
+    try:
+        yield from insert_alone(envelope)
+    except Duplicate:
+        pass  # sent before, and its reply was lost
+
+
+def _envelope(
+    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, moves: Moves
+) -> dict[str, Any] | None:
+    """Return what is to be pushed; ``None`` for nothing."""
+    if isinstance(outcome, Failed | Dead):
+        return _grave(context, item, outcome)
+    return _moved(context, item, outcome, moves) if isinstance(outcome, Move) else None
+
+
+def _moved(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves) -> dict[str, Any]:
+    handed, payload = moves.told(move)
+    if handed.patch:
+        raise OutcomeInvalid("an item that was run at most once is no longer there to be patched; give payload=")
+    encoding = context.broker.encoding
+    return new_envelope(
+        handed.queue,
+        item.stored("payload") if payload is None else encoding.unwrapped("payload", payload),
+        id=ObjectId(),
+        when=due(context.broker.clock, handed.delay, handed.when),
+        priority=handed.changes.get("priority", item.priority),
+        headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
+        once=None,
+    )
+
+
+def _grave(context: QueueContext[Any], item: Item[Any], outcome: Failed | Dead) -> dict[str, Any] | None:
+    now, dead = context.broker.clock.now(), context.settings.dead
+    error = error_document(outcome.error if isinstance(outcome, Failed) else None, now)
+    if dead is None:
+        logger.error(
+            "item %s of queue %r is lost: its only run has failed, and there is no error queue", item.id, item.queue
+        )
+        return None
+    reason = (outcome.reason or "") if isinstance(outcome, Dead) else EXHAUSTED_REASON
+    headers = dict(item.headers) or None
+    envelope = new_envelope(
+        dead, item.stored("payload"), id=ObjectId(), when=now, priority=item.priority, headers=headers, once=None
+    )
+    stage = None if context.stage is None else context.stage.name
+    reason = reason or "declared dead"
+    envelope["origin"] = origin_document(item, reason=reason, attempts=item.attempts, at=now, stage=stage)
+    return envelope | ({"error": error} if error else {})

@@ -1,0 +1,127 @@
+# Generated from mongoq/worker/aio/claims.py by scripts/unasync.py. Do not edit.
+"""What a consumer claims: as much as there is room for, and what may have killed a worker by itself."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from mongoq.errors import PayloadInvalid
+from mongoq.model.item import Item
+from mongoq.protocol.taking import take_alone, take_beside
+from mongoq.worker.threads.stand import REST, Stand
+
+__all__ = ["Claims"]
+
+logger = logging.getLogger("mongoq.worker")
+
+MOST = 1_000
+"""Items of one claim."""
+
+
+class Claims(Stand):
+    """The side of a station that claims."""
+
+    def _fetch(self) -> None:
+        self.claiming = True
+        try:
+            while not self.backlog.closed:
+                try:
+                    self._fetched()
+                except PayloadInvalid as invalid:
+                    self._refuse(invalid)
+                except Exception as error:
+                    self._got_over("claim", error, self.backlog.fetching)
+        finally:
+            self.claiming = False
+            self.backlog.settling.ring()
+            self._course.emptied.ring()
+
+    def _refuse(self, invalid: PayloadInvalid) -> None:
+        """Send back what does not fit the model, and has no dead queue to go to."""
+        item: Any = invalid.item
+        logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
+        verdict = self.consumer.judge.failure(self.consumer, item, invalid)
+        self.backlog.refuse(item, self.lease(), verdict)
+        self._halt_for(item, verdict)
+
+    def _fetched(self) -> None:
+        n = 0 if self._course.is_hushed(self) else min(self.backlog.room(), MOST)
+        if n == 0:
+            self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
+            return
+        screen = self.consumer.screen
+        claim = take_beside(self.context, n, self.consumer.lease, over=self._is_interrupted, screen=screen)
+        taken = self._driver.run(claim)
+        self._course.well("claim")
+        if taken is None:
+            return
+        if taken.screened:
+            self._course.settled += taken.screened
+            self.tally.add(["screened"] * taken.screened)
+        self._accept(taken.items, asked=n)
+        if taken.lapsed and not self._course.is_tired():
+            self._run_alone()
+        elif taken.lapsed and not taken.items:
+            self._hands.rest(self.backlog.fetching, REST / 10)
+
+    def _is_interrupted(self) -> bool:
+        return self.backlog.closed or self._course.is_hushed(self)
+
+    def _accept(self, items: list[Item[Any]], *, asked: int) -> None:
+        if not items:
+            return
+        enough = self.backlog.put(items, self.lease(), asked=asked, back=self._course.is_hushed(self))
+        if self._course.is_hushed(self):  # by now; who has the worker waits for what may have been started
+            self.backlog.release_waiting()
+            return
+        missing = self.backlog.wake(enough)
+        for _ in range(min(missing, self.consumer.concurrency - self._runners)):
+            self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners + 1}", runs=True)
+            self._runners += 1
+
+    def _work(self) -> None:
+        """Run what is claimed; the other side's."""
+        raise NotImplementedError
+
+    def _run_alone(self) -> None:
+        """Run what may have killed a worker by itself: nothing else of this worker runs, or waits for a run.
+
+        A crash then is its own fault, and counts as such.
+        """
+        if not self._course.hush(self):
+            return  # another consumer is at it; this one's turn comes
+        in_vain = False
+        try:
+            in_vain = not self._quiet(self._course.patience)
+            while not (in_vain or self.backlog.closed or self._course.is_tired()):
+                taking = take_alone(self.context, self.consumer.lease, screen=self.consumer.screen)
+                told = self._driver.run(taking)
+                if told is None:
+                    return
+                item, lapsed = told
+                if item is None:
+                    self.tally.add(["screened"])
+                else:
+                    self._ran_alone(item, lapsed=lapsed)
+                if not lapsed:
+                    return
+        finally:
+            self._course.unhush(in_vain=in_vain)
+
+    def _ran_alone(self, item: Item[Any], *, lapsed: bool) -> None:
+        if lapsed:
+            logger.warning("item %s of queue %r may have killed a worker; it runs alone", item.id, item.queue)
+        self._accept([item], asked=1)
+        self._quiet(math.inf)
+
+    def _quiet(self, seconds: float) -> bool:
+        """Wait so long until this worker holds nothing; says whether it does not."""
+        deadline = time.monotonic() + seconds
+        while self._course.holds_anything():
+            if self._course.halted or time.monotonic() > deadline:
+                return False
+            self._hands.rest(self._course.emptied, REST / 10)
+        return True

@@ -1,0 +1,74 @@
+# Generated from mongoq/worker/aio/stand.py by scripts/unasync.py. Do not edit.
+"""What the sides of a station share: what it was told, what it holds, and how it stops by itself."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Failed
+from mongoq.protocol.bells import Bell
+from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.course import Course
+from mongoq.worker.hands_threads import ThreadHands
+from mongoq.worker.judging import kind
+from mongoq.worker.tally import Tally
+
+__all__ = ["REST", "Stand"]
+
+logger = logging.getLogger("mongoq.worker")
+
+REST = 1.0
+"""Seconds after which a loop looks around, though nothing rings."""
+
+
+class Stand:
+    """What the sides of a station share.
+
+    Attributes:
+        consumer: what it was told.
+        backlog: what it holds.
+        context: the queue, by the consumer's own settings.
+        claiming: a claim may be under way, or will be.
+        halted: the item that has made it stop by itself, and why.
+        tally: what it has settled.
+    """
+
+    def __init__(self, consumer: Consumer, course: Course, hands: ThreadHands) -> None:
+        self.consumer = consumer
+        self.backlog = Backlog(consumer)
+        self.context = consumer.queue._context
+        self._driver = consumer.queue._driver
+        self._course = course
+        self._hands = hands
+        self._runners = 0
+        self._ended = False
+        self.claiming = True
+        self.halted: tuple[Item[Any], BaseException | str | None] | None = None
+        self.tally = Tally()
+
+    def lease(self) -> timedelta:
+        """Return how long its reservations last."""
+        return self.consumer.lease or self.context.settings.lease
+
+    def _got_over(self, what: str, error: Exception, bell: Bell) -> None:
+        """Rest after an error; where it is no use to try again, end."""
+        pause = self._course.trouble(what, error)
+        if pause is None:
+            self.backlog.close()
+            self._ended = True
+        else:
+            self._hands.rest(bell, pause)
+
+    def _halt_for(self, item: Item[Any], verdict: Any) -> None:
+        """Take nothing more when an item has failed for good, and there is nowhere to send it."""
+        if not (isinstance(verdict, Failed) and verdict.halts) or self.halted is not None:
+            return
+        self.halted = item, verdict.error
+        words = self.consumer.title, item.id, item.queue, kind(verdict.error)
+        logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
+        self.backlog.close()
+        self._course.changed.ring()

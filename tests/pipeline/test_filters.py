@@ -1,0 +1,188 @@
+"""Filters of stages: each item is met once, and taken or settled as declared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+
+import mongoq
+from tests.pipeline.conftest import QUICK, Site
+
+SOME = {"kind": "a"}
+
+
+def pushed(site: Site, number: int = 30, **options: Any) -> None:
+    site.queue("raw", **options).push_many([{"n": n, "kind": "ab"[n % 2]} for n in range(number)])
+
+
+def test_only_what_matches_reaches_the_handler_and_the_rest_is_dropped(site: Site) -> None:
+    pushed(site)
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    seen = []
+
+    @pipeline.stage("raw", to="out", where=SOME, otherwise=mongoq.Drop())
+    def work(payload: Any) -> Any:
+        seen.append(payload["n"])
+        return payload
+
+    site.drain(pipeline)
+    assert sorted(seen) == list(range(0, 30, 2))
+    assert sorted(one["n"] for one in site.payloads("out")) == list(range(0, 30, 2))
+    assert site.broker.queues() == ["out"]
+
+
+def test_the_rest_moves_on_as_declared(site: Site) -> None:
+    pushed(site)
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"])
+    otherwise = mongoq.Move("rest", priority=5, headers={"why": "kind"})
+
+    @pipeline.stage("raw", to=["out", "rest"], where=SOME, otherwise=otherwise)
+    def work(payload: Any) -> Any:
+        return mongoq.Move("out")
+
+    site.drain(pipeline)
+    rest = site.queue("rest").peek(100)
+    assert sorted(item.payload["n"] for item in rest) == list(range(1, 30, 2))
+    assert {(item.priority, item.headers["why"], item.attempts, item.hops) for item in rest} == {(5, "kind", 0, 1)}
+    assert len(site.payloads("out")) == 15
+
+
+def test_two_stages_share_a_queue_by_their_filters(server_site: Site) -> None:
+    site = server_site
+    pushed(site, 200)
+    pipeline = mongoq.Pipeline("line", errors="line.errors", inputs="raw", outputs=["out"])
+
+    def stage(kind: str) -> Any:
+        def work(payload: Any) -> Any:
+            assert payload["kind"] == kind
+            return mongoq.Move("out")
+
+        return work
+
+    a, b = mongoq.Move("b"), mongoq.Drop()
+    pipeline.stage("raw", to=["out", "b"], name="a", where={"kind": "a"}, otherwise=a)(stage("a"))
+    pipeline.stage("b", to="out", name="b", where={"kind": "b"}, otherwise=b)(stage("b"))
+    site.drain(pipeline)
+    assert sorted(one["n"] for one in site.payloads("out")) == list(range(200))
+
+
+def test_history_and_remembered_ids_of_the_rest_are_kept(server_site: Site) -> None:
+    site = server_site
+    kept, gone = site.queue("kept", history=3600), site.queue("gone")
+    ids = {queue.name: queue.push({"kind": "b"}, id=ObjectId()) for queue in (kept, gone)}
+    kept.push({"kind": "b"})
+    gone.push({"kind": "b"})
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage(["kept", "gone"], to="out", where=SOME, otherwise=mongoq.Drop())
+    def work(payload: Any) -> Any:
+        return payload
+
+    site.drain(pipeline)
+    assert [item.payload for item in kept.history()] == [{"kind": "b"}] * 2
+    assert list(gone.history()) == []
+    for queue in (kept, gone):  # the same id again is the same item
+        queue.push({"kind": "b"}, id=ids[queue.name])
+        assert queue.size(state=None) == 0
+
+
+def test_what_comes_after_a_failure_is_looked_at_again(site: Site) -> None:
+    pushed(site, 4)
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", where=SOME, otherwise=mongoq.Drop(), retry=QUICK, max_retries=2)
+    def work(payload: Any, job: Any) -> Any:
+        if job.item.attempts < 2:
+            raise ValueError("again")
+        return payload
+
+    site.drain(pipeline)
+    assert sorted(one["n"] for one in site.payloads("out")) == [0, 2]
+
+
+def test_what_lapsed_with_its_worker_is_screened_as_well(server_site: Site) -> None:
+    site = server_site
+    queue = site.queue("raw")
+    queue.push_many([{"n": n, "kind": "ab"[n % 2]} for n in range(6)])
+    assert len(queue.reserve_many(6, lease=0.05)) == 6
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", where=SOME, otherwise=mongoq.Drop())
+    def work(payload: Any) -> Any:
+        return payload
+
+    site.drain(pipeline)
+    assert sorted(one["n"] for one in site.payloads("out")) == [0, 2, 4]
+    assert site.broker.queues() == ["out"]
+
+
+def test_a_filter_that_only_the_server_refuses_is_told_at_the_start(server_site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    where = {"kind": {"$regex": "(("}}
+
+    @pipeline.stage("raw", to="out", where=where, otherwise=mongoq.Drop())
+    def work(payload: Any) -> Any:
+        return payload
+
+    with pytest.raises(mongoq.FilterInvalid, match="server refuses"):
+        server_site.drain(pipeline)
+
+
+def test_a_trail_tells_of_the_rest_too_whatever_stands_in_its_field(server_site: Site, raw: Any) -> None:
+    site = server_site
+    first, second = site.queue("raw").push_many([{"kind": "b"}, {"kind": "b"}])
+    raw.update_one({"_id": second}, {"$set": {"trail": "none of ours"}})
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"], trail=True)
+
+    @pipeline.stage("raw", to=["out", "rest"], where=SOME, otherwise=mongoq.Move("rest"))
+    def work(payload: Any) -> Any:
+        return mongoq.Move("out")
+
+    site.drain(pipeline)
+    assert len(site.payloads("rest")) == 2
+    [hop] = site.broker.trail(first) or ()
+    assert (hop.queue, hop.stage, hop.ended, hop.to) == ("raw", "work", "moved", "rest")
+    assert hop.settled - hop.taken < timedelta(seconds=1)
+    assert site.broker.trail(second) == ()
+
+
+class Reads(CommandListener):
+    """Counts the commands that read or write items."""
+
+    def __init__(self) -> None:
+        self.names: Counter[str] = Counter()
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.names[event.command_name] += 1
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        pass
+
+
+def test_many_that_do_not_match_take_few_commands_and_none_is_read_twice(uri: str, database: str) -> None:
+    reads = Reads()
+    with MongoClient[Any](uri, event_listeners=[reads]) as client, mongoq.Broker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("raw")
+        for _ in range(5):
+            queue.push_many([{"kind": "b"}] * 1_000)
+        queue.push({"kind": "a"})
+        pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+        @pipeline.stage("raw", to="out", where=SOME, otherwise=mongoq.Drop())
+        def work(payload: Any) -> Any:
+            return payload
+
+        reads.names.clear()
+        pipeline.drain(broker)
+        assert [item.payload for item in broker.queue("out").peek(5)] == [{"kind": "a"}]
+        assert queue.size(state=None) == 0
+        assert reads.names["delete"] <= 14  # a small one and a large one, five or six times

@@ -1,0 +1,211 @@
+"""Runs: how they start, how far they have come, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.testing import VirtualBroker
+from tests.pipeline.conftest import QUICK
+
+
+def line(seconds: float = 0.0) -> mongoq.Pipeline:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="next", retry=QUICK, max_retries=1, concurrency=2)
+    def check(payload: Any) -> Any:
+        time.sleep(seconds)
+        if payload == 3:
+            raise ValueError("three")
+        return payload
+
+    @pipeline.stage("next", to="out", where={"$ne": 4}, otherwise=mongoq.Drop())
+    def enrich(payload: Any) -> Any:
+        return mongoq.Drop() if payload == 5 else payload
+
+    return pipeline
+
+
+def test_a_run_works_until_it_is_stopped(broker: mongoq.Broker) -> None:
+    pipeline = line()
+    with pipeline.start(broker) as run:
+        assert not run.ended
+        broker.queue("raw").push_many([1, 2])
+        while len(broker.queue("out").peek(5)) < 2:
+            assert not run.wait(0.05)
+        assert [record.alive for record in broker.workers()] == [True]
+    assert run.ended
+    assert broker.workers() == []
+    assert "ended" in repr(run)
+
+
+def test_a_run_with_asyncio_works_until_it_is_stopped(uri: str, database: str, broker: mongoq.Broker) -> None:
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as own, line().start_async(own) as run:
+            await own.queue("raw").push_many([1, 2])
+            while len(await own.queue("out").peek(5)) < 2:
+                assert not await run.wait(0.05)
+            run.stop()
+            assert await run.wait()
+            assert run.ended
+
+    asyncio.run(work())
+    assert sorted(item.payload for item in broker.queue("out").peek(5)) == [1, 2]
+
+
+def test_progress_tells_what_became_of_the_items(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push_many([1, 2, 3, 4, 5])
+    told = line().drain(broker)
+    check, enrich = told.stages["check"], told.stages["enrich"]
+    assert (check.queues, check.moved, check.retried, check.dead, check.done) == (("raw",), 4, 1, 1, 0)
+    assert (enrich.moved, enrich.dropped, enrich.screened) == (2, 1, 1)
+    assert (check.settled, enrich.settled, told.settled) == (5, 4, 9)
+    assert (check.waiting, check.scheduled, check.reserved, check.running) == (0, 0, 0, 0)
+    assert told.errors == {"line.errors": 1}
+    assert told.ended
+    assert not check.stopped
+    assert check.seconds > 0
+    assert check.per_second > 0
+
+
+def test_progress_tells_what_is_under_way(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push_many(range(10, 20))
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    go = threading.Event()
+
+    @pipeline.stage("raw", to="out", concurrency=2, prefetch=3)
+    def work(payload: Any) -> Any:
+        go.wait(30)
+        return payload
+
+    with pipeline.start(broker) as run:
+        deadline = time.monotonic() + 20
+        while (told := run.progress().stages["work"]).running < 2 or told.reserved < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert told.reserved + told.waiting == 10
+        assert told.settled == 0
+        go.set()
+
+
+def test_a_run_that_is_stopped_lets_handlers_finish_and_gives_back_the_rest(broker: mongoq.Broker) -> None:
+    queue = broker.queue("raw")
+    queue.push_many(range(10, 20))
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    begun = threading.Event()
+
+    @pipeline.stage("raw", to="out", prefetch=9)
+    def work(payload: Any) -> Any:
+        begun.set()
+        time.sleep(0.3)
+        return payload
+
+    with pipeline.start(broker) as run:
+        assert begun.wait(20)
+        run.stop()
+        run.wait()
+    assert len(broker.queue("out").peek(20)) == 1
+    assert {(item.attempts, item.token) for item in queue.peek(20)} == {(0, None)}
+    assert queue.size() == 9
+
+
+def test_what_the_block_raises_comes_out_of_it_and_the_run_ends(broker: mongoq.Broker) -> None:
+    with pytest.raises(ZeroDivisionError), line().start(broker) as run:
+        raise ZeroDivisionError
+    assert run.ended
+
+
+def test_a_signal_ends_a_run_that_is_waited_for(broker: mongoq.Broker) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with line().start(broker) as run:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert run.wait(20)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_several_runs_share_the_work(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push_many(range(100, 400))
+    pipeline = line(0.001)
+    with pipeline.start(broker) as one, pipeline.start(broker) as other:
+        while len(broker.queue("out").peek(400)) < 300:
+            time.sleep(0.05)
+        moved = [run.progress().stages["check"].moved for run in (one, other)]
+    assert sum(moved) == 300
+    assert min(moved) > 0
+
+
+def test_a_stage_that_stopped_is_told_by_the_progress(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push(1)
+    pipeline = mongoq.Pipeline("line")
+
+    @pipeline.sink("raw", max_retries=0)
+    def fail(payload: Any) -> Any:
+        raise ValueError
+
+    @pipeline.sink("other")
+    def idle(payload: Any) -> Any:
+        return None
+
+    with pytest.raises(mongoq.StageStopped), pipeline.start(broker) as run:
+        while not run.progress().stages["fail"].stopped:
+            time.sleep(0.02)
+        assert not run.ended
+        assert not run.progress().stages["idle"].stopped
+
+
+def test_bad_arguments_are_refused_before_anything_starts(broker: mongoq.Broker) -> None:
+    pipeline = line()
+    threads = threading.active_count()
+    for options in ({"grace": -1}, {"heartbeat": 0}, {"grace": "x"}):
+        with pytest.raises(mongoq.ArgumentInvalid):
+            pipeline.start(broker, **options)  # type: ignore[arg-type]
+    for wrong in (None, "mongodb://", broker.queue("raw")):
+        with pytest.raises(mongoq.ArgumentInvalid, match="broker"):
+            pipeline.start(wrong)  # type: ignore[arg-type]
+    with pytest.raises(mongoq.ArgumentInvalid, match="progress"):
+        pipeline.drain(broker, progress=1)  # type: ignore[arg-type]
+    with pytest.raises(mongoq.ArgumentInvalid, match="start_async and drain_async"):
+        pipeline.start(mongoq.AsyncBroker.__new__(mongoq.AsyncBroker))  # type: ignore[arg-type]
+    with VirtualBroker() as virtual, pytest.raises(mongoq.ArgumentInvalid, match="run_until_idle"):
+        pipeline.start(virtual)
+    assert threading.active_count() == threads
+
+
+def test_coroutine_functions_need_asyncio(uri: str, database: str, broker: mongoq.Broker) -> None:
+    broker.queue("raw").push(1)
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="next")
+    async def first(payload: Any) -> Any:
+        return payload + 1
+
+    @pipeline.stage("next", to="out")
+    async def second(payload: Any) -> Any:
+        return payload + 1
+
+    with pytest.raises(mongoq.GraphInvalid) as invalid:
+        pipeline.drain(broker)
+    assert len(invalid.value.faults) == 2
+    assert "stage 'first'" in invalid.value.faults[0]
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as own:
+            await pipeline.drain_async(own)
+
+    asyncio.run(work())
+    assert [item.payload for item in broker.queue("out").peek(5)] == [3]
+
+
+def test_a_drain_shows_its_progress(broker: mongoq.Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.queue("raw").push_many([1, 2])
+    line().drain(broker, progress=True)
+    shown = capsys.readouterr().out
+    assert "check" in shown
+    assert "enrich" in shown
