@@ -37,8 +37,7 @@ def payload_at(trail: Any, queue: str) -> Any:
     if hop is None:
         raise ArgumentInvalid("hop", f"its trail does not lead through queue {queue!r}")
     if not hop.kept:
-        raise ArgumentInvalid("hop", "its payload there was too large to be kept" if hop.large else NOT_KEPT)
+        raise ArgumentInvalid(
+            "hop", "its payload there was too large to be kept" if hop.large else "its payload there was not kept"
+        )
     return hop.payload
-
-
-NOT_KEPT = "its payload there was not kept; the pipeline records trails without payloads"

@@ -115,8 +115,9 @@ class Marker:
                 changes["hops"] = 1
         size = 0
         if mark.trail:
-            payload = self._kept(item).wrapped if mark.keeps and not large else None
-            bare = self._entry(mark, item, attempts, large=mark.keeps and payload is None)
+            keeps = mark.keeps and item.stored("payload", NOTHING) is not NOTHING  # or settled unseen
+            payload = self._kept(item).wrapped if keeps and not large else None
+            bare = self._entry(mark, item, attempts, large=keeps and payload is None)
             entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
             most, size = most_hops(bare), len(entry.raw)
             if anew is None:
