@@ -1,0 +1,160 @@
+"""``python -m bench.hops WAY URI DATABASE COLLECTION``: takes items through four queues in a process of its own.
+
+It tells how many hops were made, and when it began and when the last of them was, by the clock of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from pymongo import AsyncMongoClient, MongoClient, UpdateOne
+from pymongo.monitoring import CommandListener
+
+from bench import bare_many
+from bench.bare import Bare
+from bench.drain import begin
+from bench.shells import bare_collection
+from mongoq import AsyncBroker, Broker, Pipeline
+
+__all__ = ["CONCURRENCY", "LINE", "WAYS"]
+
+LINE = [f"bench.hop{place}" for place in range(5)]
+"""The queues: four hops."""
+CONCURRENCY = 8
+BATCH = 100
+"""Payloads that a stage of batches takes."""
+CLAIM = 1_000
+"""Items of a claim of the bare loop."""
+
+
+class Moved(CommandListener):
+    """Counts hops, and knows when the last of them was."""
+
+    def __init__(self) -> None:
+        self.hops, self.last = 0, 0.0
+        self._sent: set[int] = set()
+
+    def started(self, event: Any) -> None:
+        if event.command_name == "update":
+            first = event.command["updates"][0]
+            if "token" in first["q"] and "q" in first["u"].get("$set", {}):
+                self._sent.add(event.request_id)
+
+    def failed(self, event: Any) -> None:
+        self._sent.discard(event.request_id)
+
+    def succeeded(self, event: Any) -> None:
+        if event.request_id in self._sent:
+            self._sent.remove(event.request_id)
+            self.hops += event.reply["n"]
+            self.last = time.monotonic()
+
+
+class Way:
+    """Where the queues are, and who is told of commands."""
+
+    def __init__(self, uri: str, database: str, collection: str) -> None:
+        self.moved = Moved()
+        self.uri, self.database, self.collection = uri, database, collection
+
+
+def bare(way: Way) -> float:
+    """Claim and hand on, queue by queue: the two commands and the read between them, and nothing else."""
+    with MongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
+        collection = bare_collection(client, way.database, way.collection)
+        collection.find_one()
+        began = begin()
+        for source, target in itertools.pairwise(LINE):
+            queue = Bare(collection, source, "", "bench")
+            while held := bare_many.reserve_many(queue, CLAIM):
+                collection.bulk_write([_hop(document, target) for document in held], ordered=False)
+        return began
+
+
+def _hop(document: dict[str, Any], target: str) -> UpdateOne:
+    changes = {
+        "q": target,
+        "payload": document["payload"],
+        "when": datetime.now(UTC),
+        "reserved": False,
+        "attempts": 0,
+    }
+    gone = dict.fromkeys(("token", "error", "batch", "key"), "")
+    return UpdateOne({"_id": document["_id"], "token": document["token"]}, {"$set": changes, "$unset": gone})
+
+
+def threads(way: Way, **told: Any) -> float:
+    with MongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
+        broker = Broker(client[way.database][way.collection])
+        broker.ping()
+        pipeline = line(_same, **told)
+        began = begin()
+        pipeline.drain(broker)
+        broker.close()
+        return began
+
+
+def batches(way: Way) -> float:
+    return threads(way, batch=BATCH)
+
+
+def trailed(way: Way) -> float:
+    return threads(way, trail=True)
+
+
+def aio(way: Way) -> float:
+    async def run() -> float:
+        async with AsyncMongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
+            broker = AsyncBroker(client[way.database][way.collection])
+            await broker.ping()
+            pipeline = line(_same_aio)
+            began = begin()
+            await pipeline.drain_async(broker)
+            await broker.close()
+            return began
+
+    return asyncio.run(run())
+
+
+def line(handler: Callable[[Any], Any], *, trail: bool = False, batch: int | None = None) -> Pipeline:
+    pipeline = Pipeline("bench", errors="bench.errors", outputs=LINE[-1], trail=trail)
+    for place, (source, target) in enumerate(itertools.pairwise(LINE)):
+        stage = pipeline.stage(source, to=target, name=f"stage{place}", concurrency=CONCURRENCY, batch=batch)
+        stage(handler)
+    return pipeline
+
+
+def _same(payload: Any) -> Any:
+    return payload
+
+
+async def _same_aio(payload: Any) -> Any:
+    return payload
+
+
+WAYS: dict[str, Callable[[Way], float]] = {
+    "bare": bare,
+    "threads": threads,
+    "asyncio": aio,
+    "batches": batches,
+    "trail": trailed,
+}
+"""Each returns when it began."""
+
+
+def main() -> None:
+    name, *where = sys.argv[1:]
+    way = Way(*where)
+    began = WAYS[name](way)
+    print(json.dumps({"items": way.moved.hops, "began": began, "ended": way.moved.last}))
+
+
+if __name__ == "__main__":
+    main()
