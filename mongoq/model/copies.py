@@ -25,8 +25,8 @@ ANY_ID = codec_options()
 """Other programs may have used anything for an id."""
 
 
-def copy_id(original: Document, to: str, label: str) -> ObjectId:
-    """Return the id of the copy: always the same for one run of one item, a queue and a label.
+def copy_id(original: Document, to: str, label: str, hop: str | None = None) -> ObjectId:
+    """Return the id of the copy: always the same for one run of one item, a queue, a label, and a hop if one is told.
 
     It begins with when the original was processed (milliseconds, of the last 49 days) and the end of the original's
     counter, so that copies sort as their originals did, most of the time; the rest is a hash of all there is to tell.
@@ -34,7 +34,8 @@ def copy_id(original: Document, to: str, label: str) -> ObjectId:
     id = original["_id"]
     raw = id.binary if isinstance(id, ObjectId) else bson.encode({"": id}, codec_options=ANY_ID)
     milliseconds = _milliseconds(original["processed"])
-    parts = (raw.hex(), str(milliseconds), to, label)
+    run = str(milliseconds) if hop is None else f"{milliseconds} {hop}"
+    parts = (raw.hex(), run, to, label)
     digest = sha256("\0".join(parts).encode(errors="surrogatepass")).digest()
     return ObjectId((milliseconds % 2**32).to_bytes(4) + raw[-2:] + digest[:6])
 

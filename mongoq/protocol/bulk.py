@@ -50,6 +50,7 @@ class Settlement:
         size: the bytes of the update, when they count.
         telling: no item looks settled in this way unless this update did it.
         told: what the caller is told of an item that was settled so, where ``alone`` tells something.
+        wakes: who waits for items of this queue, due then.
     """
 
     update: Mapping[str, Any] | None
@@ -61,6 +62,7 @@ class Settlement:
     size: int = 0
     telling: bool = True
     told: Any = None
+    wakes: tuple[str, datetime] | None = None
 
 
 Wanted = tuple[Item[Any], Settlement]
@@ -208,15 +210,17 @@ def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Fl
 def _did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None:
     """Note what a bulk has done, as ``fenced`` does for an item of its own."""
     events: Counter[Event] = Counter()
+    woken: Counter[tuple[str, datetime]] = Counter()
     for settlement, items in done:
         tally.done += [item.id for item in items]
         if settlement.event is not None:
             if context.broker.unsettled:
                 context.broker.unsettled.difference_update(map(reservation_key, items))
             events[settlement.event] += len(items)
-        changes = {} if settlement.update is None else settlement.update["$set"]
-        if "when" in changes:
-            context.broker.tell(changes.get("q", context.name), changes["when"], number=len(items))
+        if settlement.wakes is not None:
+            woken[settlement.wakes] += len(items)
+    for (queue, when), number in woken.items():
+        context.broker.tell(queue, when, number=number)
     for event, number in events.items():
         context.count(event, number)
 

@@ -181,7 +181,7 @@ class QueueContext(Generic[M]):
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""
         payload = document.get("payload")
-        if self.stage is None or not self.stage.keeps:
+        if self.stage is None or not self.stage.keeps or "payload" not in document:
             return Item(document, payload, now, self.broker.namespace, due)
         return Item(document, payload, now, self.broker.namespace, due, kept=self.as_claimed(payload))
 

@@ -19,6 +19,7 @@ from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.hops import payload_at
 from mongoq.protocol.move import Destination
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, ReplyLost
 
@@ -33,7 +34,7 @@ Transform = Callable[[Any, Item[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to make of the items of a history, checked."""
+    """What to make of the items of a history, checked; with a ``hop``, of what they were when they left that queue."""
 
     context: QueueContext[Any]
     target: Destination
@@ -43,6 +44,7 @@ class Task:
     priority: int | None
     transform: Transform | None
     dry_run: bool
+    hop: str | None = None
     line: Line = field(default_factory=Line)
 
     @property
@@ -181,6 +183,9 @@ def _fitting() -> Iterator[None]:
 
 def _payload(task: Task, item: Item[Any]) -> Any:
     """Return the payload of the copy, or ``SKIP``; as it is stored unless it is transformed."""
+    if task.hop is not None:
+        with _fitting():
+            item = item.with_payload(payload_at(item.stored("trail"), task.hop))
     if task.as_stored:
         return item.payload
     if task.transform is None:
@@ -188,7 +193,7 @@ def _payload(task: Task, item: Item[Any]) -> Any:
             task.target.codec.load(item.payload)
         return item.payload
     with _fitting():
-        typed = task.context.decoded(item)
+        typed = task.context.decoded(item) if task.hop is None else item  # which is of another queue
     payload = task.transform(typed.payload, typed)
     if payload is None:
         hint = "return the payload, or mongoq.SKIP to leave the item out"
@@ -204,7 +209,7 @@ def _envelope(task: Task, document: Document, item: Item[Any], payload: Any, now
         item,
         payload,
         queue=task.target.name,
-        id=copy_id(document, task.target.name, task.label),
+        id=copy_id(document, task.target.name, task.label, task.hop),
         when=now,
         priority=_priority(item) if task.priority is None else task.priority,
         once=now + task.once,

@@ -140,18 +140,19 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
 
 
 def documents_page(
-    context: QueueContext[Any], wanted: Range, *, as_stored: bool = False
+    context: QueueContext[Any], wanted: Range, *, as_stored: bool = False, trails: bool = False
 ) -> Flow[tuple[list[Document], Range | None]]:
     """Read the documents of one page, no more than fit one reply, and say where to go on.
 
-    With ``as_stored`` the documents within them are left as the bytes they are, and what no copy needs is left out.
+    With ``as_stored`` the documents within them are left as the bytes they are, and what no copy needs is left out,
+    which is also the trails, unless they are asked for.
     """
     yield from ready(context.broker, write=False)
     if wanted.started is None:
         wanted = replace(wanted, started=context.broker.clock.now())
     find = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
     if as_stored:
-        find["projection"] = COPIED
+        find["projection"] = {**COPIED, "trail": 1} if trails else COPIED
     try:
         found, more = yield from _one_reply(context.broker, find, as_stored=as_stored)
     except Exception as error:

@@ -64,6 +64,7 @@ class Marker:
         self._at = at
         self._to = to
         self._known: dict[Any, Marks] = {}
+        self._entries: dict[Any, bytes] = {}
 
     def marks(
         self, item: Item[Any], *, payload: bytes | None = None, added: int = 0, attempts: int | None = None
@@ -112,38 +113,39 @@ class Marker:
                 operators["$inc"] = {"hops": 1}
             else:
                 changes["hops"] = 1
-        raw = b""
+        size = 0
         if mark.trail:
-            raw, most = self._entry(mark, item, attempts, large=large)
-            entry = self._context.broker.encoding.of_bytes(raw)
+            keeps = mark.keeps and item.stored("payload", NOTHING) is not NOTHING  # or settled unseen
+            payload = self._kept(item).wrapped if keeps and not large else None
+            bare = self._entry(mark, item, attempts, large=keeps and payload is None)
+            entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
+            most, size = most_hops(bare), len(entry.raw)
             if anew is None:
                 operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}
             else:
                 changes["trail"] = [*anew, entry][-most:]
         elif anew is not None:
             changes["trail"] = anew
-        return Marks(operators, changes, len(raw) + (0 if anew is None else TRAIL_BYTES))
+        return Marks(operators, changes, size + (0 if anew is None else TRAIL_BYTES))
 
-    def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> tuple[bytes, int]:
-        """Return the entry of a trail in BSON, and how many entries there may be with it."""
-        entry: dict[str, Any] = {
-            "queue": self._context.name,
-            "stage": mark.name,
-            "by": shorten(str(item.by), BY_BYTES),
-            "taken": item.read_at,
-            "settled": self._at,
-            "attempts": item.attempts if attempts is None else attempts,
-            "ended": self._ended,
-        }
-        if self._to is not None:
-            entry["to"] = self._to
-        payload = None
-        if mark.keeps:
-            payload = None if large else self._kept(item).wrapped
-            if payload is None:
-                entry["large"] = True
-        raw = bytes(self._context.broker.encoding.raw(entry).raw)
-        return raw if payload is None else spliced(raw, payload), most_hops(raw)
+    def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> bytes:
+        """Return an entry of a trail in BSON, its payload aside."""
+        counted = item.attempts if attempts is None else attempts
+        key = item.read_at, item.by, counted, large
+        if key not in self._entries:
+            entry: dict[str, Any] = {
+                "queue": self._context.name,
+                "stage": mark.name,
+                "by": shorten(str(item.by), BY_BYTES),
+                "taken": item.read_at,
+                "settled": self._at,
+                "attempts": counted,
+                "ended": self._ended,
+                **({} if self._to is None else {"to": self._to}),
+                **({"large": True} if large else {}),
+            }
+            self._entries[key] = bytes(self._context.broker.encoding.raw(entry).raw)
+        return self._entries[key]
 
 
 def _has_payloads(trail: Any) -> bool:

@@ -122,17 +122,17 @@ def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
     when, equal, encoding = _when(handed, batch), batch.alike, context.broker.encoding
     happened, marker = partial(_is_moved, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
     update = handed.update(when)
-    gone = update["$unset"]
-    shared = bytes(encoding.raw(update["$set"]).raw)
+    gone, wakes = update["$unset"], (handed.queue, when)
+    taken, shared = tuple(gone), bytes(encoding.raw(update["$set"]).raw)
 
     def one(item: Item[Any], payload: bytes | None) -> Settlement:
         raw = shared if payload is None else spliced(shared, payload)
         marks = marker.marks(item, payload=payload)
-        key = raw, *gone, marks
+        key = raw, taken, marks
         if key not in equal:
             sent = marks.on({"$set": encoding.of_bytes(raw), "$unset": gone})  # those very bytes
             alone = partial(_hand_over, context, handed, payload)
-            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size)
+            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size, wakes=wakes)
         return equal[key]
 
     return one
@@ -150,7 +150,7 @@ def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Wa
         if key not in equal:
             sent, room, most = patched(context, marks.on(handed.update(when)), handed.patch)
             size = context.broker.encoding.size(sent)
-            equal[key] = Settlement(sent, happened, "move", alone, patch=most, room=room, size=size)
+            equal[key] = Settlement(sent, happened, "move", alone, most, room, size, wakes=(handed.queue, when))
         return equal[key]
 
     return one

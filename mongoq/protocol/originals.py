@@ -27,12 +27,13 @@ class InRange:
 
     The end is fixed when it begins. Its own copies are told by their mark, so they are never met, whatever the clocks.
     What is copied unseen is read ``as_stored``: the documents within an envelope are not decoded.
+    With ``trails`` they come with theirs.
     """
 
     missing: tuple[ObjectId, ...] = ()
 
-    def __init__(self, context: QueueContext[Any], wanted: Range, *, as_stored: bool) -> None:
-        self._context, self._as_stored = context, as_stored
+    def __init__(self, context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> None:
+        self._context, self._as_stored, self._trails = context, as_stored, trails
         originals = {COPY_MARK: {"$ne": context.name}}
         where = {"$and": [wanted.where, originals]} if wanted.where else originals
         until = wanted.until or context.broker.clock.now() + SKEW
@@ -44,7 +45,8 @@ class InRange:
         found: list[Document] = []
         while self._rest is not None and not found:
             wanted = replace(self._rest, page=int(min(self._page, room)))
-            found, self._rest = yield from documents_page(self._context, wanted, as_stored=self._as_stored)
+            page = documents_page(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
+            found, self._rest = yield from page
         return [dict(document.items()) for document in found]
 
 

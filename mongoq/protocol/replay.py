@@ -21,6 +21,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.copying import Sent, Task, Transform, copies_of, received, send
 from mongoq.protocol.history import history_range
+from mongoq.protocol.hops import hop_destination
 from mongoq.protocol.move import destination
 from mongoq.protocol.originals import ByIds, InRange, located
 from mongoq.protocol.request import Flow, Wait
@@ -39,6 +40,7 @@ def replay(
     context: QueueContext[Any],
     *,
     to: str | QueueContext[Any] | None,
+    hop: str | None,
     ids: Iterable[ObjectId] | None,
     since: datetime | None,
     until: datetime | None,
@@ -57,13 +59,14 @@ def replay(
     """Copy processed items, page by page and chunk by chunk; nothing is sent before every argument was checked."""
     task = Task(
         context,
-        destination(context, context if to is None else to),
+        hop_destination(context, hop, to) or destination(context, context),
         text(label, "label", LABEL_BYTES),
         duration(once, "once", zero=False),
         timedelta(0) if delay is None else duration(delay, "delay"),
         None if priority is None else checked_priority(priority),
         _function(transform, "transform"),
         _flag(dry_run, "dry_run"),
+        hop,
     )
     _function(progress, "progress")
     room = math.inf if limit is None else count(limit, "limit")
@@ -72,7 +75,7 @@ def replay(
     chosen = None if ids is None else _checked_ids(ids, since=since, until=until, where=where)
     yield from _begun(task, to)
     if chosen is None:
-        source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored)
+        source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
     else:
         source = yield from located(context, chosen, page)
     return (yield from _copied(task, source, pace, room, progress or _ignore))

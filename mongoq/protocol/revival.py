@@ -17,8 +17,8 @@ from mongoq.model.envelope import Document
 from mongoq.model.replayed import Replayed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, documents_page, history_range
+from mongoq.protocol.hops import hop_destination, payload_at
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.move import destination
 from mongoq.protocol.read import NOT_RESERVED
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost
 from mongoq.protocol.settings import prepared
@@ -34,17 +34,20 @@ def revive(
     context: QueueContext[Any],
     *,
     to: str | QueueContext[Any] | None,
+    hop: str | None,
     ids: Iterable[ObjectId] | None,
     where: Any,
     limit: int | None,
 ) -> Flow[Replayed]:
     """Hand back the dead letters that are chosen and held by nobody, in the order of claims, page by page.
 
+    With a ``hop`` each goes to that queue, with the payload that it had there.
     A crash between two pages leaves the rest in the dead queue.
     """
-    target = None if to is None else destination(context, to).name
+    where_to = hop_destination(context, hop, to)
+    target = None if where_to is None else where_to.name
     if target == context.name:
-        raise ArgumentInvalid("to", f"{target!r} is the dead queue itself")
+        raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
     room = math.inf if limit is None else count(limit, "limit")
     wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
     chosen = None if ids is None else _checked_ids(ids, where)
@@ -52,7 +55,7 @@ def revive(
     pages = _Chosen(context, chosen) if chosen is not None else _All(context, wanted)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
-        done += yield from _handed_back(context, documents, target)
+        done += yield from _handed_back(context, documents, target, by_hop=hop is not None)
     return replace(done, missing=pages.missing)
 
 
@@ -103,12 +106,12 @@ class _Chosen:
         return found
 
 
-def _handed_back(context: QueueContext[Any], documents: Sequence[Document], target: str | None) -> Flow[Replayed]:
+def _handed_back(
+    context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
+) -> Flow[Replayed]:
     """Send one page, and count what became of each."""
-    homeless = [] if target else [document["_id"] for document in documents if _home(document) in (None, context.name)]
-    refusals = [(id, "it has no origin to go back to; give to=") for id in homeless]
-    going = [document for document in documents if document["_id"] not in homeless]
-    statements = list(_statements(context, going, target))
+    refusals: list[tuple[ObjectId, str]] = []
+    statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
     moved = yield from _sent(context, statements, refusals)
     context.count("move", moved)
     if moved:
@@ -131,19 +134,52 @@ def _key(document: Document) -> Any:
     return document.get("key") or document["origin"].get("key")
 
 
-def _statements(context: QueueContext[Any], documents: Iterable[Document], target: str | None) -> Iterable[Statement]:
-    """Group the letters without a key by where they go; one with a key may find it taken, and goes by itself."""
+def _statements(
+    context: QueueContext[Any],
+    documents: Iterable[Document],
+    target: str | None,
+    refusals: list[tuple[ObjectId, str]],
+    *,
+    by_hop: bool,
+) -> Iterable[Statement]:
+    """Group the letters by where they go, and note those that cannot.
+
+    One with a key may find it taken, and goes by itself; so does one that gets another payload.
+    """
     now, when = context.broker.clock.now(), context.broker.clock.stamp()
     together: dict[str, list[ObjectId]] = {}
     for document in documents:
-        home = _home(document)
-        key = _key(document) if target is None else None
-        if isinstance(key, str):
-            yield "UpdateOne", _update(context, {"_id": document["_id"]}, {"q": home, "key": key}, now, when)
+        try:
+            changes = _changes(context, document, target, by_hop=by_hop)
+        except _Stays as reason:
+            refusals.append((document["_id"], str(reason)))
+            continue
+        if len(changes) > 1:
+            yield "UpdateOne", _update(context, {"_id": document["_id"]}, changes, now, when)
         else:
-            together.setdefault(target or str(home), []).append(document["_id"])
+            together.setdefault(changes["q"], []).append(document["_id"])
     for queue, ids in together.items():
         yield "UpdateMany", _update(context, {"_id": {"$in": ids}}, {"q": queue}, now, when)
+
+
+class _Stays(Exception):
+    """Why a letter cannot go."""
+
+
+def _changes(context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool) -> dict[str, Any]:
+    """Return where a letter goes, and with what."""
+    if target is not None and by_hop:
+        try:
+            return {"q": target, "payload": payload_at(document.get("trail"), target)}
+        except ArgumentInvalid as invalid:
+            raise _Stays(str(invalid)) from invalid
+    if target is not None:
+        return {"q": target}
+    home = _home(document)
+    if home in (None, context.name):
+        raise _Stays("it has no origin to go back to; give to=")
+    key = _key(document)
+    return {"q": home, "key": key} if isinstance(key, str) else {"q": home}
 
 
 def _update(

@@ -138,7 +138,8 @@ def rolling_back(
         return burying(context, item, batch, reason=EXHAUSTED_REASON, error=error, alone=alone)
     if key not in batch.alike:
         update = settle.rollback_update(now + length, error_document(error, now))
-        batch.alike[key] = Settlement(update, _back_at(now + length), "rollback", alone)
+        when = now + length
+        batch.alike[key] = Settlement(update, _back_at(when), "rollback", alone, wakes=(context.name, when))
     return batch.alike[key]
 
 
@@ -152,9 +153,10 @@ def burying(
     alone: Callable[[Item[Any]], Flow[Any]],
 ) -> Settlement:
     """Return how an item of a batch is buried."""
-    marker = batch.marker(context, "dead", dead_queue(context))
-    grave, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=batch.now)
-    return Settlement(marks.on(grave), _back_at(batch.now), "dead", alone, size=marks.size)
+    now, dead = batch.now, dead_queue(context)
+    marker = batch.marker(context, "dead", dead)
+    grave, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    return Settlement(marks.on(grave), _back_at(now), "dead", alone, size=marks.size, wakes=(dead, now))
 
 
 def _back_at(when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
@@ -182,7 +184,8 @@ def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Sett
     if key not in batch.alike:
         # an item that was released before looks just the same
         alone = partial(settle.release, context)
-        batch.alike[key] = Settlement(settle.release_update(when), _back_at(when), "release", alone, telling=False)
+        update, wakes = settle.release_update(when), (context.name, when)
+        batch.alike[key] = Settlement(update, _back_at(when), "release", alone, telling=False, wakes=wakes)
     return batch.alike[key]
 
 
@@ -205,5 +208,6 @@ def extending(context: QueueContext[Any], batch: Batch, *, lease: timedelta | No
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
         happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)
-        batch.alike[until] = Settlement({"$set": {"when": until}}, happened, None, alone, told=until)
+        update, wakes = {"$set": {"when": until}}, (context.name, until)
+        batch.alike[until] = Settlement(update, happened, None, alone, told=until, wakes=wakes)
     return batch.alike[until]

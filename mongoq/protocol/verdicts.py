@@ -85,4 +85,4 @@ def _unblamed(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Sett
     update = settle.rollback_update(when, failure)
     update["$inc"] = {"attempts": -1}
     alone = partial(settle.back, context, update=update)
-    return Settlement(update, lambda found, _: is_back(found, when), "rollback", alone)
+    return Settlement(update, lambda found, _: is_back(found, when), "rollback", alone, wakes=(context.name, when))

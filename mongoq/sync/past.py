@@ -84,6 +84,7 @@ class Past(Generic[M]):
         self,
         *,
         to: str | Queue[Any] | None = None,
+        hop: str | None = None,
         ids: Iterable[ObjectId] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -105,8 +106,8 @@ class Past(Generic[M]):
         its queue, id, attempts and key; the key itself is not live again. Copies are handed out in the order in which
         the originals were processed, within each priority.
 
-        The id of a copy follows from the original's id, when that was processed, the queue that it goes to, and
-        ``label``. It is remembered after the copy is settled. So the same replay sent twice, or sent again after it
+        The id of a copy follows from the original's id, when that was processed, the queue that it goes to, ``hop``
+        and ``label``. It is remembered after the copy is settled. So the same replay sent twice, or sent again after it
         was interrupted, pushes each copy once. Give another ``label`` to replay the same items once more.
 
         Items that are processed after it began are not selected, and neither are copies that a replay of this queue
@@ -115,6 +116,10 @@ class Past(Generic[M]):
         Args:
             to: the queue to push to, by its name, or a handle of the same collection, whose model then checks
                 payloads. By default this queue.
+            hop: a queue of a pipeline that the items came through: the copies go there, each with the payload that its
+                original had when it last left that queue, if the pipeline keeps payloads in its trails. Items whose
+                trail does not lead through it, or has no payload there, are refused. ``to`` can only be a handle of
+                that queue then, and ``transform`` is given those payloads as they were stored.
             ids: these items, in the order in which they were processed; not together with a range or a filter.
             since: processed at this time or later (aware).
             until: processed before this time (aware); by default, before the replay began.
@@ -149,6 +154,7 @@ class Past(Generic[M]):
             replay.replay(
                 self._context,
                 to=_context_of(to),
+                hop=hop,
                 ids=ids,
                 since=since,
                 until=until,

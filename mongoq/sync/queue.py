@@ -349,6 +349,7 @@ class DeadQueue(Queue[Any]):
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         to: str | Queue[Any] | None = None,
+        hop: str | None = None,
     ) -> Replayed:
         """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
@@ -360,10 +361,13 @@ class DeadQueue(Queue[Any]):
             where: those whose payload it matches, as for ``history``.
             limit: no more than so many.
             to: all into this queue instead, without their keys.
+            hop: all into this queue of a pipeline, each with the payload that it had when it last left it, if the
+                pipeline keeps payloads in its trails; without their keys.
 
         Returns:
             ``pushed`` went back; ``skipped`` are held by somebody; ``refused`` have no origin, or a live item of the
-            origin has their key; ``missing`` are ``ids`` that are not here.
+            origin has their key, or their trail has no such hop, or no payload of it; ``missing`` are ``ids`` that
+            are not here.
 
         Raises:
             ArgumentInvalid: an argument cannot be used; it is named, and nothing was changed.
@@ -371,4 +375,4 @@ class DeadQueue(Queue[Any]):
         A crash in between leaves the rest here: call it again.
         """
         target = to._context if isinstance(to, Queue) else to
-        return self._driver.run(revive(self._context, to=target, ids=ids, where=where, limit=limit))
+        return self._driver.run(revive(self._context, to=target, hop=hop, ids=ids, where=where, limit=limit))

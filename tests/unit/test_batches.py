@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
 from mongoq.protocol import bulk, move_many, push, push_many, reserve_many, settle_many
 from mongoq.protocol.request import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
+from mongoq.protocol.verdicts import carried_out
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 OTHER = ObjectId()
@@ -271,6 +273,27 @@ def test_a_network_that_fails_between_two_bulks_is_told() -> None:
     assert set(outcome.done) == {item.id for item in many[:1_000]}
     assert list(outcome.failed.values()) == [LOST.cause] * 1_000 + [DOWN] * 500
     assert len(str(outcome)) < 1_000
+
+
+class Fleeting(dict[str, Any]):
+    """A document whose end can be noticed."""
+
+
+def test_what_outcomes_were_told_lives_as_long_as_it_is_known_by_its_identity() -> None:
+    """Or another one, made where it lay, would be taken for it."""
+    moves, patch = move_many.Moves(context(), str), Fleeting({"$set": {"n": 1}})
+    known = weakref.ref(patch)
+    moves.told(Move("next", patch=patch))
+    del patch
+    assert known() is not None
+
+
+def test_an_outcome_that_cannot_be_done_fails_its_item_and_no_other() -> None:
+    outcomes = [Move("next", priority=1), Move("next", priority=True), Move("next", priority=1)]
+    (command,), failed = play(carried_out(context(), zip(items(), outcomes, strict=True), str), [updated(2)])
+    assert list(failed) == [IDS[1].binary]
+    ((_, arguments),) = command.arguments["requests"]
+    assert arguments["filter"]["_id"] == {"$in": [IDS[0], IDS[2]]}
 
 
 def test_a_refused_statement_fails_its_item_and_no_other() -> None:

@@ -10,6 +10,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.model.trail import StageMark
 from mongoq.protocol import claim, move, pop, push, settle
 from mongoq.protocol.request import SENDS, Flow, ReplyLost
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
@@ -29,6 +30,20 @@ RELEASE = lambda: settle.release(context(), reserved_item(due=NOW))  # noqa: E73
 EXTEND = lambda: settle.extend(context(), reserved_item(), lease=60)  # noqa: E731
 MOVED = lambda: move.move(context(), reserved_item(), context("next"), **MOVE)  # noqa: E731
 BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
+
+
+def of_a_stage(**options: Any) -> Any:
+    """A queue as a stage of a pipeline has it, which records all it can."""
+    made = context(**options)
+    made.stage = StageMark("load", trail=True, payloads=True)
+    return made
+
+
+KEEP_BY_STAGE = lambda: settle.commit(  # noqa: E731
+    of_a_stage(history=60), reserved_item(), payload=None, replace_payload=False
+)
+MOVED_BY_STAGE = lambda: move.move(of_a_stage(), reserved_item(), context("next"), **MOVE)  # noqa: E731
+BURY_BY_STAGE = lambda: move.bury(of_a_stage(), reserved_item(), reason="bad", error=None)  # noqa: E731
 
 DONE: Any = "done"
 SENT_AGAIN: Any = "sent again"
@@ -58,6 +73,13 @@ CASES = [
     ("move: gone", MOVED, GONE, UNCERTAIN),
     ("bury: buried", BURY, {**BACK, "q": "orders.dead"}, DONE),
     ("bury: sent again", BURY, None, SENT_AGAIN),
+    ("kept commit by a stage: ours, settled", KEEP_BY_STAGE, {"_id": ID, "processed": NOW, "settled": TOKEN}, DONE),
+    ("kept commit by a stage: sent again", KEEP_BY_STAGE, None, SENT_AGAIN),
+    ("move by a stage: moved", MOVED_BY_STAGE, {**BACK, "q": "next"}, DONE),
+    ("move by a stage: sent again", MOVED_BY_STAGE, None, SENT_AGAIN),
+    ("move by a stage: moved on, perhaps", MOVED_BY_STAGE, {**TAKEN, "q": "next"}, UNCERTAIN),
+    ("bury by a stage: buried", BURY_BY_STAGE, {**BACK, "q": "orders.dead"}, DONE),
+    ("bury by a stage: sent again", BURY_BY_STAGE, None, SENT_AGAIN),
 ]
 
 

@@ -1,0 +1,84 @@
+"""What a stage leaves on items, as far as that needs no server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId
+
+from mongoq.model.item import Item
+from mongoq.model.trail import LARGE, StageMark, trail_of
+from mongoq.protocol.marking import NOTHING, Marker
+from tests.unit.scripted import NOW, context, reserved_item
+
+ENTRY = {"queue": "orders", "stage": "load", "taken": NOW, "settled": NOW, "attempts": 1, "ended": "moved"}
+HUGE = bytes(LARGE + 1)
+
+
+def marker(ended: Any = "moved", mark: StageMark | None = None) -> Marker:
+    made = context()
+    made.stage = mark
+    return Marker(made, ended, at=NOW, to="next")
+
+
+RECORDS = StageMark("load", trail=True)
+KEEPS = StageMark("load", trail=True, payloads=True)
+
+
+def test_items_that_are_left_alike_share_what_is_left() -> None:
+    made = marker(mark=RECORDS)
+    one = made.marks(reserved_item())
+    assert made.marks(reserved_item(_id=ObjectId())) is one
+    for other in (reserved_item(attempts=2), reserved_item(by="host:2:bb"), reserved_item(hops="x")):
+        assert made.marks(other) is not one
+    later = Item({**_document(), "hops": 3}, None, NOW + timedelta(seconds=1), "app.mongoq")
+    assert made.marks(later) is not one
+    own = marker(mark=KEEPS)
+    assert own.marks(reserved_item()) is not own.marks(reserved_item())
+
+
+def _document() -> dict[str, Any]:
+    return {"_id": ObjectId(), "q": "orders", "attempts": 1, "by": "host:1:aa", "payload": 1}
+
+
+def test_a_handle_of_no_stage_leaves_nothing_and_makes_room_all_the_same() -> None:
+    kept = [{**ENTRY, "payload": 1}, "foreign", ENTRY]
+    made = marker()
+    assert made.marks(reserved_item(trail=kept)) is NOTHING
+    assert made.marks(reserved_item(trail=[ENTRY]), payload=HUGE) is NOTHING
+    assert made.marks(reserved_item(trail="text"), payload=HUGE) is NOTHING
+    for grown in ({"payload": HUGE}, {"added": LARGE}):
+        lighter = made.marks(reserved_item(trail=kept), **grown)  # type: ignore[arg-type]
+        assert lighter.changes == {"trail": [{**ENTRY, "large": True}, "foreign", ENTRY]}
+        assert not lighter.operators
+
+
+@pytest.mark.parametrize("grown", [{"payload": HUGE}, {"added": LARGE}])
+def test_a_payload_is_not_kept_beside_one_that_fills_the_item(grown: Any) -> None:
+    (entry,) = marker(mark=KEEPS).marks(reserved_item(), **grown).operators["$push"]["trail"]["$each"]
+    assert (entry["large"], "payload" in entry) == (True, False)
+
+
+def test_an_item_that_was_settled_unseen_has_an_entry_without_payload() -> None:
+    document = _document()
+    del document["payload"]
+    made = marker(mark=KEEPS).marks(Item(document, None, NOW, "app.mongoq"))
+    (hop,) = trail_of([dict(entry) for entry in made.operators["$push"]["trail"]["$each"]])
+    assert (hop.kept, hop.large) == (False, False)
+
+
+def test_marks_know_how_large_they_are() -> None:
+    item = reserved_item(payload={"b": b"x" * 5_000})
+    marks = marker(mark=KEEPS).marks(item)
+    (entry,) = marks.operators["$push"]["trail"]["$each"]
+    assert marks.size == len(bson.encode(dict(entry))) > 5_000
+
+
+def test_a_payload_that_cannot_be_encoded_again_stops_nothing() -> None:
+    """A codec of the caller's own may decode into what it does not encode."""
+    made = marker(mark=KEEPS).marks(reserved_item(payload=object()))
+    (entry,) = made.operators["$push"]["trail"]["$each"]
+    assert (entry["large"], "payload" in entry) == (True, False)
