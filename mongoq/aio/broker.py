@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, overload
 from pydantic import TypeAdapter
 
 from mongoq.aio.queue import AsyncQueue
+from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
 from mongoq.drive.aio import AioDriver
 from mongoq.drive.backends import open_backend
@@ -30,7 +31,7 @@ __all__ = ["AsyncBroker"]
 M = TypeVar("M")
 
 
-class AsyncBroker(AsyncTransactions):
+class AsyncBroker(AsyncTransactions, AsyncTopics):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:

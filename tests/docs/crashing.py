@@ -111,6 +111,7 @@ class Process:
 
         for state in self.broker._context.states.values():
             state.read_at = math.inf  # known for as long as this machine takes
+        self.broker._context.topics.read_at = math.inf
         thread = threading.Thread(target=work)
         self.mortal.lives_for(commands, thread)
         thread.start()
