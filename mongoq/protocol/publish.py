@@ -22,8 +22,8 @@ from mongoq.protocol.transaction import transacted
 
 __all__ = ["publish", "publish_many"]
 
-COPIES = 100_000
-BYTES = 64 * 1024 * 1024
+COPIES = 30_000
+BYTES = 32 * 1024 * 1024
 """The most that one transaction carries: the server keeps all of it in its cache until the end."""
 
 

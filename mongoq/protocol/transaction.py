@@ -69,27 +69,28 @@ def _ended(session: Any) -> Command[Any]:
 
 
 def transacted(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Flow[T]:
-    """Run a flow in a transaction of its own, and again as a whole when that met a conflict or lost its server."""
+    """Run a flow in a transaction of its own, and again as a whole when that met a conflict or lost its server.
+
+    All in one session, where the server ends what is left of a transaction as it hears of the next one; that would
+    otherwise meet the writes of one whose abort was lost, for a minute.
+    """
     retries = Retries()
+    session = yield from begin(broker)
     while True:
-        session = yield from begin(broker)
         try:
-            result = yield from _performed_within(session, make())
-            yield from commit(session)
-            return result
+            result = yield from _attached(session, make())
+            yield from _committed(session)
+            break
         except Exception as error:
             pause = retries.pause(error)
             if pause is None:
+                yield from abort(session)
                 raise
+        yield from Command("drop", {}, target="sessions", session=session)
         yield from pause
-
-
-def _performed_within(session: Any, flow: Flow[T]) -> Flow[T]:
-    try:
-        return (yield from _attached(session, flow))
-    except Exception:
-        yield from abort(session)
-        raise
+        yield from Command("begin", {}, target="sessions", session=session)
+    yield from _end(session, committed=True)
+    return result
 
 
 def commit(session: Any) -> Flow[None]:
