@@ -32,6 +32,7 @@ HOW_TO = (
     "dead-letters",
     "history-and-replay",
     "outbox",
+    "topics",
     "testing",
 )
 RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
