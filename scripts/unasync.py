@@ -43,6 +43,7 @@ NAMES = {
     "AsyncPast": "Past",
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
+    "AsyncTopics": "Topics",
     "AsyncTransaction": "Transaction",
     "AsyncTransactions": "Transactions",
     "AsyncEngine": "Engine",

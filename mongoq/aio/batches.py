@@ -43,6 +43,9 @@ class AsyncBatches(Generic[M]):
         They are handed out in the order given; with ``ids`` in the order of the ids. One command carries up to
         10,000 items or 16 MiB. Not atomic: a crash between two commands leaves the first items pushed.
 
+        When other queues are bound to this name (``broker.bind``), copies of all go into each of them in one
+        transaction: all of them, or none. The ids returned are those of the publications, the ``origin.id`` of each.
+
         Args:
             payloads: any iterable of BSON values, or of values of the queue's model; read once.
             delay: as for ``push``, for all of them.
@@ -56,7 +59,9 @@ class AsyncBatches(Generic[M]):
         Raises:
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; it is named, as ``payloads[3].at``,
                 and nothing was written.
-            ArgumentInvalid: another argument cannot be used; it is named.
+            ArgumentInvalid: another argument cannot be used; it is named. So is ``payloads``, when the copies for bound
+                queues are more than 30,000, or 32 MiB in all.
+            TransactionsUnavailable: queues are bound to this name, and the server is no replica set.
             BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
                 ``ids`` push them again without doubling any.
 

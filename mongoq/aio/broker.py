@@ -12,6 +12,7 @@ from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.aio.queue import AsyncQueue
+from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
 from mongoq.drive.aio import AioDriver
 from mongoq.drive.backends import open_backend
@@ -32,7 +33,7 @@ __all__ = ["AsyncBroker"]
 M = TypeVar("M")
 
 
-class AsyncBroker(AsyncTransactions):
+class AsyncBroker(AsyncTransactions, AsyncTopics):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:

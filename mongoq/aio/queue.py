@@ -81,6 +81,10 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
     ) -> ObjectId:
         """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
 
+        When other queues are bound to this name (``broker.bind``), a copy goes into each of them instead, in one
+        transaction, and all that is said below holds for each copy. What is returned is then the id of the publication,
+        the ``origin.id`` of each copy.
+
         Args:
             payload: any BSON value, or a value of the queue's model.
             delay: not to be handed out before so long from now, a ``timedelta`` or seconds.
@@ -99,9 +103,11 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
 
         Raises:
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
-            PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
+            PayloadTooLarge: more than 16 MiB less 64 KiB as BSON; or, with several queues bound to this name, more than
+                32 MiB in all copies.
             DuplicateItem: the key is taken, and ``on_duplicate="raise"``; it names the live item.
             ArgumentInvalid: another argument cannot be used; it is named.
+            TransactionsUnavailable: several queues are bound to this name, and the server is no replica set.
 
         After a network error the item may have been pushed; give an ``id`` to push it again without doubling it.
         A cancelled push may still happen.

@@ -59,6 +59,10 @@ class Sessions:
             read_preference=ReadPreference.PRIMARY,
         )
 
+    def drop(self, session: Any) -> Any:
+        """Abort a transaction that still runs, so that another one can begin in its session."""
+        return session.abort_transaction() if session.in_transaction else None
+
     def commit(self, session: Any) -> Any:
         """Commit, or commit again."""
         return session.commit_transaction()

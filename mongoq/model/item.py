@@ -39,15 +39,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead item, or the copy that a replay made, comes from.
+    """Where a dead item comes from, or a copy that a replay or a push to a topic made.
 
     Attributes:
-        queue: the queue it died in, or whose history it was copied from.
-        id: its id there; a burial keeps the id, and a copy has one of its own.
-        reason: why it was buried; ``"replayed"`` for a copy, with the label of the replay if it had one.
+        queue: the queue it died in, or whose history it was copied from; the topic that it was pushed to.
+        id: its id there, or what the push returned; a burial keeps the id, and a copy has one of its own.
+        reason: why it was buried; ``"replayed"`` for the copy of a replay, with the label if it had one;
+            ``"published"`` for that of a push to a topic.
         attempts: how often it had been reserved there.
         key: the key it had there; a key does not follow.
-        at: when it was buried or copied, on the server's clock.
+        at: when it was buried, copied or pushed, on the server's clock.
         stage: the stage of a pipeline that buried it.
         delivery: the hash of that stage and this item (see ``Job.delivery_hash``), which every attempt had.
     """
@@ -185,7 +186,7 @@ class Item(Generic[M]):
 
     @property
     def origin(self) -> Origin | None:
-        """Where a dead or replayed item comes from."""
+        """Where an item that is dead, or a copy, comes from."""
         stored = self._document.get("origin")
         if stored is None:
             return None

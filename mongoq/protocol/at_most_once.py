@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -16,10 +15,11 @@ from mongoq.model.outcomes import Dead, Failed, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.protocol.bulk import tallied
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.insert import inserted
 from mongoq.protocol.move import EXHAUSTED_REASON
 from mongoq.protocol.move_many import Moves, Resolve
-from mongoq.protocol.push import due, insert_alone
-from mongoq.protocol.request import Duplicate, Flow, persisted
+from mongoq.protocol.push import due
+from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle_many import Batch, committing
 
@@ -55,20 +55,13 @@ def pushed_on(
         try:
             envelope = _envelope(context, item, outcome, moves)
             if envelope is not None:
-                yield from persisted(partial(_insert, envelope))
+                yield from inserted(envelope, given=True)  # sent again, it finds itself
                 context.broker.tell(envelope["q"], envelope["when"], id=envelope["_id"])
                 context.broker.state(envelope["q"]).heads.note(envelope["priority"], envelope["when"])
                 context.broker.counters.add(envelope["q"], "put", 1)
         except Exception as error:
             failed[id_key(item.id)] = error
     return failed
-
-
-def _insert(envelope: Mapping[str, Any]) -> Flow[None]:
-    try:
-        yield from insert_alone(envelope)
-    except Duplicate:
-        pass  # sent before, and its reply was lost
 
 
 def _envelope(

@@ -21,13 +21,53 @@ from mongoq.protocol.heads import Heads
 from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
 
-__all__ = ["BrokerContext", "QueueContext", "QueueState", "event_key"]
+__all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "event_key"]
 
 M = TypeVar("M")
 
 
 @dataclass(slots=True)
-class QueueState:
+class Known:
+    """How fresh what this process knows of a control document is.
+
+    Attributes:
+        read_at: when it was asked for, on the monotonic clock.
+        changed_at: when the change stream last told of a change of it.
+    """
+
+    read_at: float = float("-inf")
+    changed_at: float = float("-inf")
+
+    def stale(self, age: float, told_since: float = float("inf")) -> bool:
+        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told."""
+        if self.read_at <= self.changed_at:
+            return True
+        return self.read_at <= told_since and time.monotonic() - self.read_at >= age
+
+
+@dataclass(slots=True)
+class Topics(Known):
+    """What this process knows of the topics of a collection.
+
+    Attributes:
+        bound: the queues bound to each, in the order they were bound.
+        written_at: when this process last changed them; what was asked for before is old.
+    """
+
+    bound: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    written_at: float = float("-inf")
+
+    def put(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
+        """Remember what was read or written; of a write it is not known what has happened since it was asked for."""
+        if written:
+            self.written_at = time.monotonic()
+        elif asked_at < max(self.written_at, self.read_at):
+            return
+        self.bound, self.read_at = bound, asked_at
+
+
+@dataclass(slots=True)
+class QueueState(Known):
     """What this process knows of a queue: what it last read of its control document, and where to claim from it.
 
     Shared by the handles of a broker.
@@ -35,8 +75,6 @@ class QueueState:
     Attributes:
         paused: nothing is handed out.
         stored: the options that are stored, in the form used inside.
-        read_at: when it was asked for, on the monotonic clock.
-        changed_at: when the change stream last told of a change of it.
         heads: where the queue begins.
         crowd: how far to keep from others who claim batches.
         fenced_off: the priorities with a document at their end.
@@ -44,17 +82,9 @@ class QueueState:
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
-    read_at: float = float("-inf")
-    changed_at: float = float("-inf")
     heads: Heads = field(default_factory=Heads)
     crowd: Crowd = field(default_factory=Crowd)
     fenced_off: set[int] = field(default_factory=set)
-
-    def stale(self, age: float, told_since: float = float("inf")) -> bool:
-        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told."""
-        if self.read_at <= self.changed_at:
-            return True
-        return self.read_at <= told_since and time.monotonic() - self.read_at >= age
 
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Remember what was read or written; the same options keep their identity."""
@@ -77,6 +107,7 @@ class BrokerContext:
         checked: the schema and the collection were found suitable.
         indexed: the indexes and the schema document were written.
         states: what is known of each queue's control document.
+        topics: what is known of the topics.
         lanes: where callers share commands; ``None`` when each sends its own.
         counters: what was done and not yet written down.
         stats: the last answer of ``stats``, and when it was read.
@@ -95,6 +126,7 @@ class BrokerContext:
     measuring: bool = False
     indexed: bool = False
     states: dict[str, QueueState] = field(default_factory=dict)
+    topics: Topics = field(default_factory=Topics)
     unsettled: set[Any] = field(default_factory=set)
     lanes: Lanes | None = None
     counters: Counters = field(default_factory=Counters)

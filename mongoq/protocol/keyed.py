@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
 from bson import ObjectId
@@ -11,18 +12,28 @@ from mongoq.model.arguments import text
 from mongoq.model.envelope import Document
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.insert import confirmed
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow
+from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost
 
-__all__ = ["OnDuplicate", "check_key", "check_on_duplicate", "live", "push_keyed", "raise_duplicate"]
+__all__ = ["Keyed", "OnDuplicate", "check_key", "keyed_by", "live", "push_keyed", "raise_duplicate", "upserted"]
 
 OnDuplicate = Literal["keep", "replace", "raise"]
 WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 KEY_BYTES = 1024
 RACES = 5
 """How often somebody else may be faster before a push gives up."""
-REPLACED = ("payload", "when", "priority", "attempts", "reserved")
-REMOVED = ("token", "by", "error", "origin", "batch", "trail")
+REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
+"""What a replacing push brings, and takes away where it does not."""
+REMOVED = ("token", "by", "error", "batch", "trail")
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The key of a push, and what to do when it is taken."""
+
+    key: str
+    on_duplicate: OnDuplicate
 
 
 def check_key(key: Any) -> str:
@@ -34,54 +45,67 @@ def check_key(key: Any) -> str:
     return str(key)
 
 
-def check_on_duplicate(value: Any, key: str | None) -> None:
-    """Refuse what is no way to meet a duplicate, and one that is given without a key."""
-    if value not in WAYS:
-        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(WAYS)}, not {value!r}")
-    if key is None and value != "keep":
+def keyed_by(key: Any, on_duplicate: Any) -> Keyed | None:
+    """Check both; refuses a way to meet a duplicate that is given without a key."""
+    if on_duplicate not in WAYS:
+        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(WAYS)}, not {on_duplicate!r}")
+    if key is not None:
+        return Keyed(check_key(key), on_duplicate)
+    if on_duplicate != "keep":
         raise ArgumentInvalid("on_duplicate", "says what to do with an item of the same key; give key= as well")
+    return None
 
 
-def push_keyed(
-    context: QueueContext[Any], envelope: Document, key: str, on_duplicate: OnDuplicate, *, given: bool
-) -> Flow[ObjectId]:
-    """Insert an item unless one with its key is live, and return the id of the one that is live then.
+def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, given: bool) -> Flow[ObjectId]:
+    """Insert an item unless one with its key is live, and return the id of the one that is live then."""
+    id, new = yield from upserted(context.broker, envelope, keyed, given=given)
+    context.placed(envelope["priority"], envelope["when"])
+    if new:
+        context.count("put")
+    context.broker.tell(context.name, envelope["when"], id=id)
+    return id
+
+
+def upserted(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool) -> Flow[tuple[ObjectId, bool]]:
+    """Do so, and return the id of the one that is live then, and whether it is new.
 
     ``findAndModify`` with upsert: a caught error of the unique index would abort a caller's transaction. The index
     still decides between two that insert at the same moment; whoever loses meets the other's item. A ``given`` id is
     looked for first: sent again when its item is done, it must not replace what was pushed since.
     """
-    if given and (yield from _is_pushed(context.broker, envelope["_id"])):
-        return envelope["_id"]  # type: ignore[no-any-return]
-    command = _command(envelope, key, on_duplicate, serverless=context.broker.serverless)
+    id: ObjectId = envelope["_id"]
+    if given and (yield from _is_pushed(broker, id)):
+        return id, False
+    command = _command(envelope, keyed, serverless=broker.serverless)
     for left in reversed(range(RACES)):
         try:
             found = yield from command
+        except ReplyLost:
+            if not (yield from confirmed(id)):
+                raise
+            return id, True
         except Duplicate:
-            if (yield from _is_pushed(context.broker, envelope["_id"])):
-                return envelope["_id"]  # type: ignore[no-any-return]  # pushed before under this id, perhaps done
+            if (yield from _is_pushed(broker, id)):
+                return id, False  # pushed before under this id, perhaps done
             if not left:
                 raise
             continue
-        if found["_id"] == envelope["_id"]:
-            context.count("put")
-        elif on_duplicate == "raise":
-            raise DuplicateItem(context.name, key, found["_id"])
-        context.broker.tell(context.name, envelope["when"], id=found["_id"])
-        return found["_id"]  # type: ignore[no-any-return]
+        if found["_id"] != id and keyed.on_duplicate == "raise":
+            raise DuplicateItem(envelope["q"], keyed.key, found["_id"])
+        return found["_id"], found["_id"] == id
     raise AssertionError("the last race is won, or raises")
 
 
-def _command(envelope: Document, key: str, on_duplicate: OnDuplicate, *, serverless: bool) -> Command[Any]:
+def _command(envelope: Document, keyed: Keyed, *, serverless: bool) -> Command[Any]:
     fields = {name: value for name, value in envelope.items() if name != "q"}
-    if on_duplicate == "replace":
-        changes = {name: fields.pop(name) for name in (*REPLACED, "headers") if name in fields}
-        gone = REMOVED if "headers" in changes else (*REMOVED, "headers")
+    if keyed.on_duplicate == "replace":
+        changes = {name: fields.pop(name) for name in REPLACED if name in fields}
+        gone = [*REMOVED, *(name for name in REPLACED if name not in changes)]
         update = {"$set": changes, "$unset": dict.fromkeys(gone, ""), "$setOnInsert": fields}
     else:
         update = {"$setOnInsert": fields}
     arguments = {
-        "filter": live(envelope["q"], key),
+        "filter": live(envelope["q"], keyed.key),
         "update": update,
         "upsert": True,
         "projection": {"_id": 1},

@@ -17,6 +17,7 @@ from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.hub import LINGER
 from mongoq.protocol.request import Command, Flow, Interruption, ReplyLost, Rest
 from mongoq.protocol.settings import CONTROL_PREFIX
+from mongoq.protocol.topics import TOPICS_ID
 
 __all__ = ["kill_command", "listening", "pipeline"]
 
@@ -45,7 +46,7 @@ def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
     No payload travels. The server looks a document up only where an update does not name the queue: the first
     condition is decided before that, and most of it while the log is read.
     """
-    control = {"documentKey._id": {"$regex": f"^{CONTROL_PREFIX}"}}
+    control = {"documentKey._id": {"$regex": f"^({CONTROL_PREFIX}|{TOPICS_ID}$)"}}
     names = {"$in": sorted(queues)}
     changed = "updateDescription.updatedFields"
     given_back = {  # claims set a token; a pop that is taken back may bring an old one
@@ -197,7 +198,10 @@ class _Reader:
         queues = set()
         for event in events:
             queue, id = event.get("q"), event["id"]
-            if isinstance(id, str) and id.startswith(CONTROL_PREFIX):
+            if id == TOPICS_ID:
+                self._broker.topics.changed_at = time.monotonic()
+                told = True
+            elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
                 self._changed(id.removeprefix(CONTROL_PREFIX))
                 told = True
             elif isinstance(queue, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,22 +15,17 @@ from mongoq.model.clock import Clock
 from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.envelope import new_envelope
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.keyed import OnDuplicate, check_key, check_on_duplicate, push_keyed
-from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, insisted, matched
+from mongoq.protocol.insert import Insert, insert_alone, inserted
+from mongoq.protocol.keyed import OnDuplicate, keyed_by, push_keyed
+from mongoq.protocol.publish import publish
+from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.topics import refreshed
 
-__all__ = ["REMEMBER", "Insert", "checked_headers", "due", "insert_alone", "push"]
-
-Insert = Callable[[Mapping[str, Any]], Flow[Any]]
-"""Inserts an envelope."""
+__all__ = ["REMEMBER", "check_due", "checked_headers", "due", "push", "remembered"]
 
 REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered unless it says otherwise."""
-
-
-def insert_alone(envelope: Mapping[str, Any]) -> Flow[Any]:
-    """Insert an envelope by a command of its own."""
-    yield from Command("insert_one", {"document": envelope})
 
 
 def push(
@@ -46,10 +41,14 @@ def push(
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
     insert: Insert = insert_alone,
+    joined: bool = False,
 ) -> Flow[ObjectId]:
-    """Insert one item and return its id; the same ``id`` again, while it is remembered, inserts nothing."""
-    check_on_duplicate(on_duplicate, key)
-    checked_key = None if key is None else check_key(key)
+    """Insert one item, or a copy of it for each queue bound to this one, and return its id.
+
+    The same ``id`` again, while it is remembered, inserts nothing. ``joined`` is said of a push within a transaction of
+    the caller's, before which the bindings were read.
+    """
+    keyed = keyed_by(key, on_duplicate)
     value = context.codec.encode(payload)
     headers = checked_headers(headers, context.broker.encoding)
     priority = checked_priority(priority)
@@ -57,6 +56,8 @@ def push(
     remember = remembered(once, given is not None)
     check_due(delay, when)
     yield from prepared(context, fresh=False)
+    if not joined:
+        yield from refreshed(context.broker)
     clock = context.broker.clock
     envelope = new_envelope(
         context.name,
@@ -67,22 +68,15 @@ def push(
         headers=headers,
         once=None if given is None else clock.now() + remember,
     )
-    try:
-        if checked_key is not None:
-            pushed = yield from push_keyed(context, envelope, checked_key, on_duplicate, given=given is not None)
-            context.placed(priority, envelope["when"])
-            return pushed
-        yield from insert(envelope)
-    except Duplicate:
-        if given is None:
-            raise
-        return given
-    except ReplyLost:
-        if not (yield from _confirmed(envelope["_id"])):
-            raise
-    context.placed(priority, envelope["when"])
-    context.count("put")
-    context.broker.tell(context.name, envelope["when"], id=envelope["_id"])
+    identified = given is not None
+    if bound := context.broker.topics.bound.get(context.name):
+        yield from publish(context.broker, envelope, bound, keyed, given=identified, joined=joined)
+    elif keyed is not None:
+        return (yield from push_keyed(context, envelope, keyed, given=identified))
+    elif (yield from inserted(envelope, insert, given=identified)):
+        context.placed(priority, envelope["when"])
+        context.count("put")
+        context.broker.tell(context.name, envelope["when"], id=envelope["_id"])
     return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above
 
 
@@ -93,15 +87,6 @@ def remembered(once: Duration | None, identified: bool) -> timedelta:
     if not identified:
         raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
     return duration(once, "once", zero=False)
-
-
-def _confirmed(id: ObjectId) -> Flow[bool]:
-    """Look whether the item is there, by an update that changes nothing and waits for the majority as any does.
-
-    Sent again, the push could double an item that has come and gone in the meantime.
-    """
-    command = Command("update_one", {"filter": {"_id": id}, "update": {"$set": {"_id": id}}}, matched)
-    return (yield from insisted(command))
 
 
 def check_due(delay: Duration | None, when: datetime | None) -> None:

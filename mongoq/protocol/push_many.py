@@ -18,9 +18,11 @@ from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.protocol.batch import chunks, finish, own_error, placed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_few
+from mongoq.protocol.publish import publish_many
 from mongoq.protocol.push import check_due, checked_headers, due, remembered
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, insisted
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.topics import refreshed
 
 __all__ = ["push_many"]
 
@@ -42,7 +44,10 @@ def push_many(
     ids: Iterable[ObjectId] | None,
     once: Duration | None,
 ) -> Flow[list[ObjectId]]:
-    """Insert many items and return their ids in order; nothing is sent unless all of them can be stored."""
+    """Insert many items, or copies of them for each bound queue, and return their ids in order.
+
+    Nothing is sent unless all of them can be stored.
+    """
     values = _wrapped(context, payloads)
     given = None if ids is None else _given(ids, len(values))
     stored_headers = checked_headers(headers, context.broker.encoding)
@@ -52,6 +57,7 @@ def push_many(
     if not values:
         return []
     yield from prepared(context, fresh=False)
+    yield from refreshed(context.broker)
     clock = context.broker.clock
     # sorted, since the counter in them begins again at 0 after 16 million
     identities = given or sorted((ObjectId() for _ in values), key=attrgetter("binary"))
@@ -60,9 +66,13 @@ def push_many(
     envelope = new_envelope(
         context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
     )
+    fresh = list(zip(identities, values, strict=True))
+    if bound := context.broker.topics.bound.get(context.name):
+        yield from publish_many(context.broker, envelope, fresh, bound, given=given is not None)
+        return identities
     stencil = Stencil(context.broker.encoding, envelope)
     try:
-        yield from _pushed(context, stencil, list(zip(identities, values, strict=True)), again=given is not None)
+        yield from _pushed(context, stencil, fresh, again=given is not None)
     finally:
         context.placed(priority, eligible)
     return identities

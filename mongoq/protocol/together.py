@@ -26,6 +26,7 @@ from mongoq.protocol.batch import chunks, own_error
 from mongoq.protocol.bulk import MARGIN, Settlement, ends_by, tallied
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import begin
+from mongoq.protocol.insert import insert_alone
 from mongoq.protocol.lane import copies
 from mongoq.protocol.move_many import moved
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
@@ -49,9 +50,9 @@ class _Settling:
 
 def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any) -> Flow[ObjectId]:
     """Insert one item, with those of other callers, and return its id."""
-    lanes = context.broker.lanes
-    if lanes is None or session is not None:
-        return pushing.push(context, payload, **told)
+    lanes, joined = context.broker.lanes, session is not None
+    if lanes is None or joined:
+        return pushing.push(context, payload, joined=joined, **told)
     lane = lanes.lane("push", partial(_inserted, context.broker))
 
     def insert(envelope: Mapping[str, Any]) -> Flow[Any]:
@@ -63,7 +64,7 @@ def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any)
 def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow[list[Any]]:
     """Insert the envelopes of several pushes; a lost reply, or any other error, is told to those of its command."""
     if len(envelopes) == 1:
-        return [(yield from pushing.insert_alone(envelopes[0]))]
+        return [(yield from insert_alone(envelopes[0]))]
     told: list[Any] = []
     for chunk in chunks(envelopes, partial(_size, broker)):
         refusals: Mapping[int, Exception] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import iscoroutine
 from typing import Any, Never, TypeVar
@@ -15,8 +16,20 @@ from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.request import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.topics import refreshed
 
-__all__ = ["Retries", "Tentative", "abort", "begin", "checked", "commit", "unless_settled", "within"]
+__all__ = [
+    "Retries",
+    "Tentative",
+    "abort",
+    "begin",
+    "checked",
+    "commit",
+    "transacted",
+    "transactional",
+    "unless_settled",
+    "within",
+]
 
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.transaction")
@@ -33,16 +46,51 @@ POLL = 0.01
 def begin(broker: BrokerContext) -> Flow[Any]:
     """Make the collection ready and return a session with a transaction in it.
 
-    Ready beforehand: a transaction cannot write to a collection that was made after it began to read.
+    Ready beforehand: a transaction cannot write to a collection that was made after it began to read. A caller who goes
+    before the flow that this is part of has ended leaves no transaction behind.
     """
+    yield from transactional(broker)
+    session: Any = yield from Command("start", {}, target="sessions", undo=_ended)
+    yield from Command("begin", {}, target="sessions", session=session)
+    return session
+
+
+def transactional(broker: BrokerContext) -> Flow[None]:
+    """Make the collection ready, and refuse a server without transactions before anything is written."""
     require: Command[None] = Command("require", {}, target="sessions")
     yield from require
     yield from ready(broker, write=False)
     yield from require  # the client knows by now what kind of server it is
     yield from ready(broker, write=True)
-    session: Any = yield from Command("start", {}, target="sessions")
-    yield from Command("begin", {}, target="sessions", session=session)
-    return session
+
+
+def _ended(session: Any) -> Command[Any]:
+    return Command("end", {"committed": False}, target="sessions", session=session)
+
+
+def transacted(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Flow[T]:
+    """Run a flow in a transaction of its own, and again as a whole when that met a conflict or lost its server.
+
+    All in one session, where the server ends what is left of a transaction as it hears of the next one; that would
+    otherwise meet the writes of one whose abort was lost, for a minute.
+    """
+    retries = Retries()
+    session = yield from begin(broker)
+    while True:
+        try:
+            result = yield from _attached(session, make())
+            yield from _committed(session)
+            break
+        except Exception as error:
+            pause = retries.pause(error)
+            if pause is None:
+                yield from abort(session)
+                raise
+        yield from Command("drop", {}, target="sessions", session=session)
+        yield from pause
+        yield from Command("begin", {}, target="sessions", session=session)
+    yield from _end(session, committed=True)
+    return result
 
 
 def commit(session: Any) -> Flow[None]:
@@ -119,7 +167,7 @@ def checked(result: T) -> T:
 def within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = None) -> Flow[T]:
     """Return the flow as it runs in the transaction of a session: the flow itself when there is none.
 
-    ``item`` is the one that the flow settles.
+    ``item`` is the one that the flow settles; a push settles none, and goes by the bindings of topics.
     """
     return flow if session is None else _within(context, session, flow, item)
 
@@ -132,6 +180,8 @@ def _within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any) 
         yield from ready(broker, write=False)
         yield from join  # the client knows by now what kind of server it is
     yield from prepared(context)
+    if item is None:
+        yield from refreshed(broker)
     held = reservation in broker.unsettled
     result = yield from _attached(session, flow)
     if held:

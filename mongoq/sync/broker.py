@@ -26,6 +26,7 @@ from mongoq.protocol.lane import Lanes
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
 from mongoq.sync.queue import Queue
+from mongoq.sync.topics import Topics
 from mongoq.sync.transaction import Transactions
 
 __all__ = ["Broker"]
@@ -33,7 +34,7 @@ __all__ = ["Broker"]
 M = TypeVar("M")
 
 
-class Broker(Transactions):
+class Broker(Transactions, Topics):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:

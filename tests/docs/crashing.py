@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -91,7 +93,7 @@ class Process:
     raw: Any
     clock: mongoq.VirtualClock
     mortal: Mortal = field(init=False)
-    transactions: list[mongoq.Transaction] = field(default_factory=list)
+    sessions: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.becomes_mortal()
@@ -111,6 +113,7 @@ class Process:
 
         for state in self.broker._context.states.values():
             state.read_at = math.inf  # known for as long as this machine takes
+        self.broker._context.topics.read_at = math.inf
         thread = threading.Thread(target=work)
         self.mortal.lives_for(commands, thread)
         thread.start()
@@ -121,6 +124,11 @@ class Process:
         driver: Any = self.broker._driver
         self.mortal = driver._send = Mortal(driver._send)
         driver._begun = self._sent_at_once
+        driver.sessions.start = partial(self._started, driver.sessions.start)
+
+    def _started(self, start: Callable[[], Any]) -> Any:
+        self.sessions.append(start())
+        return self.sessions[-1]
 
     def _sent_at_once(self, command: Any) -> Begun:
         """Let what would go on beside the operation happen in its thread, where it is counted."""
@@ -149,6 +157,11 @@ class Process:
         documents = sorted(self.raw.find({"q": {"$exists": True}}), key=_place)
         groups = groupby(documents, lambda document: (_is_copy(document), self.told(document)))
         return "; ".join(_names(list(group), copies=copies) + told for (copies, told), group in groups) or "nothing"
+
+    def found_copies(self) -> str:
+        """Tell how many copies of what was pushed to a topic each queue holds."""
+        found = Counter(document["q"] for document in self.raw.find({"q": {"$exists": True}}))
+        return ", ".join(f"{queue} {number}" for queue, number in sorted(found.items())) or "nothing"
 
     def told(self, document: Mapping[str, Any]) -> str:
         if "payload" not in document:
@@ -185,9 +198,9 @@ def living(raw: Any) -> Iterator[Process]:
         try:
             yield process
         finally:
-            for transaction in process.transactions:  # the server does so after a minute
-                if transaction.session.in_transaction:
-                    transaction.session.abort_transaction()
+            for session in process.sessions:  # the server does so after a minute
+                if session.in_transaction:
+                    session.abort_transaction()
 
 
 @dataclass(frozen=True)

@@ -162,11 +162,18 @@ def transaction(process: Process) -> Operation:
 
     def settle_and_push() -> None:
         with process.broker.transaction() as tx:
-            process.transactions.append(tx)
             queue.commit(item, session=tx.session)
             following.push(2, id=id_of(2), once=0.001, session=tx.session)
 
     return settle_and_push
+
+
+def topic(operation: Callable[[mongoq.Queue[Any]], Any], *queues: str) -> Prepare:
+    def prepare(process: Process) -> Operation:
+        process.broker.bind("orders", *queues)
+        return lambda: operation(process.queue())
+
+    return prepare
 
 
 def _after_the_lease(process: Process) -> str:
@@ -273,5 +280,29 @@ ROWS = [
         "`commit` and `push` in a transaction",
         transaction,
         [*["1 orders reserved 1"] * 3, "2 next ready 0"],
+    ),
+    AnyRow(
+        "`push` to a topic of one queue",
+        topic(lambda orders: orders.push(1, id=id_of(1)), "billing"),
+        [GONE, "billing 1"],
+        look=Process.found_copies,
+    ),
+    AnyRow(
+        "`push` to a topic of several queues",
+        topic(lambda orders: orders.push(1, id=id_of(1)), "billing", "shipping"),
+        [GONE, GONE, "billing 1, shipping 1"],
+        look=Process.found_copies,
+    ),
+    AnyRow(
+        "`push` with a key to a topic of several queues",
+        topic(lambda orders: orders.push(1, key="k"), "billing", "shipping"),
+        [GONE, GONE, GONE, "billing 1, shipping 1"],
+        look=Process.found_copies,
+    ),
+    AnyRow(
+        "`push_many` to a topic",
+        topic(lambda orders: orders.push_many([1, 2, 3], ids=_ids(1, 3)), "billing", "shipping"),
+        [GONE, GONE, "billing 3, shipping 3"],
+        look=Process.found_copies,
     ),
 ]

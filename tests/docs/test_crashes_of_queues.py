@@ -47,6 +47,19 @@ def _resume(process: Process) -> Operation:
     return queue.resume
 
 
+def _bind(process: Process) -> Operation:
+    return partial(process.broker.bind, "orders", "billing", "shipping")
+
+
+def _unbind(process: Process) -> Operation:
+    _bind(process)()
+    return partial(process.broker.unbind, "orders")
+
+
+def _bound(process: Process) -> str:
+    return ", ".join(process.another().bindings().get("orders", ())) or "none"
+
+
 def _collection(process: Process) -> str:
     indexes = set(process.raw.index_information()) if process.raw.database.list_collection_names() else set()
     schema = process.raw.count_documents({"_id": "schema:mongoq"})
@@ -101,6 +114,8 @@ ROWS = [
     ),
     Row("`pause`", _pause, ["not paused", "paused"], look=_paused),
     Row("`resume`", _resume, ["paused", "not paused"], look=_paused),
+    Row("`bind`", _bind, ["none", "billing, shipping"], look=_bound),
+    Row("`unbind`", _unbind, ["billing, shipping", "none"], look=_bound),
 ]
 
 

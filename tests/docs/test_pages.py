@@ -33,6 +33,7 @@ HOW_TO = (
     "history-and-replay",
     "outbox",
     "recipes",
+    "topics",
     "testing",
 )
 RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]

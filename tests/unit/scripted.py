@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,7 @@ def context(name: str = "orders", *, model: Any = None, serverless: bool = False
     made = QueueContext(broker, queue_options(name, **options), Codec(broker.encoding, model))
     made.saved = True
     made.state.put(paused=False)
+    broker.topics.put({}, time.monotonic())
     return made
 
 

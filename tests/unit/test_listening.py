@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -121,6 +122,15 @@ def test_a_control_document_is_read_again(reading: Reading) -> None:
     reading.hears({"id": "queue:orders"})
     assert state.stale(1.0, reading.hub.told_since())
     assert reading.is_called()
+
+
+def test_bindings_are_read_again(reading: Reading) -> None:
+    reading.opens()
+    topics = reading.queue.broker.topics
+    topics.put({}, time.monotonic())
+    assert not topics.stale(0.0, reading.hub.told_since())
+    reading.hears({"id": "topics:mongoq"})
+    assert topics.stale(3600.0, reading.hub.told_since())
 
 
 @pytest.mark.parametrize("error", [LOST, Failure(43), Failure(237)], ids=str)

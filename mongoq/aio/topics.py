@@ -1,0 +1,56 @@
+"""Topics: names whose pushes go to every queue that is bound to them."""
+
+from __future__ import annotations
+
+from mongoq.drive.aio import AioDriver
+from mongoq.protocol import binding
+from mongoq.protocol.context import BrokerContext
+
+__all__ = ["AsyncTopics"]
+
+
+class AsyncTopics:
+    """The side of a broker that binds queues to topics; part of ``AsyncBroker``."""
+
+    _driver: AioDriver
+    _context: BrokerContext
+
+    async def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
+        """Let what is pushed to a topic go to these queues instead, and return all that are bound to it now.
+
+        From then on ``push`` and ``push_many`` to ``topic`` put a copy into each bound queue and none into the queue of
+        that name, in one transaction: into all of them, or into none. The binding is stored with the collection
+        (``findAndModify`` of one control document); this broker goes by it at once, and every other producer within a
+        second. Until then theirs still go where they went before. What lies in the queue ``topic`` stays there, and so
+        does what a move or a replay brings. Queues that are bound already stay bound.
+
+        Args:
+            topic: a queue name.
+            queues: the names of the queues, in the order in which the copies are written.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            QueueNameInvalid: one of the names cannot be stored.
+            ArgumentInvalid: no queue is named, one is bound to itself, is a topic itself, or the topic is bound to
+                another topic; or one of the names is that of a dead queue. Nothing was changed.
+        """
+        return await self._driver.run(binding.bind(self._context, topic, queues))
+
+    async def unbind(self, topic: str, *queues: str) -> tuple[str, ...]:
+        """Undo the binding of these queues, of all when none is named, and return those that are left.
+
+        When none is left, the topic is an ordinary queue again. This broker goes by it at once, and every other
+        producer within a second (``findAndModify`` of one control document). What is in the queues stays there.
+
+        Args:
+            topic: a queue name.
+            queues: the names of the queues; one that is not bound is passed by.
+
+        Raises:
+            QueueNameInvalid: one of the names cannot be stored.
+        """
+        return await self._driver.run(binding.unbind(self._context, topic, queues))
+
+    async def bindings(self) -> dict[str, tuple[str, ...]]:
+        """Return the queues bound to each topic, in the order they were bound (``find`` of one control document)."""
+        return await self._driver.run(binding.bindings(self._context))

@@ -1,0 +1,41 @@
+"""Publications: what a push to a topic puts into each queue that is bound to it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.item import Document
+
+__all__ = ["PUBLISHED", "published", "published_id"]
+
+PUBLISHED = "published"
+"""The reason in the ``origin`` of such a copy."""
+PRODUCER = slice(4, 9)
+"""Where an ObjectId holds what its process drew at random: behind the seconds, and before the counter."""
+
+
+def published_id(id: ObjectId, queue: str) -> ObjectId:
+    """Return the id of the copy that the push with this id puts into a bound queue; always the same.
+
+    Seconds and counter stay, so that within a queue the copies of one producer sort as its pushes did.
+    """
+    raw = id.binary
+    digest = sha256(raw[PRODUCER] + queue.encode()).digest()
+    return ObjectId(raw[: PRODUCER.start] + digest[: PRODUCER.stop - PRODUCER.start] + raw[PRODUCER.stop :])
+
+
+def published(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
+    """Return the copy for a bound queue of what was pushed to a topic."""
+    origin = {
+        "queue": envelope["q"],
+        "id": envelope["_id"],
+        "reason": PUBLISHED,
+        "attempts": 0,
+        "key": None,
+        "at": at,
+    }
+    return {**envelope, "_id": published_id(envelope["_id"], queue), "q": queue, "origin": origin}
