@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from bson import ObjectId
@@ -64,6 +65,13 @@ def pushed_on(
     return failed
 
 
+def _id(item: Item[Any], queue: str) -> ObjectId:
+    """Return the id of what comes of a run in a queue: the same when it is pushed again, after a lost reply."""
+    assert item.token is not None
+    digest = sha256(f"{item.id!r}\0{item.token}\0{queue}".encode()).digest()
+    return ObjectId(item.token.binary[:4] + digest[:8])
+
+
 def _envelope(
     context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, moves: Moves
 ) -> dict[str, Any] | None:
@@ -81,7 +89,7 @@ def _moved(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves
     return new_envelope(
         handed.queue,
         item.stored("payload") if payload is None else encoding.unwrapped("payload", payload),
-        id=ObjectId(),
+        id=_id(item, handed.queue),
         when=due(context.broker.clock, handed.delay, handed.when),
         priority=handed.changes.get("priority", item.priority),
         headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
@@ -100,7 +108,7 @@ def _grave(context: QueueContext[Any], item: Item[Any], outcome: Failed | Dead) 
     reason = (outcome.reason or "") if isinstance(outcome, Dead) else EXHAUSTED_REASON
     headers = dict(item.headers) or None
     envelope = new_envelope(
-        dead, item.stored("payload"), id=ObjectId(), when=now, priority=item.priority, headers=headers, once=None
+        dead, item.stored("payload"), id=_id(item, dead), when=now, priority=item.priority, headers=headers, once=None
     )
     stage = None if context.stage is None else context.stage.name
     reason = reason or "declared dead"
