@@ -46,12 +46,12 @@ stages:
     where: {cancelled: false, "carrier.name": {$in: [UA, DL]}}
     otherwise: {move: {to: archive, delay: 5, priority: -1, headers: {why: cancelled}}}
     none: drop
-    batch: 10
+    delivery: at-most-once
     errors: null
   - from: [late, on_time]
     handler: tests.pipeline.stations:Desk.stamp
     shared: true
-    delivery: at-most-once
+    batch: 10
     where: {number: 1}
     otherwise: drop
     max_retries: null
@@ -82,13 +82,13 @@ def by_hand() -> mongoq.Pipeline:
         where={"cancelled": False, "carrier.name": {"$in": ["UA", "DL"]}},
         otherwise=mongoq.Move("archive", delay=5, priority=-1, headers={"why": "cancelled"}),
         none="drop",
-        batch=10,
+        delivery="at-most-once",
         errors=None,
     )(stations.route)
     pipeline.sink(
         ["late", "on_time"],
         shared=True,
-        delivery="at-most-once",
+        batch=10,
         where={"number": 1},
         otherwise=mongoq.Drop(),
         max_retries=None,
