@@ -77,7 +77,7 @@ def _changed(broker: BrokerContext, filter: dict[str, Any], update: dict[str, An
     asked_at = time.monotonic()
     arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
     try:
-        document = yield from Command("find_one_and_update", arguments)
+        document: Any = yield from Command("find_one_and_update", arguments)
     except Refused:
         yield from read(broker)  # says what is wrong with it
         raise
