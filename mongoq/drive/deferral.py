@@ -59,14 +59,28 @@ class Deferral:
     def __init__(self) -> None:
         self._handlers = _handlers()
         self._noted: dict[int, FrameType | None] = {}
-        for number, _ in self._handlers:
-            _signal.signal(number, self._note)
+        try:
+            for number, _ in self._handlers:
+                _signal.signal(number, self._note)
+        except BaseException:  # one that was not put off yet has raised
+            self._end_all()
+            raise
 
     def end(self) -> None:
         """Give the signals back to their handlers, and run those that were put off."""
-        for number, handler in self._handlers:
-            _signal.signal(number, handler)
+        try:
+            for number, handler in self._handlers:
+                _signal.signal(number, handler)
+        except BaseException:  # one that was given back has raised
+            self._end_all()
+            raise
         if self._noted:
+            self._run(dict(self._handlers))
+
+    def _end_all(self) -> None:
+        try:
+            _give_back(list(self._handlers))
+        finally:
             self._run(dict(self._handlers))
 
     def _run(self, handlers: dict[int, Handler]) -> None:
@@ -83,3 +97,13 @@ class Deferral:
         if number in self._noted:
             dict(self._handlers)[number](number, frame)
         self._noted[number] = frame
+
+
+def _give_back(rest: list[tuple[int, Handler]]) -> None:
+    """Give signals back to their handlers, all of them, though one that is back may raise."""
+    if rest:
+        try:
+            _signal.signal(*rest[-1])
+            rest.pop()
+        finally:
+            _give_back(rest)
