@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import LONGEST, Duration, count, duration
+from mongoq.model.dice import dice as own
 
 __all__ = ["Exponential", "Fixed", "Linear", "RetryPolicy"]
 
@@ -40,7 +40,7 @@ class RetryPolicy(ABC):
             duration(self.cap, "cap")
         _number(self.jitter, "jitter", least=0, most=1)
 
-    def delay(self, retry: int, dice: Callable[[], float] = random.random) -> timedelta:
+    def delay(self, retry: int, dice: Callable[[], float] = own.random) -> timedelta:
         """Return the delay before a retry.
 
         Args:

@@ -10,7 +10,7 @@ from bson import ObjectId
 
 from mongoq.model.item import Document
 
-__all__ = ["PUBLISHED", "published", "published_id"]
+__all__ = ["is_publication", "published", "published_id"]
 
 PUBLISHED = "published"
 """The reason in the ``origin`` of such a copy."""
@@ -26,6 +26,11 @@ def published_id(id: ObjectId, queue: str) -> ObjectId:
     raw = id.binary
     digest = sha256(raw[PRODUCER] + queue.encode()).digest()
     return ObjectId(raw[: PRODUCER.start] + digest[: PRODUCER.stop - PRODUCER.start] + raw[PRODUCER.stop :])
+
+
+def is_publication(origin: Document) -> bool:
+    """Say whether an origin is that of a push to a topic; a burial, whatever its reason, counts an attempt."""
+    return origin.get("reason") == PUBLISHED and origin.get("attempts") == 0
 
 
 def published(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:

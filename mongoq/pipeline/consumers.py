@@ -69,22 +69,24 @@ def _marked(graph: Graph, stage: Stage, handle: Any) -> Any:
 
 
 def _judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJudge:
-    targets = {target: _target(graph, target, broker) for target in stage.targets}
+    models = {target: model for target in stage.targets if (model := _model(graph, target)) is not None}
+    targets = {
+        target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
+    }
     if graph.errors_of(stage) is not None:
-        return StageJudge(stage, targets, most=None)
+        return StageJudge(stage, targets, models, most=None)
 
     def most() -> int | None:
         given = stage.options.get("max_retries", handle.settings.max_retries)
         return None if given is None else given + 1
 
-    return StageJudge(stage, targets, most=most)
+    return StageJudge(stage, targets, models, most=most)
 
 
-def _target(graph: Graph, queue: str, broker: Any) -> Any:
-    """Return what a move is told to go to a queue: a handle, where all who read it agree on a model."""
+def _model(graph: Graph, queue: str) -> Any:
+    """Return the model of a queue's payloads, where all who read it agree on one."""
     models = [stage.model for stage in graph.readers(queue)]
-    agreed = models and models[0] is not None and all(model is models[0] for model in models)
-    return broker.queue(queue, model=models[0]) if agreed else queue
+    return models[0] if models and all(model is models[0] for model in models) else None
 
 
 def _screen(graph: Graph, stage: Stage, handle: Any, broker: Any) -> Screen | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import BaseModel
+
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
@@ -26,13 +28,22 @@ class StageJudge(Judge):
     Args:
         stage: the stage.
         targets: what a move to each of its targets is told: the name again, or a handle, whose model checks payloads.
+        models: those of the targets that are handles, by their names.
         most: tells how many runs an item gets before the stage stops; ``None`` where there is an error queue.
     """
 
-    def __init__(self, stage: Stage, targets: Mapping[str, Any], *, most: Callable[[], int | None] | None) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        targets: Mapping[str, Any],
+        models: Mapping[str, Any],
+        *,
+        most: Callable[[], int | None] | None,
+    ) -> None:
         self._name = stage.name
         self._targets = targets
         self._only = next(iter(targets.values())) if len(targets) == 1 else None
+        self._models = models
         self._drops = stage.none == "drop"
         self._pops = stage.delivery == "at-most-once"
         self._most = None if self._pops else most
@@ -78,7 +89,12 @@ class StageJudge(Judge):
             raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
         if isinstance(returned, BaseException):
             raise self._wrong(f"returned a {shown(returned)}; raise it")
-        return Move(self._only, payload=returned)
+        return Move(self._towards(next(iter(self._targets)), returned), payload=returned)
+
+    def _towards(self, target: str, payload: Any) -> Any:
+        """Return where a payload goes; one of another model goes as that dumps it, and the next stage reads it anew."""
+        foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
+        return target if foreign else self._targets[target]
 
     def _nothing(self) -> Outcome | None:
         if not self._targets:
@@ -94,7 +110,7 @@ class StageJudge(Judge):
             raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
         if self._pops and move.patch is not None:
             raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
-        to = self._targets[name]
+        to = self._towards(name, move.payload)
         return move if to is name or move.to is not name else replace(move, to=to)
 
     def _wrong(self, what: str) -> OutcomeInvalid:

@@ -67,6 +67,10 @@ def _of_values(stage: Stage) -> Iterator[str]:
     shared: Any = stage.shared
     if not isinstance(shared, bool):
         yield f"shared: a bool, not {type(shared).__name__}"
+    if stage.delivery == "at-most-once" and stage.options.get("batch") is not None:
+        yield "batch: what is run at most once is run item by item; leave it out"
+    if stage.options.get("success_on") and len(stage.targets) > 1:
+        yield "success_on: nothing says to which of several targets such an item goes; catch the error, return a Move"
 
 
 def _of_errors(graph: Graph, stage: Stage) -> Iterator[str]:

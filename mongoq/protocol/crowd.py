@@ -7,9 +7,10 @@ away as it must to lose little. One that loses nothing goes back to the head: a 
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import dataclass, field
+
+from mongoq.model.dice import dice
 
 __all__ = ["MOST", "Crowd"]
 
@@ -48,7 +49,7 @@ class Crowd:
         if (time.monotonic() if at is None else at) - self.at > FORGET:
             self._choose(1)
             return 0
-        turns = self.turns or random.sample(range(self.width), self.width)
+        turns = self.turns or dice.sample(range(self.width), self.width)
         self.turns = turns[1:]
         return n * turns[0]
 

@@ -14,6 +14,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, listed, object_id, queue_name
 from mongoq.model.envelope import Document
+from mongoq.model.publication import is_publication
 from mongoq.model.replayed import Replayed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, documents_page, history_range
@@ -124,7 +125,7 @@ def _handed_back(
 def _home(document: Document) -> str | None:
     origin = document.get("origin")
     try:
-        return queue_name(origin["queue"]) if isinstance(origin, Mapping) else None
+        return queue_name(origin["queue"]) if isinstance(origin, Mapping) and not is_publication(origin) else None
     except (ArgumentInvalid, KeyError):
         return None
 

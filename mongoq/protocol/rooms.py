@@ -7,12 +7,12 @@ here waits or sends: flows (``protocol.waiting``) go by it.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections import OrderedDict
 from threading import RLock
 from typing import Any, Literal, Protocol
 
+from mongoq.model.dice import dice
 from mongoq.protocol.bells import Ticket
 
 __all__ = ["LIVE_POLL", "POLL_IDLE", "Room", "Turn"]
@@ -156,7 +156,7 @@ class Room:
         """Return for how many seconds to let others ask first, who are faster every time."""
         if self.in_vain < 2:
             return 0.0
-        return random.uniform(0, min(HOLD_BACK_FIRST * 2 ** min(self.in_vain, 10), HOLD_BACK))
+        return dice.uniform(0, min(HOLD_BACK_FIRST * 2 ** min(self.in_vain, 10), HOLD_BACK))
 
     def found(self) -> None:
         """Take note that an item was claimed."""
@@ -167,10 +167,10 @@ class Room:
     def pause(self, now: float) -> float:
         """Return the seconds until the next look, jittered; without a stream they grow while the queue is empty."""
         if self._hub.watches(self.name):
-            return LIVE_POLL * random.uniform(0.8, 1.2)
+            return LIVE_POLL * dice.uniform(0.8, 1.2)
         most = POLL_MOST if self._hub.restless() else POLL_IDLE
         share = (now - self.emptied_at) * POLL_SHARE
-        return min(max(share, POLL_FIRST), most) * random.uniform(0.5, 1.0)
+        return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
     def doze(self, ticket: Ticket) -> float:
         """Say for how many seconds a waiter may rest unless it rings; 0 when something has happened meanwhile."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from inspect import iscoroutine
 from typing import Any, Never, TypeVar
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
+from mongoq.model.dice import dice
 from mongoq.model.item import reservation_key
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
@@ -146,7 +146,7 @@ class Retries:
         if time.monotonic() >= self._until:
             return None
         self._longest = min(self._longest * 1.5, LONGEST)
-        return Wait(random.uniform(self._longest / 2, self._longest))
+        return Wait(dice.uniform(self._longest / 2, self._longest))
 
 
 def _has_label(error: Any, label: str) -> bool:

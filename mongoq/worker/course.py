@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
+from mongoq.model.dice import dice
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.hub import Hub
 from mongoq.worker.backlog import Backlog
@@ -131,7 +131,7 @@ class Course:
                 trouble = self._troubles[what] = _Trouble(type(error), since)
                 logger.warning("the server does not %s as it should, and the worker tries again: %r", what, error)
             pause, trouble.pause = trouble.pause, min(trouble.pause * 2, LONGEST_PAUSE)
-        return pause * random.uniform(0.5, 1.0)
+        return pause * dice.uniform(0.5, 1.0)
 
     def fail(self, error: BaseException) -> None:
         """Take note of what the worker cannot go on with."""

@@ -287,6 +287,17 @@ async def test_what_lies_there_can_be_sent_on_in_a_transaction(shell: Shell) -> 
     assert await payloads(shell) == [["early"], ["early"]]
 
 
+async def test_a_copy_that_was_moved_to_a_dead_queue_by_hand_is_not_sent_to_the_topic(shell: Shell) -> None:
+    await (await topic(shell)).push(1)
+    billing = shell.queue("billing")
+    await billing.move(await billing.reserve(), "billing.dead")
+    assert (await billing.dead.replay()).refused == 1
+    assert (await billing.dead.replay(to="billing")).pushed == 1
+    await billing.bury(await billing.reserve(), reason="published")
+    assert (await billing.dead.replay()).pushed == 1
+    assert await sizes(shell) == [0, 1, 1]
+
+
 # --- bindings ------------------------------------------------------------------------------------------
 
 
@@ -368,6 +379,15 @@ async def test_bindings_of_another_program_are_named_and_nothing_is_pushed(shell
         with pytest.raises(mongoq.CollectionUnsuitable, match="mend 'topics:mongoq'"):
             await attempt
     assert shell.raw.count_documents({"q": {"$exists": True}}) == 0
+
+
+@transactional
+async def test_nor_is_anything_bound_to_them(shell: Shell) -> None:
+    shell.raw.insert_one({"_id": "topics:mongoq", "bound": "orders"})
+    for attempt in (shell.broker.bind("orders", "billing"), shell.broker.unbind("orders")):
+        with pytest.raises(mongoq.CollectionUnsuitable, match="mend 'topics:mongoq'"):
+            await attempt
+    assert shell.raw.find_one({"_id": "topics:mongoq"})["bound"] == "orders"
 
 
 @pytest.mark.parametrize("document", [{}, {"bound": []}], ids=str)

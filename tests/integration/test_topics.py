@@ -349,6 +349,21 @@ def test_a_conflict_is_run_again_as_a_whole(orders: mongoq.Queue[Any], raw: Any,
     assert list(there(raw).values()) == [["billing", "shipping"]] * 4
 
 
+def test_a_publication_is_tried_again_in_its_own_session(
+    listened: tuple[mongoq.Broker, Listener], failing: Any
+) -> None:
+    """There the server ends what is left of the first try, even when it has not heard of its abort."""
+    broker, listener = listened
+    broker.bind("orders", *QUEUES)
+    broker.queue("orders").push("first")
+    listener.commands.clear()
+    failing("insert", 2, errorCode=112, errorLabels=["TransientTransactionError"])
+    broker.queue("orders").push("x")
+    within = [command for command in listener.commands if "autocommit" in command]
+    assert len({command["txnNumber"] for command in within}) == 3
+    assert len({bytes(command["lsid"]["id"]) for command in within}) == 1
+
+
 def test_a_commit_whose_result_stays_unknown_says_so_and_can_be_pushed_again(
     orders: mongoq.Queue[Any], raw: Any, failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,6 +436,29 @@ async def test_a_cancelled_push_happens_in_all_queues_or_in_none(
     assert [queues for queues in found.values() if queues != ["billing", "shipping"]] == []
     assert len(found) < 61
     assert client.admin.command("serverStatus")["transactions"]["currentOpen"] == 0
+
+
+def test_an_interrupt_leaves_no_transaction_open(
+    broker: mongoq.Broker,
+    orders: mongoq.Queue[Any],
+    raw: Any,
+    client: MongoClient[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders.push("first")
+    send = broker._driver._send
+
+    def interrupted(command: Any) -> Any:
+        reply = send(command)
+        if command.method == "insert_many":
+            raise KeyboardInterrupt
+        return reply
+
+    monkeypatch.setattr(broker._driver, "_send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        orders.push("x")
+    assert client.admin.command("serverStatus")["transactions"]["currentOpen"] == 0
+    assert there(raw) == {"first": ["billing", "shipping"]}
 
 
 DIES = """

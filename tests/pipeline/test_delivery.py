@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -109,3 +110,17 @@ def test_what_was_not_started_goes_back_when_the_run_is_stopped(server_site: Sit
         assert len(site.payloads("out")) + len(site.payloads("raw")) == 50
         assert len(site.payloads("out")) >= 1
         assert site.queue("raw").size(state="reserved") == 0
+
+
+def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(server_site: Site) -> None:
+    site = server_site
+    site.queue("raw").push("slow")
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", delivery="at-most-once", lease=0.5)
+    def work(payload: Any, job: Any) -> Any:
+        time.sleep(1.2)
+        return job.lost.is_set()
+
+    site.drain(pipeline)
+    assert site.payloads("out") == [False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -140,3 +141,30 @@ def test_the_other_stages_go_on_when_one_stops(server_site: Site) -> None:
     assert sorted(site.payloads("out")) == list(range(50))
     assert sorted(site.payloads("bad")) == list(range(5))
     assert site.queue("bad").size(state="reserved") == 0
+
+
+def test_an_item_that_kills_its_processes_stops_a_stage_without_an_error_queue(server_site: Site) -> None:
+    site = server_site
+    queue = site.queue("raw")
+    id = queue.push("poison")
+    for _ in range(2):
+        assert queue.reserve(lease=0.01)
+        time.sleep(0.05)
+    pipeline = mongoq.Pipeline("line")
+    runs = []
+
+    @pipeline.sink("raw", max_retries=1)
+    def work(payload: Any) -> Any:
+        runs.append(payload)
+
+    for _ in range(2):
+        with pytest.raises(mongoq.StageStopped):
+            site.drain(pipeline)
+    assert runs == []
+    item = queue.get(id)
+    assert item is not None
+    assert item.error is not None
+    assert (item.attempts, item.error.message) == (
+        2,
+        "it has had all its runs, and the last one ended with its process",
+    )

@@ -261,6 +261,21 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
         ["stage 'load': none: 'drop' says nothing in a sink, where whatever is returned is success; leave it out"],
     ),
     "shared that is none": (lambda: line(shared=1), [f"{HERE}: shared: a bool, not int"]),
+    "batches at most once": (
+        lambda: line(batch=5, delivery="at-most-once"),
+        [f"{HERE}: batch: what is run at most once is run item by item; leave it out"],
+    ),
+    "success that has no way": (
+        lambda: line(success_on=KeyError, to=["out", "in"], name="pass_on"),
+        [
+            f"{HERE}: success_on: nothing says to which of several targets such an item goes; catch the error, "
+            f"return a Move",
+            f"{HERE}: no item ever comes to 'in'; send some there from another stage, or name the queue that they come "
+            f"in by in inputs= of the pipeline",
+            "stage 'load': no item ever comes to 'out'; send some there from another stage, or name the queue that "
+            "they come in by in inputs= of the pipeline",
+        ],
+    ),
     "a trail that is none": (
         lambda: whole(trail="payload"),
         ["pipeline: trail: True, False or 'payloads', not 'payload'"],

@@ -125,6 +125,41 @@ def test_payloads_are_made_by_the_model_and_checked_by_that_of_the_next_stage(si
     ]
 
 
+class Rich(Flight):
+    carrier: str = "UA"
+
+
+class Alike(BaseModel):
+    number: int
+
+
+class Unlike(BaseModel):
+    number: str
+
+
+def test_a_payload_of_another_model_is_read_anew_by_the_next_stage(site: Site) -> None:
+    site.queue("raw").push_many([1, 2, 3])
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    made = {1: Rich(number=1), 2: Alike(number=2), 3: Unlike(number="x")}
+    seen = []
+
+    @pipeline.stage("raw", to="next")
+    def make(payload: int) -> Any:
+        return made[payload]
+
+    @pipeline.stage("next", to="out", model=Flight)
+    def read(flight: Flight) -> Any:
+        seen.append(flight)
+        return mongoq.Move("out")
+
+    site.drain(pipeline)
+    assert sorted(seen, key=lambda flight: flight.number) == [Flight(number=1), Flight(number=2)]
+    [letter] = site.queue("line.errors").peek(5)
+    assert letter.payload == {"number": "x"}
+    assert letter.origin is not None
+    assert letter.origin.stage == "read"
+
+
 @pytest.mark.parametrize(
     "returned, told",
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import DuplicateKeyError
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
 
@@ -80,3 +81,19 @@ def test_a_sink_that_runs_twice_writes_once(broker: mongoq.Broker, warehouse: An
 
     pipeline.drain(broker)
     assert sorted(one["n"] for one in warehouse.find()) == [0, 1, 2, 3, 4]
+
+
+def test_the_write_is_acknowledged_by_a_majority(uri: str, database: str) -> None:
+    told: list[Any] = []
+
+    class Listener(CommandListener):
+        def started(self, event: CommandStartedEvent) -> None:
+            told.append(event.command.get("writeConcern"))
+
+        def succeeded(self, event: CommandSucceededEvent) -> None: ...
+
+        def failed(self, event: CommandFailedEvent) -> None: ...
+
+    with MongoClient[Any](uri, w=1, event_listeners=[Listener()]) as client:
+        mongoq.once(client[database]["warehouse"], HASH, {"n": 1})
+    assert {"w": "majority"} in told

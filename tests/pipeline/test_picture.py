@@ -212,6 +212,7 @@ def named(name: str) -> mongoq.Pipeline:
     return pipeline
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module")  # threads of earlier tests may roll dice
 @settings(deadline=None, max_examples=200)
 @given(st.text(), st.text())
 def test_no_two_names_have_one_node(one: str, other: str) -> None:

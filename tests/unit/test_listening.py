@@ -127,7 +127,7 @@ def test_a_control_document_is_read_again(reading: Reading) -> None:
 def test_bindings_are_read_again(reading: Reading) -> None:
     reading.opens()
     topics = reading.queue.broker.topics
-    topics.put({}, time.monotonic())
+    topics.read_at = time.monotonic()
     assert not topics.stale(0.0, reading.hub.told_since())
     reading.hears({"id": "topics:mongoq"})
     assert topics.stale(3600.0, reading.hub.told_since())

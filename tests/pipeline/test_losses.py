@@ -1,0 +1,86 @@
+"""A pipeline whose requests or replies the network loses: nothing is lost, and nothing happens twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymongo.common
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from tests.pipeline.conftest import QUICK, counted
+from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
+from tests.proxy import Kind, Proxy
+
+ITEMS = 60
+COMMANDS = ("find", "update", "delete", "insert", "findAndModify")
+
+
+@pytest.fixture
+def proxied(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, mongoq.Broker]]:
+    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+    with Proxy(uri) as proxy:
+        options = {"serverMonitoringMode": "poll", "retryWrites": "false"}
+        with MongoClient[Any](proxy.uri_with(**options)) as own, mongoq.Broker(own[database]["mongoq"]) as broker:
+            yield proxy, broker
+
+
+@contextmanager
+def worked(
+    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, pipeline: mongoq.Pipeline, *losses: tuple[Kind, str]
+) -> Iterator[None]:
+    """Let a pipeline work until it has nothing left to do; what is pushed meanwhile meets the losses."""
+    proxy, own = proxied
+    with pipeline.start(own) as run:
+        while not broker.workers():
+            time.sleep(0.02)
+        for kind, command in losses:
+            proxy.lose(kind, command, times=1)
+        yield
+        sources = {source for stage in pipeline.graph.stages for source in stage.sources}
+        while any(broker.queue(source).size(state=None) for source in sources) or _is_busy(run):
+            assert not run.wait(0.1)
+
+
+def _is_busy(run: mongoq.Run) -> bool:
+    return any(station.backlog.verdicts or station.backlog.held for station in run._engine.stations)
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_graph_survives_losses(
+    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind, command: str
+) -> None:
+    with worked(proxied, broker, graph(lease=2), *[(kind, command)] * 4):
+        broker.queue(RAW).push_many(inputs(ITEMS))
+    out, errors = outputs(ITEMS)
+    assert counted([item.payload for item in broker.queue(OUT).peek(1_000)]) == counted(out)
+    assert counted([item.payload for item in broker.queue(ERRORS).peek(1_000)]) == counted(errors)
+    assert broker.queues() == sorted([OUT, ERRORS])
+    if command in ("find", "update"):  # which there are in any case
+        assert proxied[0].lost > 0
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+@pytest.mark.parametrize("command", ["delete", "insert"])
+def test_at_most_once_holds_when_something_is_lost(
+    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind, command: str
+) -> None:
+    pipeline = mongoq.Pipeline("line", errors=ERRORS, outputs=OUT)
+    runs: list[int] = []
+
+    @pipeline.stage(RAW, to=OUT, delivery="at-most-once", lease=2, retry=QUICK)
+    def work(payload: int) -> Any:
+        runs.append(payload)
+        return payload
+
+    with worked(proxied, broker, pipeline, *[(kind, command)] * 3):
+        broker.queue(RAW).push_many(range(12))
+    assert len(runs) == len(set(runs)), "an item has run twice"
+    assert counted([item.payload for item in broker.queue(OUT).peek(100)]) == counted(runs)
+    assert broker.queue(RAW).counts() == mongoq.Counts()
+    assert proxied[0].lost > 0
