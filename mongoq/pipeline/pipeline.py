@@ -130,8 +130,8 @@ class Pipeline(Starting):
             errors: the queue that takes what has failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
             shared: other stages take items from the same queues, and that is meant; each of them has to say so.
-            concurrency: how many runs at a time, at most.
-            prefetch: how many further items are reserved and wait for a run, at most.
+            concurrency: how many runs at a time for each of its queues, at most.
+            prefetch: how many further items of each are reserved and wait for a run, at most.
             lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: how many further runs an item gets after its first; ``None`` for no limit.

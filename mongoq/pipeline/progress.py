@@ -68,7 +68,7 @@ class Progress:
 
     Attributes:
         stages: by name, in the order in which they were declared.
-        errors: how many items are in the error queues, by the queue's name.
+        errors: how many items are in the error queues, by the queue's name; up to a second old.
         ended: the run has ended.
     """
 

@@ -77,7 +77,8 @@ class Run:
             timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
 
         Raises:
-            StageStopped: a stage has stopped by itself.
+            StageStopped: a stage has stopped by itself, and the run has ended; the others go on until it is stopped,
+                or, drained, until nothing is left.
             ArgumentInvalid: ``timeout`` is no duration.
 
         Other errors are those that end a worker.
@@ -170,7 +171,8 @@ class AsyncRun:
             timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
 
         Raises:
-            StageStopped: a stage has stopped by itself.
+            StageStopped: a stage has stopped by itself, and the run has ended; the others go on until it is stopped,
+                or, drained, until nothing is left.
             ArgumentInvalid: ``timeout`` is no duration.
 
         Other errors are those that end a worker.
