@@ -374,7 +374,7 @@ class StageStopped(MongoqError):
     def __init__(self, stage: str, queue: str, item_id: Any) -> None:
         super().__init__(
             f"stage {stage!r} has stopped: item {item_id} of queue {queue!r} has failed for good, and there is no "
-            f"error queue; give the pipeline one (errors=), mend the handler, or move the item, and start again"
+            f"error queue; give the pipeline one (errors=), mend the handler, or remove the item, and start again"
         )
         self.stage = stage
         self.queue = queue

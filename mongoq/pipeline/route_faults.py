@@ -74,7 +74,7 @@ def _of_the_rest(plan: _Plan) -> Iterator[str]:
                 f"{_stage(stage)}: otherwise: {queue!r:.150} is not one of its targets, and no stage takes items from "
                 f"it; declare a stage, or name the queue in outputs= of the pipeline"
             )
-        if queue in stage.sources and plan.readers[queue] == [stage]:
+        if queue in stage.sources:
             yield (
                 f"{_stage(stage)}: otherwise: what does not fit would come back to {queue!r:.150} for ever; move it to "
                 f"another queue, or Drop() it"

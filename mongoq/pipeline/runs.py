@@ -50,6 +50,7 @@ class Run:
             broker._driver.run(checked_by_server(one.queue._context, one.screen))
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat)
         self._failure: BaseException | None = None
+        self._told = False
         self._thread = threading.Thread(target=self._work, args=(drain,), name=f"mongoq-{graph.name}", daemon=True)
         self._thread.start()
 
@@ -91,6 +92,7 @@ class Run:
                     return False
                 self._thread.join(left)
         if self._failure is not None:
+            self._told = True
             raise self._failure
         return True
 
@@ -106,6 +108,8 @@ class Run:
 
         That is a second old at most.
         """
+        if self.ended:
+            self._broker._context.stats = None  # what it came to is to be read anew
         told = self._broker._driver.run(stats(self._broker._context))
         return progress_of(self._graph, self._engine.stations, told, ended=self.ended)
 
@@ -116,12 +120,13 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and wait for the end; raises what ended it, unless the block raises itself."""
+        """Stop, and wait for the end; raises what ended it, unless it was told before or the block raises itself."""
+        told = self._told
         self.stop()
         try:
             self.wait()
-        except BaseException:
-            if error is None:
+        except BaseException as ended:
+            if error is None and not (told and ended is self._failure):
                 raise
 
 
@@ -140,6 +145,7 @@ class AsyncRun:
         self._graph = graph
         self._broker = broker
         self._engine = engine
+        self._told = False
         self._task = asyncio.create_task(engine.run(drain=drain), name=f"mongoq-{graph.name}")
 
     @classmethod
@@ -181,6 +187,7 @@ class AsyncRun:
         await asyncio.wait([self._task], timeout=seconds)
         if not self.ended:
             return False
+        self._told = True
         self._task.result()
         return True
 
@@ -196,6 +203,8 @@ class AsyncRun:
 
         That is a second old at most.
         """
+        if self.ended:
+            self._broker._context.stats = None  # what it came to is to be read anew
         told = await self._broker._driver.run(stats(self._broker._context))
         return progress_of(self._graph, self._engine.stations, told, ended=self.ended)
 
@@ -206,12 +215,13 @@ class AsyncRun:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and wait for the end; raises what ended it, unless the block raises itself."""
+        """Stop, and wait for the end; raises what ended it, unless it was told before or the block raises itself."""
+        told = self._told
         self.stop()
         try:
             await self.wait()
         except Exception:
-            if error is None:
+            if error is None and not told:
                 raise
 
 

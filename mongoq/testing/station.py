@@ -50,7 +50,7 @@ class VirtualStation:
         """Run what is ready: up to ``n`` items, by default as many as the consumer takes in a run; none if none is."""
         claimed = self._claimed(n or self.consumer.batch or 1)
         items = [item for item in claimed if self._keeps(item)]
-        screened = [Result(item, "screened") for item in claimed if item not in items]
+        screened = [self._screened(item) for item in claimed if item not in items]
         if not items:
             return screened
         run = Run(items, time.monotonic())
@@ -73,6 +73,10 @@ class VirtualStation:
         """Say whether its stage takes the item; if not it was settled."""
         screen = self.consumer.screen
         return screen is None or self._server.driver.run(keeps(self._context, screen, item))
+
+    def _screened(self, item: Item[Any]) -> Result:
+        rest = self.consumer.screen and self.consumer.screen.rest
+        return Result(item, "screened", to=getattr(rest.to, "name", rest.to) if isinstance(rest, Move) else None)
 
     def _given_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]

@@ -384,7 +384,7 @@ def mended(**options: Any) -> Pipeline:
 
 def sharing(both: bool = True) -> Pipeline:
     pipeline = Pipeline("line")
-    pipeline.sink("in", name="a", shared=True, where={"n": 1}, otherwise=Move("in"))(load)
+    pipeline.sink("in", name="a", shared=True, where={"n": 1}, otherwise=Drop())(load)
     pipeline.sink("in", name="b", shared=both)(load)
     return pipeline
 

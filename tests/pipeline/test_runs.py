@@ -209,3 +209,52 @@ def test_a_drain_shows_its_progress(broker: mongoq.Broker, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "check" in shown
     assert "enrich" in shown
+
+
+def test_what_was_told_is_not_raised_again_at_the_end_of_the_block(
+    uri: str, database: str, broker: mongoq.Broker
+) -> None:
+    broker.queue("raw").push(1)
+    pipeline = mongoq.Pipeline("line")
+
+    @pipeline.sink("raw", max_retries=0)
+    def fail(payload: Any) -> Any:
+        raise ValueError
+
+    with pipeline.start(broker) as run, pytest.raises(mongoq.StageStopped):
+        run.wait()
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as own, pipeline.start_async(own) as run:
+            with pytest.raises(mongoq.StageStopped):
+                await run.wait()
+
+    asyncio.run(work())
+
+
+def test_what_is_in_the_queues_after_a_drain_is_no_second_old(broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors")
+
+    @pipeline.sink("raw", max_retries=0)
+    def fail(payload: Any) -> Any:
+        raise ValueError
+
+    for number in (1, 2, 3):
+        broker.queue("raw").push(number)
+        assert pipeline.drain(broker).errors == {"line.errors": number}
+
+
+def test_an_item_of_a_batch_has_a_hash_of_its_own(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push_many(range(6))
+    pipeline = mongoq.Pipeline("line", errors="line.errors")
+    alone: dict[Any, set[str]] = {}
+
+    @pipeline.sink("raw", batch=3, retry=QUICK)
+    def work(payloads: Any, job: Any) -> Any:
+        for item in job.items:
+            alone.setdefault(item.id, set()).add(job.hash_of(item))
+        return [ValueError("again") if item.attempts < 3 else None for item in job.items]
+
+    pipeline.drain(broker)
+    assert [len(hashes) for hashes in alone.values()] == [1] * 6
+    assert len(set.union(*alone.values())) == 6

@@ -51,6 +51,10 @@ class AsyncJob:
         """
         return delivery_hash(self._name, self.items)
 
+    def hash_of(self, item: Item[Any]) -> str:
+        """Return the delivery hash of one item of a batch: another attempt may be of another batch."""
+        return delivery_hash(self._name, [item])
+
     async def extend(self, *, lease: Duration | None = None) -> None:
         """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.
 
