@@ -6,7 +6,7 @@ dies loses nothing: its items come back when their leases end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -26,6 +26,7 @@ RETRY = mongoq.Fixed(0.2)
 
 Engine = Literal["threads", "asyncio"]
 """What runs the stages."""
+Handler = Callable[..., Any]
 
 
 def build(
@@ -40,13 +41,13 @@ def build(
 
     What does not fit the model of a stage goes to the error queue before any handler sees it.
     """
-    handlers = [check, enrich_at_first if broken else enrich, finish]
+    handlers: list[Handler] = [check, enrich_at_first if broken else enrich, finish]
     checking, enriching, finishing = map(as_coroutine, handlers) if engine == "asyncio" else handlers
     pipeline = mongoq.Pipeline("flights", errors=ERRORS, inputs=RAW, trail=True)
     common: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "retry": RETRY}
     pipeline.stage(RAW, to=CHECKED, name="validate", model=Row, max_retries=3, **common)(checking)
-    enriching = partial(enriching, reference=reference)
-    pipeline.stage(CHECKED, to=DONE, name="enrich", model=Flight, max_retries=1, **common)(enriching)
+    with_tables = partial(enriching, reference=reference)
+    pipeline.stage(CHECKED, to=DONE, name="enrich", model=Flight, max_retries=1, **common)(with_tables)
     pipeline.sink(DONE, name="finish", model=EnrichedFlight, **common)(finishing)
     return pipeline
 
