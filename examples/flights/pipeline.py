@@ -20,7 +20,8 @@ __all__ = ["CHECKED", "DONE", "ERRORS", "RAW", "Engine", "build", "is_drained", 
 
 RAW, CHECKED, DONE = QUEUES = "flights.raw", "flights.checked", "flights.done"
 ERRORS = "flights.errors"
-LEASE = timedelta(seconds=10)
+LEASE = timedelta(seconds=30)
+"""Long enough to be extended in time on a machine that is busy with all rows of the year."""
 HISTORY = timedelta(days=30)
 RETRY = mongoq.Fixed(0.2)
 

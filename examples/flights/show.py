@@ -59,7 +59,7 @@ def _watch_lines(console: Console, line: Line, total: int) -> None:
         stages = line.progress().stages.values()
         parts = ", ".join(f"{stage.stage} {stage.settled:,}" for stage in stages)
         loaded = f"loaded {line.loaded:,} of {total:,}" if line.loaded else f"{total:,} in all"
-        console.print(f"{time.monotonic() - began:5.0f} s  {parts}; {loaded}", highlight=False)
+        console.print(f"{time.monotonic() - began:5.0f} s  {parts}; {loaded}", highlight=False, soft_wrap=True)
 
 
 def stages(console: Console, found: mongoq.Progress) -> None:
