@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ROWS ?= 5000
+ENGINE ?= threads
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 2
 
@@ -24,6 +25,7 @@ help: ## Show this list
 	@echo
 	@echo "  PYTHON=python3  the interpreter that setup uses, 3.11 or later"
 	@echo "  ROWS=5000       the flights that the demo takes"
+	@echo "  ENGINE=threads  what runs the demo's stages: threads or asyncio"
 	@echo "  JOBS=2          the processes that the tests are spread over"
 
 setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
@@ -32,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh $(REDO)
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh
 
 demo: setup ## Run the flights demo on a private mongod, with a report by Spark
-	@$(BIN)/python -m examples.flights --rows $(ROWS)
+	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine $(ENGINE)
 
 test: setup ## Run all tests but the long campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10

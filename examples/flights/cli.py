@@ -1,4 +1,4 @@
-"""The program: a server, the line, the proof, and the report."""
+"""The program: a server, the pipeline, its dead letters after a fix, the proof, and the report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 import logging
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from bson import ObjectId
 from pymongo import MongoClient
 from rich.console import Console
 from rich.logging import RichHandler
@@ -18,10 +19,12 @@ from rich.logging import RichHandler
 import mongoq
 from examples.flights import show
 from examples.flights.data import DataMissing, data_folder, raw_rows, reference, row_id
-from examples.flights.line import Line
+from examples.flights.letters import causes, replay_enrich
+from examples.flights.model import RawRow
+from examples.flights.pipeline import DONE, ERRORS, Engine, build, prepare
 from examples.flights.proof import Proof, prove
 from examples.flights.report import ReportFailed, read_report, what_is_missing
-from examples.flights.stations import DONE, Queues, open_queues, stations
+from examples.flights.running import Site, started
 from mongoq.embedded import EmbeddedServer
 
 __all__ = ["main"]
@@ -53,20 +56,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_to(console: Console) -> None:
-    """Show our warnings among the progress; not those of others, for whom an interrupt is an error."""
+    """Show the first warning of each kind among the progress: the dead letters tell of all that have failed.
+
+    Those of others are not shown: for them an interrupt is an error.
+    """
+    kinds = set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        known = record.msg in kinds
+        kinds.add(record.msg)
+        return not known and record.name.startswith(("mongoq", "examples"))
+
     handler = RichHandler(console=console, show_path=False)
-    handler.addFilter(lambda record: record.name.startswith(("mongoq", "examples")))
+    handler.addFilter(is_new)
     logging.basicConfig(format="%(message)s", handlers=[handler])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m examples.flights",
-        description="Takes departures from New York through three queues, and lets Spark report on them. "
-        "Run again on the same data, it goes on where it stopped and doubles nothing.",
+        description="Takes departures from New York through a pipeline, mends it, replays what has failed, and lets "
+        "Spark report. Run again on the same data, it goes on where it stopped and doubles nothing.",
     )
     parser.add_argument("--rows", type=_positive, default=5000, help="flights, spread over the year (5000)")
-    parser.add_argument("--threads", type=_positive, default=4, help="threads of each station (4)")
+    parser.add_argument("--threads", type=_positive, default=4, help="threads of each stage (4)")
+    parser.add_argument("--engine", choices=get_args(Engine), default="threads", help="what runs the stages (threads)")
     parser.add_argument("--no-spark", action="store_true", help="leave out the report")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -97,28 +111,49 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> int:
     folder = data_folder()
     with mongoq.connect(uri, collection=COLLECTION) as broker:
         database = broker.namespace.partition(".")[0]
-        queues = open_queues(broker)
-        _work(console, queues, folder, rows=options.rows, threads=options.threads)
+        prepare(broker)
+        _work(console, Site(broker, uri, options.engine), folder, rows=options.rows, threads=options.threads)
         proof = _prove(uri, database, folder, rows=options.rows)
-        in_history = queues.done.size(state="processed")
+        in_history = broker.queue(DONE).size(state="processed")
     agreed = _report(console, uri, database, in_history, wanted=not options.no_spark)
     show.proof(console, proof)
     return OK if proof.holds and agreed else FAILED
 
 
-def _work(console: Console, queues: Queues, folder: Path, *, rows: int, threads: int) -> None:
-    console.print(f"loading {rows:,} departures, {threads} threads a station", highlight=False)
-    work = stations(queues, reference(folder))
-    with Line(queues, work, raw_rows(folder, rows), threads=threads) as line:
-        show.watch(console, line, rows)
-    show.tallies(console, line.tallies)
-    show.queues(console, queues)
+def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int) -> None:
+    """Run the first version of the pipeline, then the mended one on what that has failed at, if there is any."""
+    told = f"loading {rows:,} departures; {threads} threads a stage, engine {site.engine}"
+    console.print(told, highlight=False)
+    tables = reference(folder)
+    first, mended = (build(tables, broken=broken, engine=site.engine, concurrency=threads) for broken in (True, False))
+    show.picture(console, first)
+    _drain(console, site, first, raw_rows(folder, rows), total=rows)
+    replayed = replay_enrich(site.broker)
+    if replayed:
+        show.fix(console, first.compare(mended), len(replayed))
+        _drain(console, site, mended, (), total=len(replayed))
+    _show_trail(console, site.broker, replayed)
+
+
+def _drain(console: Console, site: Site, pipeline: mongoq.Pipeline, rows: Iterable[RawRow], *, total: int) -> None:
+    with started(pipeline, site, rows) as line:
+        show.watch(console, line, total)
+        show.stages(console, line.progress())
+    show.letters(console, causes(site.broker))
+
+
+def _show_trail(console: Console, broker: mongoq.Broker, replayed: Sequence[ObjectId]) -> None:
+    """Show the way of one flight: of one that was replayed, if there is any."""
+    id = next(iter(replayed), None) or next((item.id for item in broker.queue(DONE).history(page=1)), None)
+    hops = None if id is None else broker.trail(id)
+    if hops:
+        show.trail(console, id, hops)
 
 
 def _prove(uri: str, database: str, folder: Path, *, rows: int) -> Proof:
     with MongoClient[dict[str, Any]](uri) as client:
         ids = (row_id(row) for row in raw_rows(folder, rows))
-        return prove(client[database][COLLECTION], ids, done=DONE)
+        return prove(client[database][COLLECTION], ids, done=DONE, dead=ERRORS)
 
 
 def _report(console: Console, uri: str, database: str, in_history: int, *, wanted: bool) -> bool:

@@ -26,7 +26,7 @@ class Proof:
     Attributes:
         pushed: how many rows were to be loaded.
         done: processed in the last queue.
-        dead: in a dead queue.
+        dead: in the queue of what has failed for good.
         elsewhere: in the collection, but neither.
     """
 
@@ -46,21 +46,21 @@ class Proof:
         return self.pushed == self.done + self.dead and not self.elsewhere
 
 
-def prove(collection: Collection[dict[str, Any]], ids: Iterable[ObjectId], *, done: str) -> Proof:
+def prove(collection: Collection[dict[str, Any]], ids: Iterable[ObjectId], *, done: str, dead: str) -> Proof:
     """Look up every id: an item is one document, so it has one place, which is counted here."""
     places = {"pushed": 0, "done": 0, "dead": 0, "elsewhere": 0}
     rest = iter(ids)
     while chunk := list(set(islice(rest, CHUNK))):
         places["pushed"] += len(chunk)
         for group in collection.aggregate([{"$match": {"_id": {"$in": chunk}}}, GROUP]):
-            places[_place(group["_id"], done)] += group["n"]
+            places[_place(group["_id"], done, dead)] += group["n"]
     return Proof(**places)
 
 
 GROUP = {"$group": {"_id": {"q": "$q", "processed": {"$gt": ["$processed", None]}}, "n": {"$sum": 1}}}
 
 
-def _place(group: dict[str, Any], done: str) -> str:
+def _place(group: dict[str, Any], done: str, dead: str) -> str:
     if group["processed"]:
         return "done" if group["q"] == done else "elsewhere"
-    return "dead" if group["q"].endswith(".dead") else "elsewhere"
+    return "dead" if group["q"] == dead else "elsewhere"

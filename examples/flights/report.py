@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import mongoq
 import mongoq.spark
-from examples.flights.stations import DONE, QUEUES
+from examples.flights.pipeline import DONE, ERRORS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -159,17 +159,9 @@ def _history(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def _dead(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    """The dead letters of all queues: where they come from, and why."""
-    first, *others = (
-        spark.read.format("mongoq")
-        .options(**options, queue=queue, view="dead")
-        .load()
-        .select("_origin.queue", "_origin.reason")
-        for queue in QUEUES
-    )
-    for other in others:
-        first = first.union(other)
-    return first
+    """The dead letters: which queues they come from, and why."""
+    reader = spark.read.format("mongoq").options(**options, queue=ERRORS, view="live")
+    return reader.load().select("_origin.queue", "_origin.reason")
 
 
 def _delays(history: DataFrame, group: Column) -> list[Delays]:

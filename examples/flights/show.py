@@ -1,25 +1,32 @@
-"""What people see: progress while it runs, then tables. In a log, a line every few seconds."""
+"""What people see: the pipeline, progress while it runs, then tables. In a log, a line every few seconds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from examples.flights.line import Line, Tally
+import mongoq
+from examples.flights.letters import Cause
 from examples.flights.proof import Proof
 from examples.flights.report import Delays, Report
-from examples.flights.stations import Queues
-from mongoq import Queue
+from examples.flights.running import Line
 
-__all__ = ["proof", "queues", "report", "tallies", "watch"]
+__all__ = ["fix", "letters", "picture", "proof", "report", "stages", "trail", "watch"]
 
-REFRESH = 0.2
+REFRESH = 0.5
 LINE_EVERY = 10.0
+COUNTS = ("moved", "done", "dead", "retried")
+
+
+def picture(console: Console, pipeline: mongoq.Pipeline) -> None:
+    """Print the pipeline as a flowchart for Mermaid."""
+    console.print(pipeline.to_mermaid(), markup=False, highlight=False, soft_wrap=True)
 
 
 def watch(console: Console, line: Line, total: int) -> None:
@@ -35,41 +42,60 @@ def _watch_bars(console: Console, line: Line, total: int) -> None:
         TextColumn("{task.description:9}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:>7,.0f}/s"),
+        TextColumn("{task.fields[rate]:>7,.0f}/s {task.fields[dead]:>7,} dead"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        tasks = [(tally, progress.add_task(tally.name, total=total, rate=0.0)) for tally in line.tallies]
+        tasks = {name: progress.add_task(name, total=total, rate=0.0, dead=0) for name in line.progress().stages}
         ended = False
         while not ended:
             ended = line.wait(REFRESH)
-            for tally, task in tasks:
-                progress.update(task, completed=tally.finished, rate=tally.rate)
+            for name, stage in line.progress().stages.items():
+                progress.update(tasks[name], completed=stage.settled, rate=stage.per_second, dead=stage.dead)
 
 
 def _watch_lines(console: Console, line: Line, total: int) -> None:
-    started = time.monotonic()
+    began = time.monotonic()
     while not line.wait(LINE_EVERY):
-        parts = ", ".join(f"{tally.name} {tally.finished:,}" for tally in line.tallies)
-        console.print(f"{time.monotonic() - started:5.0f} s  {parts} of {total:,}", highlight=False)
+        stages = line.progress().stages.values()
+        parts = ", ".join(f"{stage.stage} {stage.settled:,}" for stage in stages)
+        loaded = f"loaded {line.loaded:,} of {total:,}" if line.loaded else f"{total:,} in all"
+        console.print(f"{time.monotonic() - began:5.0f} s  {parts}; {loaded}", highlight=False, soft_wrap=True)
 
 
-def tallies(console: Console, found: Sequence[Tally]) -> None:
-    """Print what each station did, and how fast."""
-    names = list(dict.fromkeys(ending for tally in found for ending in tally.endings))
-    table = _table("stations", "station", *names, "seconds", "per second")
-    for tally in found:
-        counts = [_count(tally.endings[name]) for name in names]
-        table.add_row(tally.name, *counts, f"{tally.seconds:.1f}", f"{tally.rate:,.0f}")
+def stages(console: Console, found: mongoq.Progress) -> None:
+    """Print what each stage did, and how fast."""
+    table = _table("stages", "stage", *COUNTS, "seconds", "per second")
+    for stage in found.stages.values():
+        counts = [_count(getattr(stage, name)) for name in COUNTS]
+        table.add_row(stage.stage, *counts, f"{stage.seconds:.1f}", f"{stage.per_second:,.0f}")
     console.print(table)
 
 
-def queues(console: Console, handles: Queues) -> None:
-    """Print what each queue holds now, as mongoq counts it."""
-    table = _table("queues", "queue", "live", "in history", "dead letters")
-    each: list[Queue[Any]] = [handles.raw, handles.checked, handles.done]
-    for queue in each:
-        sizes = queue.counts().total, queue.size(state="processed"), queue.dead.counts().total
-        table.add_row(queue.name, *map(_count, sizes))
+def letters(console: Console, found: Counter[Cause]) -> None:
+    """Print which stages have given up how many flights, and why."""
+    table = _table("dead letters", "stage", "reason", "last error", "flights")
+    for column in table.columns[:-1]:
+        column.justify = "left"
+    for cause, number in found.most_common():
+        table.add_row(cause.stage, cause.reason, cause.error, _count(number))
+    console.print(table)
+
+
+def fix(console: Console, differences: Iterable[mongoq.Difference], replayed: int) -> None:
+    """Print what is different in the mended pipeline, and how much goes through it once more."""
+    for difference in differences:
+        console.print(f"the fix: {difference}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{replayed:,} dead letters of stage enrich are replayed", highlight=False)
+
+
+def trail(console: Console, id: object, hops: Sequence[mongoq.Hop]) -> None:
+    """Print where an item was, and what each stage has cost it: from its claim to its settlement."""
+    table = _table(f"the way of flight {id}", "queue", "stage", "runs", "cost", "ended", "in")
+    for place in (1, 4, 5):
+        table.columns[place].justify = "left"
+    for hop in hops:
+        cost = (hop.settled - hop.taken) / timedelta(milliseconds=1)
+        table.add_row(hop.queue, hop.stage, f"{hop.attempts}", f"{cost:,.0f} ms", hop.ended, hop.to or "history")
     console.print(table)
 
 

@@ -31,7 +31,7 @@ class StageProgress:
         dropped: items that the handler dropped.
         screened: items that did not match ``where``, and were settled as ``otherwise`` says.
         retried: failed runs, after which the item comes again.
-        dead: items that went to the error queue.
+        dead: items that went to the error queue, those among them that could not be given to the handler.
         seconds: since it settled its first item, until it settled its last.
         stopped: it has stopped by itself, at an item that has failed for good.
     """
@@ -89,6 +89,7 @@ def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, Queue
         own = [station for station in stations if station.consumer.stage == stage.name]
         depths = [stats[queue].counts for queue in stage.sources if queue in stats]
         counted = {name: sum(station.tally.endings[name] for station in own) for name in COUNTED}
+        counted["dead"] += sum(station.context.unfit for station in own)
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,

@@ -227,6 +227,7 @@ def _bury_claimed(
     """
     try:
         yield from move.bury(context, item, reason=reason, error=error, attempts=attempts)
+        context.unfit += 1
     except ReservationLost as lost:
         logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)
 

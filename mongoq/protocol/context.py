@@ -172,6 +172,7 @@ class QueueContext(Generic[M]):
         overriding: settings that hold for this handle alone, whatever is stored.
         stage: the stage of a pipeline that works with this handle, if one does: what it settles tells of it.
         saved: what the handle was told stands in the control document, or something else does.
+        unfit: how many items were buried as they were claimed, since they could not be handed out.
     """
 
     broker: BrokerContext
@@ -181,6 +182,7 @@ class QueueContext(Generic[M]):
     stage: StageMark | None = None
     state: QueueState = field(init=False)
     saved: bool = field(init=False)
+    unfit: int = field(init=False, default=0)
     _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
     _settings: QueueSettings = field(init=False)
 

@@ -58,5 +58,6 @@ def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, no
     found = yield from command
     if found is not None:
         context.count("dead")
+        context.unfit += 1
         logger.warning("buried document %s of queue %r: %s", found["_id"], context.name, reason)
     return found is not None

@@ -77,6 +77,47 @@ def test_progress_tells_what_became_of_the_items(broker: mongoq.Broker) -> None:
     assert check.per_second > 0
 
 
+@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+def test_progress_tells_of_items_that_went_to_the_error_queue_before_any_run(
+    broker: mongoq.Broker, uri: str, database: str, engine: str
+) -> None:
+    queue = broker.queue("raw")
+    queue.push("spent")
+    for _ in range(2):  # by somebody who has died twice
+        assert queue.reserve(lease=0.01)
+        time.sleep(0.02)
+    queue.push_many(["misfit", 1, "another", 2, "last"])
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", model=int, max_retries=1)
+    def check(payload: Any) -> Any:
+        return payload
+
+    async def drained() -> mongoq.Progress:
+        async with mongoq.connect_async(uri, database=database) as own:
+            return await pipeline.drain_async(own)
+
+    told = asyncio.run(drained()) if engine == "asyncio" else pipeline.drain(broker)
+    assert told.errors == {"line.errors": 4}
+    check_ = told.stages["check"]
+    assert (check_.moved, check_.dead, check_.settled) == (2, 4, 6)
+
+
+def test_progress_tells_that_a_failure_is_final_where_items_run_at_most_once(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push_many([1, 2, 3])
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", delivery="at-most-once")
+    def work(payload: Any) -> Any:
+        if payload == 2:
+            raise ValueError("broken")
+        return payload
+
+    told = pipeline.drain(broker)
+    work_ = told.stages["work"]
+    assert (work_.moved, work_.dead, work_.retried, told.errors) == (2, 1, 0, {"line.errors": 1})
+
+
 def test_progress_tells_what_is_under_way(broker: mongoq.Broker) -> None:
     broker.queue("raw").push_many(range(10, 20))
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")

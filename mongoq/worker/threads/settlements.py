@@ -98,8 +98,8 @@ class Settlements(Stand):
         """Let go of what was settled, and count it by what became of it."""
         self.backlog.settled([item for item, _ in verdicts])
         self._course.settled += len(verdicts)
-        is_spent = self.context.settings.is_spent
-        self.tally.add([ending(outcome, spent=is_spent(item.attempts)) for item, outcome in verdicts])
+        is_spent, pops = self.context.settings.is_spent, self.consumer.pops
+        self.tally.add([ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
             self._course.emptied.ring()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from datetime import UTC, datetime, time
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+import mongoq
 from examples.flights.data import data_folder, raw_rows, reference, row_id, spread
+from examples.flights.handlers import Unusable, as_coroutine, check, enrich, enrich_at_first, validate
 from examples.flights.model import Airport, Flight, Plane, Reference, Row, Weather
-from examples.flights.stations import Unusable, enrich, validate
 
 RAW = {
     "year": "2013",
@@ -195,6 +198,30 @@ def test_enriches_from_the_tables_and_knows_what_it_does_not_know(
     assert Flight(**after.model_dump(include=set(Flight.model_fields))) == before
 
 
+def test_the_first_version_does_the_same_where_the_table_knows_the_destination() -> None:
+    known = flight(destination="EWR")
+    assert enrich_at_first(known, TABLES) == enrich(known, TABLES)
+
+
+def test_the_first_version_fails_where_the_table_does_not() -> None:
+    assert enrich(flight(destination="BQN"), TABLES).destination_airport is None
+    with pytest.raises(KeyError, match="BQN"):
+        enrich_at_first(flight(destination="BQN"), TABLES)
+
+
+def test_a_row_is_checked_or_declared_dead() -> None:
+    assert check(row()) == validate(row())
+    assert check(row(**NEVER_DEPARTED)) == mongoq.Dead("never departed")
+
+
+def test_a_coroutine_function_does_what_the_plain_one_does() -> None:
+    coroutine = as_coroutine(enrich)
+    assert inspect.iscoroutinefunction(coroutine)
+    assert asyncio.run(coroutine(flight(), reference=TABLES)) == enrich(flight(), TABLES)
+    with pytest.raises(KeyError):
+        asyncio.run(as_coroutine(enrich_at_first)(flight(destination="BQN"), TABLES))
+
+
 # --- the data as it comes ----------------------------------------------------------------------------
 
 
@@ -220,6 +247,8 @@ def test_the_tables_are_read() -> None:
     assert (len(tables.airlines), len(tables.airports), len(tables.planes)) == (16, 1458, 3322)
     assert len(tables.weather) == 26115, "an hour that comes twice in local time is told apart"
     assert any(plane.year is None for plane in tables.planes.values())
+    destinations = {raw["dest"] for raw in raw_rows(data_folder(), 20_000)}
+    assert destinations - set(tables.airports) == {"BQN", "PSE", "SJU", "STT"}
 
 
 @pytest.mark.parametrize(
