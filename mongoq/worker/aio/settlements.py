@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from mongoq.errors import MongoqError, ReservationLost
+from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.at_most_once import pushed_on
@@ -68,7 +68,7 @@ class AsyncSettlements(AsyncStand):
             elif isinstance(error, ReservationLost):
                 logger.warning("item %s of queue %r was not settled: %s", item.id, item.queue, error)
                 lost.append(item)
-            elif not isinstance(error, MongoqError):
+            elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
                 again.append(((item, outcome), error))
             elif isinstance(outcome, Failed):
                 logger.error("item %s of queue %r is left to its lease: %s", item.id, item.queue, error)
@@ -97,8 +97,8 @@ class AsyncSettlements(AsyncStand):
         """Let go of what was settled, and count it by what became of it."""
         self.backlog.settled([item for item, _ in verdicts])
         self._course.settled += len(verdicts)
-        is_spent = self.context.settings.is_spent
-        self.tally.add([ending(outcome, spent=is_spent(item.attempts)) for item, outcome in verdicts])
+        is_spent, pops = self.context.settings.is_spent, self.consumer.pops
+        self.tally.add([ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
             self._course.emptied.ring()
 
