@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pymongo import WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import DuplicateKeyError
 
 from mongoq.errors import ArgumentInvalid
@@ -40,7 +41,7 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
 
     Errors of the driver pass through. After a lost reply, run it again.
     """
-    written, ready = _checked(collection, hash, document)
+    written, ready = _checked(collection, hash, document, asynchronous=False)
     if _in_transaction(session) and ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
@@ -52,7 +53,7 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
 
 async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
     """Do as ``once``, for a collection of PyMongo's ``AsyncMongoClient`` or of Motor."""
-    written, ready = _checked(collection, hash, document)
+    written, ready = _checked(collection, hash, document, asynchronous=True)
     if _in_transaction(session) and await ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
@@ -62,7 +63,7 @@ async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *,
     return True
 
 
-def _checked(collection: Any, hash: Any, document: Any) -> tuple[dict[str, Any], Any]:
+def _checked(collection: Any, hash: Any, document: Any, *, asynchronous: bool) -> tuple[dict[str, Any], Any]:
     """Return the document to write, and a handle of the collection whose writes wait for a majority."""
     if not isinstance(hash, str) or not hash:
         raise ArgumentInvalid("hash", f"a text such as job.delivery_hash, not {hash!r:.60}")
@@ -72,7 +73,14 @@ def _checked(collection: Any, hash: Any, document: Any) -> tuple[dict[str, Any],
         raise ArgumentInvalid("document", "has an _id of its own, and the hash is to be its _id; give it another name")
     if not hasattr(collection, "with_options"):
         raise ArgumentInvalid("collection", f"a collection of PyMongo, not {type(collection).__name__}")
+    other = "once" if asynchronous else "once_async"
+    if _is_asynchronous(collection) is not asynchronous:  # noticed later, it was written already, or never will be
+        raise ArgumentInvalid("collection", f"a {type(collection).__name__} goes with {other}")
     return {"_id": hash, **document}, collection.with_options(write_concern=WriteConcern("majority"))
+
+
+def _is_asynchronous(collection: Any) -> bool:
+    return isinstance(collection, AsyncCollection) or type(collection).__module__.startswith("motor.")
 
 
 def _in_transaction(session: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -204,6 +205,17 @@ def check(value: Any, argument: str) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A payload that was encoded before it is sent, since it may change until then.
+
+    Attributes:
+        raw: ``{"payload": payload}`` as BSON.
+    """
+
+    raw: bytes
+
+
 class Codec(Generic[M]):
     """The payloads of one queue, typed when the queue has a model.
 
@@ -230,6 +242,8 @@ class Codec(Generic[M]):
 
     def wrapped(self, payload: Any) -> bytes:
         """Do the same, and return ``{"payload": payload}`` as BSON."""
+        if type(payload) is Wrapped:
+            return payload.raw
         return self._encoding.wrapped("payload", self._dumped(payload), limit=SIZE_LIMIT)
 
     def _dumped(self, payload: Any) -> Any:

@@ -253,6 +253,11 @@ class Item(Generic[M]):
         """Return this item with its payload in another form."""
         return Item(self._document, payload, self._now, self._namespace, self._due, kept=self._kept)
 
+    def with_stored(self, field: str, value: Any) -> Item[M]:
+        """Return this item with another value in a field of its envelope; its payload stays the one it has."""
+        document = {**self._document, field: value}
+        return Item(document, self._payload, self._now, self._namespace, self._due, kept=self._kept)
+
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
         document = {**self._document, "when": lease_until}

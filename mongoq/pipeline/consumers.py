@@ -73,14 +73,15 @@ def _judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJudge:
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
+    untyped = broker._context.untyped
     if graph.errors_of(stage) is not None:
-        return StageJudge(stage, targets, models, most=None)
+        return StageJudge(stage, targets, models, untyped, most=None)
 
     def most() -> int | None:
         given = stage.options.get("max_retries", handle.settings.max_retries)
         return None if given is None else given + 1
 
-    return StageJudge(stage, targets, models, most=most)
+    return StageJudge(stage, targets, models, untyped, most=most)
 
 
 def _model(graph: Graph, queue: str) -> Any:

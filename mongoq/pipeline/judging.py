@@ -8,10 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mongoq.errors import OutcomeInvalid
+from mongoq.errors import ArgumentInvalid, OutcomeInvalid
 from mongoq.model.arguments import Duration
+from mongoq.model.codec import Codec, Wrapped
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release
+from mongoq.model.settings import KEEP
 from mongoq.pipeline.stage import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.judging import Judge, Verdict, checked, entries, shown
@@ -29,6 +31,7 @@ class StageJudge(Judge):
         stage: the stage.
         targets: what a move to each of its targets is told: the name again, or a handle, whose model checks payloads.
         models: those of the targets that are handles, by their names.
+        untyped: encodes what goes to the others.
         most: tells how many runs an item gets before the stage stops; ``None`` where there is an error queue.
     """
 
@@ -37,6 +40,7 @@ class StageJudge(Judge):
         stage: Stage,
         targets: Mapping[str, Any],
         models: Mapping[str, Any],
+        untyped: Codec[Any],
         *,
         most: Callable[[], int | None] | None,
     ) -> None:
@@ -44,6 +48,7 @@ class StageJudge(Judge):
         self._targets = targets
         self._only = next(iter(targets.values())) if len(targets) == 1 else None
         self._models = models
+        self._untyped = untyped
         self._drops = stage.none == "drop"
         self._pops = stage.delivery == "at-most-once"
         self._most = None if self._pops else most
@@ -70,14 +75,15 @@ class StageJudge(Judge):
             return entry
         try:
             return self._told(entry)
-        except OutcomeInvalid as error:
+        except (OutcomeInvalid, ArgumentInvalid) as error:
             return error
 
     def _told(self, returned: Any) -> Outcome | None:
         """Return the outcome that was meant; raises ``OutcomeInvalid``."""
-        if isinstance(returned, Outcome):
-            return self._routed(returned) if isinstance(returned, Move) else returned
-        if checked(returned) is None:
+        told = checked(returned)
+        if isinstance(told, Outcome):
+            return self._routed(told) if isinstance(told, Move) else told
+        if told is None:
             return self._nothing()
         if not self._targets:
             return None
@@ -89,7 +95,12 @@ class StageJudge(Judge):
             raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
         if isinstance(returned, BaseException):
             raise self._wrong(f"returned a {shown(returned)}; raise it")
-        return Move(self._towards(next(iter(self._targets)), returned), payload=returned)
+        to = self._towards(next(iter(self._targets)), returned)
+        return Move(to, payload=self._encoded(to, returned))
+
+    def _encoded(self, to: Any, payload: Any) -> Wrapped:
+        """Encode a payload at once: a handler may use the object again before it is settled."""
+        return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrapped(payload))
 
     def _towards(self, target: str, payload: Any) -> Any:
         """Return where a payload goes; one of another model goes as that dumps it, and the next stage reads it anew."""
@@ -110,8 +121,9 @@ class StageJudge(Judge):
             raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
         if self._pops and move.patch is not None:
             raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
-        to = self._towards(name, move.payload)
-        return move if to is name or move.to is not name else replace(move, to=to)
+        to = self._towards(name, move.payload) if isinstance(move.to, str) else move.to
+        payload = move.payload if move.payload is KEEP or not _is_target(to) else self._encoded(to, move.payload)
+        return replace(move, to=to, payload=payload)
 
     def _wrong(self, what: str) -> OutcomeInvalid:
         return OutcomeInvalid(f"stage {self._name!r} {what}")
@@ -136,3 +148,8 @@ class StageJudge(Judge):
         if most is not None and item.attempts >= most:
             return Failed(error, counted=False, halts=True)
         return super()._failed(consumer, item, error, delay)
+
+
+def _is_target(to: Any) -> bool:
+    """Say whether it is a name or a handle; what else there is, the move refuses."""
+    return isinstance(to, str) or hasattr(to, "_context")

@@ -220,6 +220,10 @@ class AsyncRun:
         self.stop()
         try:
             await self.wait()
+        except asyncio.CancelledError:
+            self._task.cancel()  # what runs goes back; a task that is left behind would go on without its broker
+            await asyncio.wait([self._task])
+            raise
         except Exception:
             if error is None and not told:
                 raise

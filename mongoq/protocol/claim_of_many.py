@@ -68,8 +68,10 @@ class ClaimOfMany:
         dues = {key: document["when"] for key, document in zip(ids, first, strict=True)}
         if not where:
             return cls(context, dues, ids, now, mine, sparing)
-        remembered = {key: document["once"] for key, document in zip(ids, first, strict=True) if "once" in document}
-        priorities = frozenset(document["priority"] for document in first)
+        # other programs may have written anything there
+        onces = {key: document.get("once") for key, document in zip(ids, first, strict=True)}
+        remembered = {key: once for key, once in onces.items() if isinstance(once, datetime)}
+        priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
         return cls(context, dues, ids, now, mine, sparing, where, remembered, priorities)
 
     @property

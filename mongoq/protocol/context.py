@@ -223,6 +223,14 @@ class QueueContext(Generic[M]):
         """Return a payload as a trail keeps it."""
         return kept(payload, self.broker.encoding)
 
+    def preserved(self, item: Item[M]) -> Item[M]:
+        """Return an item whose stored payload stays as it is, whatever a handler does to the values it was given."""
+        try:
+            raw = self.broker.encoding.raw({"payload": item.stored("payload")})
+        except Exception:  # what came decoded in a way of the caller's own may not be encoded again
+            return item
+        return item.with_stored("payload", raw["payload"])
+
     def item(self, document: Document, now: datetime) -> Item[M]:
         """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
         item = self.raw_item(document, now)

@@ -101,7 +101,7 @@ def take(
             one = yield from reserve_now(context, lease, on_invalid)
             if one is None or screen is None or (yield from keeps(context, screen, one)):
                 return Taken([one]) if one else None
-            continue
+            return Taken([], screened=1)
         claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing, where=where)
         others = (yield from screened(claim, screen)) if screen else 0
         items = yield from _decoded(claim, (yield from _claimed(claim, len(first) - others)), on_invalid)

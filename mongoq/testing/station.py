@@ -92,6 +92,7 @@ class VirtualStation:
         refused = consumer.judge.refusal(consumer, items)
         if refused is None and consumer.pops:
             self._server.driver.run(taken_for_good(self._context, items))
+            items = [self._context.preserved(item) for item in items]
         try:
             if refused is not None:
                 verdicts = refused

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.dice import dice
+from mongoq.model.item import Item
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.hub import Hub
 from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import Consumer
 
 __all__ = ["Course"]
 
@@ -41,6 +43,8 @@ class _Trouble:
 class _Station(Protocol):
     backlog: Backlog
     claiming: bool
+    consumer: Consumer
+    halted: tuple[Item[Any], BaseException | str | None] | None
 
 
 class Course:
@@ -132,6 +136,11 @@ class Course:
                 logger.warning("the server does not %s as it should, and the worker tries again: %r", what, error)
             pause, trouble.pause = trouble.pause, min(trouble.pause * 2, LONGEST_PAUSE)
         return pause * dice.uniform(0.5, 1.0)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Say whether the broker was closed: nothing can be settled any more."""
+        return isinstance(self.failure, BrokerClosed)
 
     def fail(self, error: BaseException) -> None:
         """Take note of what the worker cannot go on with."""

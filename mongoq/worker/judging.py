@@ -80,8 +80,14 @@ def entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
     return returned
 
 
+TOLD = (Dead, Drop, Move, Retry)
+"""Outcomes that a handler may return."""
+
+
 def checked(returned: Any) -> Any:
     """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
+    if isinstance(returned, Outcome) and not isinstance(returned, TOLD):
+        raise OutcomeInvalid(f"a {shown(returned)} was returned; return a Move, Drop, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     if inspect.isawaitable(returned):
@@ -109,20 +115,14 @@ def shown(value: Any) -> str:
     return type(value).__name__
 
 
-_ENDINGS: dict[type, str] = {
-    type(None): "done",
-    Dead: "dead",
-    Drop: "dropped",
-    Move: "moved",
-    Release: "released",
-}
+_ENDINGS: dict[type[Outcome], str] = {Dead: "dead", Drop: "dropped", Move: "moved", Release: "released"}
 
 
 def ending(verdict: Verdict, *, spent: bool) -> str:
     """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
     if isinstance(verdict, Failed):
         return "dead" if spent and verdict.counted else "retried"
-    return _ENDINGS[type(verdict)]
+    return next((called for outcome, called in _ENDINGS.items() if isinstance(verdict, outcome)), "done")
 
 
 def kind(error: BaseException | str | None) -> str:

@@ -8,7 +8,9 @@ import time
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Release
+from mongoq.protocol.at_most_once import taken_for_good
 from mongoq.protocol.taking import take_alone, take_beside
 from mongoq.worker.aio.stand import REST, AsyncStand
 
@@ -30,7 +32,7 @@ class AsyncClaims(AsyncStand):
                 try:
                     await self._fetched()
                 except PayloadInvalid as invalid:
-                    self._refuse(invalid)
+                    await self._refuse(invalid)
                 except Exception as error:
                     await self._got_over("claim", error, self.backlog.fetching)
         finally:
@@ -38,13 +40,26 @@ class AsyncClaims(AsyncStand):
             self.backlog.settling.ring()
             self._course.emptied.ring()
 
-    def _refuse(self, invalid: PayloadInvalid) -> None:
+    async def _refuse(self, invalid: PayloadInvalid) -> None:
         """Send back what does not fit the model, and has no dead queue to go to."""
         item: Any = invalid.item
         logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
+        if self.consumer.pops and not await self._is_taken_for_good(item):
+            self.backlog.refuse(item, self.lease(), Release())
+            return
         verdict = self.consumer.judge.failure(self.consumer, item, invalid)
         self.backlog.refuse(item, self.lease(), verdict)
         self._halt_for(item, verdict)
+
+    async def _is_taken_for_good(self, item: Item[Any]) -> bool:
+        """Take an item out of the queue that is run at most once, and say whether it is certain that we did."""
+        try:
+            failed = await self._driver.run(taken_for_good(self.context, [item]))
+        except Exception as error:
+            failed = {id_key(item.id): error}
+        if failed:
+            logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, self.consumer.title, failed)
+        return not failed
 
     async def _fetched(self) -> None:
         n = 0 if self._course.is_hushed(self) else min(self.backlog.room(), MOST)
@@ -58,13 +73,16 @@ class AsyncClaims(AsyncStand):
         if taken is None:
             return
         if taken.screened:
-            self._course.settled += taken.screened
-            self.tally.add(["screened"] * taken.screened)
+            self._screened(taken.screened)
         self._accept(taken.items, asked=n)
         if taken.lapsed and not self._course.is_tired():
             await self._run_alone()
         elif taken.lapsed and not taken.items:
             await self._hands.rest(self.backlog.fetching, REST / 10)
+
+    def _screened(self, number: int) -> None:
+        self._course.settled += number
+        self.tally.add(["screened"] * number)
 
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self._course.is_hushed(self)
@@ -102,7 +120,7 @@ class AsyncClaims(AsyncStand):
                     return
                 item, lapsed = told
                 if item is None:
-                    self.tally.add(["screened"])
+                    self._screened(1)
                 else:
                     await self._ran_alone(item, lapsed=lapsed)
                 if not lapsed:

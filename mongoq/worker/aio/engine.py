@@ -140,6 +140,8 @@ class AsyncEngine:
         self._context.hub.wake()
         deadline = self._now() + self._grace
         while self._course.is_at_work() and self._signals < 2 and self._now() < deadline:
+            if self._course.is_cut_off:
+                break
             await self._hands.rest(self._course.emptied, TICK / 20)
         self._course.halted = True
         for station in self.stations:

@@ -70,4 +70,8 @@ class AsyncStand:
         words = self.consumer.title, item.id, item.queue, kind(verdict.error)
         logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
         self.backlog.close()
+        for other in self._course.stations:
+            if self.consumer.stage is not None and other.consumer.stage == self.consumer.stage:
+                other.halted = other.halted or self.halted  # it takes items from several queues
+                other.backlog.close()
         self._course.changed.ring()

@@ -9,7 +9,9 @@ import time
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Release
+from mongoq.protocol.at_most_once import taken_for_good
 from mongoq.protocol.taking import take_alone, take_beside
 from mongoq.worker.threads.stand import REST, Stand
 
@@ -43,9 +45,22 @@ class Claims(Stand):
         """Send back what does not fit the model, and has no dead queue to go to."""
         item: Any = invalid.item
         logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
+        if self.consumer.pops and not self._is_taken_for_good(item):
+            self.backlog.refuse(item, self.lease(), Release())
+            return
         verdict = self.consumer.judge.failure(self.consumer, item, invalid)
         self.backlog.refuse(item, self.lease(), verdict)
         self._halt_for(item, verdict)
+
+    def _is_taken_for_good(self, item: Item[Any]) -> bool:
+        """Take an item out of the queue that is run at most once, and say whether it is certain that we did."""
+        try:
+            failed = self._driver.run(taken_for_good(self.context, [item]))
+        except Exception as error:
+            failed = {id_key(item.id): error}
+        if failed:
+            logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, self.consumer.title, failed)
+        return not failed
 
     def _fetched(self) -> None:
         n = 0 if self._course.is_hushed(self) else min(self.backlog.room(), MOST)
@@ -59,13 +74,16 @@ class Claims(Stand):
         if taken is None:
             return
         if taken.screened:
-            self._course.settled += taken.screened
-            self.tally.add(["screened"] * taken.screened)
+            self._screened(taken.screened)
         self._accept(taken.items, asked=n)
         if taken.lapsed and not self._course.is_tired():
             self._run_alone()
         elif taken.lapsed and not taken.items:
             self._hands.rest(self.backlog.fetching, REST / 10)
+
+    def _screened(self, number: int) -> None:
+        self._course.settled += number
+        self.tally.add(["screened"] * number)
 
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self._course.is_hushed(self)
@@ -103,7 +121,7 @@ class Claims(Stand):
                     return
                 item, lapsed = told
                 if item is None:
-                    self.tally.add(["screened"])
+                    self._screened(1)
                 else:
                     self._ran_alone(item, lapsed=lapsed)
                 if not lapsed:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from mongoq.errors import MongoqError, ReservationLost
+from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.at_most_once import pushed_on
@@ -69,7 +69,7 @@ class Settlements(Stand):
             elif isinstance(error, ReservationLost):
                 logger.warning("item %s of queue %r was not settled: %s", item.id, item.queue, error)
                 lost.append(item)
-            elif not isinstance(error, MongoqError):
+            elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
                 again.append(((item, outcome), error))
             elif isinstance(outcome, Failed):
                 logger.error("item %s of queue %r is left to its lease: %s", item.id, item.queue, error)

@@ -10,7 +10,6 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
-from mongoq.protocol.at_most_once import taken_for_good
 from mongoq.protocol.bells import Bell
 from mongoq.worker.judging import kind
 from mongoq.worker.run import Run
@@ -87,12 +86,12 @@ class Station(Claims, Settlements):
             return consumer.judge.failures(consumer, items, error)
 
     def _popped(self, run: Run) -> list[Outcome | None] | None:
-        """Take the items of a run out of the queue for good; returns what becomes of them if that fails."""
-        failed = self._driver.run(taken_for_good(self.context, run.items))
-        if failed:
-            logger.warning("items of %s are not run, since they may be gone: %r", self.consumer.title, failed)
-            return [Release() for _ in run.items]
-        self.backlog.extended_apart([item.held_until(NEVER) for item in run.items])
+        """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
+        [item] = run.items
+        if not self._is_taken_for_good(item):
+            return [Release()]
+        run.items[:] = [self.context.preserved(item)]
+        self.backlog.extended_apart([item.held_until(NEVER)])
         return None
 
     def _report(self, items: list[Item[Any]], verdicts: list[Outcome | None]) -> None:
