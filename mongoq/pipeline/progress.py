@@ -31,7 +31,7 @@ class StageProgress:
         dropped: items that the handler dropped.
         screened: items that did not match ``where``, and were settled as ``otherwise`` says.
         retried: failed runs, after which the item comes again.
-        dead: items that went to the error queue.
+        dead: items that went to the error queue after a run; or, run at most once where there is none, were lost.
         seconds: since it settled its first item, until it settled its last.
         stopped: it has stopped by itself, at an item that has failed for good.
     """
