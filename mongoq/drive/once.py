@@ -37,7 +37,8 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
         Whether it was written now.
 
     Raises:
-        ArgumentInvalid: ``hash`` is no text, or ``document`` no document, or it has an ``_id`` of its own.
+        ArgumentInvalid: ``hash`` is no text, or ``document`` no document, or it has an ``_id`` of its own; or the
+            collection is one for asyncio, which goes with ``once_async``.
 
     Errors of the driver pass through. After a lost reply, run it again.
     """

@@ -31,7 +31,8 @@ class StageProgress:
         dropped: items that the handler dropped.
         screened: items that did not match ``where``, and were settled as ``otherwise`` says.
         retried: failed runs, after which the item comes again.
-        dead: items that went to the error queue, those among them that could not be given to the handler.
+        dead: items that went to the error queue, those among them that could not be given to the handler; or, run at
+            most once where there is none, were lost.
         seconds: since it settled its first item, until it settled its last.
         stopped: it has stopped by itself, at an item that has failed for good.
     """

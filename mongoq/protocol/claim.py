@@ -174,7 +174,8 @@ def _claim(
     attempts = attempts_of(before)
     after = {**before, **mine, "attempts": attempts + 1}
     spent = context.settings.is_spent(attempts) and not is_suspect(before)
-    return context.raw_item(after, now, due=before["when"]), spent, "token" in before
+    due = before["when"] if isinstance(before["when"], datetime) else now  # some other program's
+    return context.raw_item(after, now, due=due), spent, "token" in before
 
 
 def is_suspect(before: Document) -> bool:

@@ -97,3 +97,14 @@ def test_the_write_is_acknowledged_by_a_majority(uri: str, database: str) -> Non
     with MongoClient[Any](uri, w=1, event_listeners=[Listener()]) as client:
         mongoq.once(client[database]["warehouse"], HASH, {"n": 1})
     assert {"w": "majority"} in told
+
+
+async def test_a_collection_of_the_other_kind_is_refused_before_anything_is_written(
+    uri: str, database: str, warehouse: Any
+) -> None:
+    async with AsyncMongoClient[Any](uri) as client:
+        with pytest.raises(mongoq.ArgumentInvalid, match="once_async"):
+            mongoq.once(client[database]["warehouse"], HASH, {"n": 1})
+    with pytest.raises(mongoq.ArgumentInvalid, match="goes with once"):
+        await mongoq.once_async(warehouse, HASH, {"n": 1})
+    assert warehouse.count_documents({}) == 0

@@ -231,7 +231,9 @@ class Engine:
         bell, pause = self._bell(), EMPTY[0]
         while not (self._signals or self._ended):
             settled = self._course.settled
-            if not self._course.holds_anything() and self._is_empty() and settled == self._course.settled:
+            # twice: an item may have gone from a queue that was still to be looked at to one that was found empty
+            empty = not self._course.holds_anything() and self._is_empty() and self._is_empty()
+            if empty and settled == self._course.settled:
                 self._signals += 1
                 self._course.changed.ring()
                 return
