@@ -138,10 +138,10 @@ class AsyncEngine:
         for station in self.stations:
             station.close()
         self._context.hub.wake()
-        deadline = self._now() + self._grace
+        deadline, cut_off = self._now() + self._grace, False
         while self._course.is_at_work() and self._signals < 2 and self._now() < deadline:
-            if self._course.is_cut_off:
-                break
+            if self._course.is_cut_off and not cut_off:  # nothing can be settled; a handler may be about to close it
+                deadline, cut_off = min(deadline, self._now() + timedelta(seconds=TICK)), True
             await self._hands.rest(self._course.emptied, TICK / 20)
         self._course.halted = True
         for station in self.stations:
