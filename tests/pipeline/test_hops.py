@@ -143,7 +143,7 @@ def test_a_payload_of_another_model_is_read_anew_by_the_next_stage(site: Site) -
     made = {1: Rich(number=1), 2: Alike(number=2), 3: Unlike(number="x")}
     seen = []
 
-    @pipeline.stage("raw", to="next")
+    @pipeline.stage("raw", to="next", max_retries=0)
     def make(payload: int) -> Any:
         return made[payload]
 
