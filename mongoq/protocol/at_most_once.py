@@ -10,14 +10,15 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import OutcomeInvalid
-from mongoq.model.envelope import error_document, new_envelope, origin_document
+from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.protocol.bulk import tallied
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.insert import inserted
-from mongoq.protocol.move import EXHAUSTED_REASON
+from mongoq.protocol.marking import Marker
+from mongoq.protocol.move import EXHAUSTED_REASON, burial
 from mongoq.protocol.move_many import Moves, Resolve
 from mongoq.protocol.push import due
 from mongoq.protocol.request import Flow
@@ -99,18 +100,16 @@ def _moved(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves
 
 def _grave(context: QueueContext[Any], item: Item[Any], outcome: Failed | Dead) -> dict[str, Any] | None:
     now, dead = context.broker.clock.now(), context.settings.dead
-    error = error_document(outcome.error if isinstance(outcome, Failed) else None, now)
     if dead is None:
         logger.error(
             "item %s of queue %r is lost: its only run has failed, and there is no error queue", item.id, item.queue
         )
         return None
-    reason = (outcome.reason or "") if isinstance(outcome, Dead) else EXHAUSTED_REASON
+    error, reason = (outcome.error, EXHAUSTED_REASON) if isinstance(outcome, Failed) else (None, outcome.reason)
+    marker = Marker(context, "dead", at=now, to=dead)
+    update, _ = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
     headers = dict(item.headers) or None
     envelope = new_envelope(
         dead, item.stored("payload"), id=_id(item, dead), when=now, priority=item.priority, headers=headers, once=None
     )
-    stage = None if context.stage is None else context.stage.name
-    reason = reason or "declared dead"
-    envelope["origin"] = origin_document(item, reason=reason, attempts=item.attempts, at=now, stage=stage)
-    return envelope | ({"error": error} if error else {})
+    return envelope | {name: update["$set"][name] for name in ("origin", "error") if name in update["$set"]}

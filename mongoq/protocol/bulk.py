@@ -24,7 +24,7 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost, persisted
 
-__all__ = ["MARGIN", "Settlement", "Statement", "Tally", "ends_by", "settled", "statement", "tallied"]
+__all__ = ["MARGIN", "Settlement", "Statement", "Tally", "ends_by", "settled", "statement", "tallied", "total_of"]
 
 STATEMENTS = 1_000
 MARGIN = timedelta(seconds=1)
@@ -170,7 +170,7 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flo
         statement(items[0].token, [item.id for item in items], settlement.update, settlement.room)
         for settlement, items in bulk
     ]
-    command = Command("bulk_write", {"requests": requests, "ordered": False}, _total)
+    command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
     try:
         (refusals, total), again = yield from persisted(lambda: _sent(command))
@@ -225,7 +225,8 @@ def _did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> Non
         context.count(event, number)
 
 
-def _total(reply: Any) -> int:
+def total_of(reply: Any) -> int:
+    """Return how many items a bulk has found."""
     return int(reply.matched_count + reply.deleted_count)
 
 

@@ -15,7 +15,7 @@ from mongoq.errors import FilterInvalid, ReservationLost
 from mongoq.model.filters import where_filter
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move, Outcome
-from mongoq.protocol.bulk import Statement
+from mongoq.protocol.bulk import Statement, total_of
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import is_refused_filter
@@ -81,13 +81,9 @@ def screened(claim: ClaimOfMany, wanted: Screen) -> Flow[int]:
 
 
 def _sent(requests: list[Statement]) -> Flow[int]:
-    command = Command("bulk_write", {"requests": requests, "ordered": False}, _total, resolved=True)
+    command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of, resolved=True)
     total, _ = yield from persisted(command.__iter__)
     return total
-
-
-def _total(reply: Any) -> int:
-    return int(reply.matched_count + reply.deleted_count)
 
 
 def _tell(claim: ClaimOfMany, wanted: Screen, total: int) -> None:
