@@ -13,7 +13,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.replayed import Replayed
 from mongoq.protocol import replay
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol.context import QueueContext, context_of
 from mongoq.protocol.history import Range, history_page, history_range
 from mongoq.protocol.push import REMEMBER
 from mongoq.protocol.read import Selection
@@ -152,7 +152,7 @@ class AsyncPast(Generic[M]):
         return await self._driver.run(
             replay.replay(
                 self._context,
-                to=_context_of(to),
+                to=context_of(to),
                 hop=hop,
                 ids=ids,
                 since=since,
@@ -170,7 +170,3 @@ class AsyncPast(Generic[M]):
                 page=page,
             )
         )
-
-
-def _context_of(to: Any) -> Any:
-    return getattr(to, "_context", to)

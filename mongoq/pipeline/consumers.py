@@ -11,6 +11,7 @@ from mongoq.model.trail import StageMark
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.judging import StageJudge
 from mongoq.pipeline.stage import Stage
+from mongoq.protocol.context import context_of
 from mongoq.protocol.screening import Screen, screen
 from mongoq.worker.consumer import Consumer, consumer
 
@@ -93,8 +94,4 @@ def _model(graph: Graph, queue: str) -> Any:
 def _screen(graph: Graph, stage: Stage, handle: Any, broker: Any) -> Screen | None:
     if stage.where is None or stage.otherwise is None:
         return None
-    return screen(handle._context, stage.where, stage.otherwise, _resolved)
-
-
-def _resolved(to: Any) -> Any:
-    return getattr(to, "_context", to)
+    return screen(handle._context, stage.where, stage.otherwise, context_of)

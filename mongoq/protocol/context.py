@@ -21,7 +21,7 @@ from mongoq.protocol.heads import Heads
 from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
 
-__all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "event_key"]
+__all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
 
 M = TypeVar("M")
 
@@ -249,3 +249,8 @@ class QueueContext(Generic[M]):
     def decoded(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
         return item if self.codec.untyped else item.with_payload(self.codec.load(item.payload))
+
+
+def context_of(to: Any) -> Any:
+    """Return the context of a queue's handle; a name as it is."""
+    return getattr(to, "_context", to)

@@ -14,7 +14,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.replayed import Replayed
 from mongoq.protocol import replay
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol.context import QueueContext, context_of
 from mongoq.protocol.history import Range, history_page, history_range
 from mongoq.protocol.push import REMEMBER
 from mongoq.protocol.read import Selection
@@ -153,7 +153,7 @@ class Past(Generic[M]):
         return self._driver.run(
             replay.replay(
                 self._context,
-                to=_context_of(to),
+                to=context_of(to),
                 hop=hop,
                 ids=ids,
                 since=since,
@@ -171,7 +171,3 @@ class Past(Generic[M]):
                 page=page,
             )
         )
-
-
-def _context_of(to: Any) -> Any:
-    return getattr(to, "_context", to)

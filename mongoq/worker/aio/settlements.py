@@ -10,6 +10,7 @@ from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.at_most_once import pushed_on
+from mongoq.protocol.context import context_of
 from mongoq.protocol.verdicts import carried_out
 from mongoq.worker.aio.stand import REST, AsyncStand
 from mongoq.worker.backlog import Verdict
@@ -86,12 +87,12 @@ class AsyncSettlements(AsyncStand):
         """Settle items, and return the errors of those that were not, by ``id_key``."""
         failed: Mapping[Any, Exception]
         if not self.consumer.pops:
-            failed = await self._driver.run(carried_out(self.context, verdicts, _resolved))
+            failed = await self._driver.run(carried_out(self.context, verdicts, context_of))
             return failed
         kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
         gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
-        failed = await self._driver.run(carried_out(self.context, kept, _resolved))
-        return {**failed, **(await self._driver.run(pushed_on(self.context, gone, _resolved)))}
+        failed = await self._driver.run(carried_out(self.context, kept, context_of))
+        return {**failed, **(await self._driver.run(pushed_on(self.context, gone, context_of)))}
 
     def _let_go(self, verdicts: list[Verdict]) -> None:
         """Let go of what was settled, and count it by what became of it."""
@@ -101,7 +102,3 @@ class AsyncSettlements(AsyncStand):
         self.tally.add([ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
             self._course.emptied.ring()
-
-
-def _resolved(to: Any) -> Any:
-    return getattr(to, "_context", to)
