@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
@@ -35,8 +35,8 @@ PATIENCE = 2.0
 class _Trouble:
     """What is wrong with one kind of command."""
 
-    kind: type[Exception]
     since: float
+    kinds: set[type[Exception]] = field(default_factory=set)
     pause: float = FIRST_PAUSE
 
 
@@ -123,16 +123,16 @@ class Course:
     def trouble(self, what: str, error: Exception) -> float | None:
         """Take note of an error of the server's; returns the seconds to rest, or ``None`` when it is no use.
 
-        It is logged once for ``what`` was tried, until that is over or of another kind.
+        Until that is over, it is logged once for ``what`` was tried and each kind of error: a driver that
+        looks for a server again and again meets two or three of them by turns.
         """
         if isinstance(error, BrokerClosed | CollectionUnsuitable):
             self.fail(error)
             return None
         with self._lock:
-            trouble = self._troubles.get(what)
-            if trouble is None or trouble.kind is not type(error):
-                since = time.monotonic() if trouble is None else trouble.since
-                trouble = self._troubles[what] = _Trouble(type(error), since)
+            trouble = self._troubles.setdefault(what, _Trouble(time.monotonic()))
+            if type(error) not in trouble.kinds:
+                trouble.kinds.add(type(error))
                 logger.warning("the server does not %s as it should, and the worker tries again: %r", what, error)
             pause, trouble.pause = trouble.pause, min(trouble.pause * 2, LONGEST_PAUSE)
         return pause * dice.uniform(0.5, 1.0)
