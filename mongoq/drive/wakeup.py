@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 from mongoq.protocol.bells import Bell
@@ -23,7 +24,12 @@ def rest(bell: Bell, seconds: float) -> None:
     """
     gate = threading.Lock()
     gate.acquire()
-    bell.alarm = gate.release
+
+    def open_gate() -> None:
+        with suppress(RuntimeError):  # two rang at once, and it is open
+            gate.release()
+
+    bell.alarm = open_gate
     try:
         if not bell.rung:
             gate.acquire(timeout=seconds)

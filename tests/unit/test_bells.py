@@ -1,0 +1,22 @@
+"""Bells and those who rest on them."""
+
+from __future__ import annotations
+
+import threading
+
+from mongoq.drive.wakeup import rest
+from mongoq.protocol.bells import Bell
+from tests.worker.waiting import until
+
+
+def test_a_bell_that_two_ring_at_once_wakes_and_troubles_neither() -> None:
+    bell = Bell()
+    resting = threading.Thread(target=rest, args=(bell, 30))
+    resting.start()
+    until(lambda: bell.alarm is not None)
+    alarm = bell.alarm  # both have taken it, before either has put it out
+    assert alarm is not None
+    alarm()
+    alarm()
+    resting.join(10)
+    assert not resting.is_alive()
