@@ -4,7 +4,7 @@ PYTHON ?= python3
 ROWS ?= 5000
 ENGINE ?= threads
 # Processes that the tests are spread over: most of the time they wait for the server.
-JOBS ?= 2
+JOBS ?= 3
 
 BIN := .venv/bin
 # Spark would otherwise start its workers with the first python3 on PATH.
@@ -26,7 +26,7 @@ help: ## Show this list
 	@echo "  PYTHON=python3  the interpreter that setup uses, 3.11 or later"
 	@echo "  ROWS=5000       the flights that the demo takes"
 	@echo "  ENGINE=threads  what runs the demo's stages: threads or asyncio"
-	@echo "  JOBS=2          the processes that the tests are spread over"
+	@echo "  JOBS=3          the processes that the tests are spread over"
 
 setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
 

@@ -40,7 +40,7 @@ class Awaited:
             return Awaited(value)
         if not inspect.ismethod(value):
             return value
-        if name == "queue":
+        if name in ("queue", "dead_queue"):
             return lambda *args, **options: Awaited(value(*args, **options))
         if name == "reserved":
             return lambda **options: AwaitedBlock(value(**options))

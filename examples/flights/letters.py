@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bson import ObjectId
 
 import mongoq
-from examples.flights.pipeline import CHECKED, ERRORS
+from examples.flights.pipeline import ERRORS
 
 __all__ = ["Cause", "causes", "letters_of", "replay_enrich"]
 
@@ -53,5 +53,5 @@ def replay_enrich(broker: mongoq.Broker) -> list[ObjectId]:
     Each goes in one update: an interruption leaves the rest where they are, for the next run.
     """
     ids = letters_of(broker, ENRICH)
-    broker.queue(CHECKED, dead=ERRORS).dead.replay(ids=ids)
+    broker.dead_queue(ERRORS).replay(ids=ids)
     return ids

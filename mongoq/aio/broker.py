@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, overload
 from bson import ObjectId
 from pydantic import TypeAdapter
 
-from mongoq.aio.queue import AsyncQueue
+from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
 from mongoq.drive.aio import AioDriver
@@ -25,6 +25,7 @@ from mongoq.model.trail import Hop
 from mongoq.protocol import control, read, stats, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
+from mongoq.protocol.move import graveyard
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
 
@@ -149,6 +150,17 @@ class AsyncBroker(AsyncTransactions, AsyncTopics):
         options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return AsyncQueue(self._driver, QueueContext(self._context, options, codec))
+
+    def dead_queue(self, name: str) -> AsyncDeadQueue:
+        """Return a handle of a queue of dead letters by its own name, without any I/O.
+
+        For a queue that takes what has failed in several others, such as the error queue of a pipeline; the dead
+        letters of one queue are ``queue.dead``.
+
+        Raises:
+            QueueNameInvalid: the name cannot be stored.
+        """
+        return AsyncDeadQueue(self._driver, graveyard(self._context, name))
 
     async def queues(self) -> list[str]:
         """Return the names of the queues that hold an item, live or in history, or remember an id; sorted.

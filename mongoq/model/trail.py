@@ -14,6 +14,7 @@ __all__ = [
     "HOPS",
     "KEPT_BYTES",
     "LARGE",
+    "STAGE_BYTES",
     "Hop",
     "Kept",
     "StageMark",

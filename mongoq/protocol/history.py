@@ -56,6 +56,10 @@ class Range:
         """Processed items oldest first, live ones as they would be claimed."""
         return PROCESSED_ORDER if self.state == "processed" else ORDER
 
+    def narrowed(self, filter: Mapping[str, Any]) -> Range:
+        """Return the range of those that match a filter of envelopes as well."""
+        return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
+
     def filter(self, queue: str) -> dict[str, Any]:
         """Return the filter of the rest; stubs, which have no payload, are left out."""
         date = "processed" if self.state == "processed" else "when"

@@ -13,7 +13,7 @@ from mongoq.model.codec import Codec
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import begin, fenced, is_back, update_command
 from mongoq.protocol.keyed import check_key, raise_duplicate
 from mongoq.protocol.marking import Marker, Marks
@@ -30,6 +30,7 @@ __all__ = [
     "dead_context",
     "dead_queue",
     "destination",
+    "graveyard",
     "hand_on",
     "hand_over",
     "handover",
@@ -214,6 +215,11 @@ def dead_queue(context: QueueContext[Any]) -> str:
 
 def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
     """Return the context of the dead queue, untyped; it has no dead queue itself."""
-    name = dead_queue(context)
+    return graveyard(context.broker, dead_queue(context))
+
+
+def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:
+    """Return the context of a queue of dead letters by its own name, untyped; it has no dead queue itself."""
+    name = queue_name(name)
     options = queue_options(name) if name.endswith(DEAD_SUFFIX) else queue_options(name, dead=None)
-    return QueueContext(context.broker, options, context.broker.untyped)
+    return QueueContext(broker, options, broker.untyped)

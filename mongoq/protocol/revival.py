@@ -12,10 +12,11 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count, listed, object_id, queue_name
+from mongoq.model.arguments import count, listed, object_id, queue_name, text
 from mongoq.model.envelope import Document
 from mongoq.model.publication import is_publication
 from mongoq.model.replayed import Replayed
+from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, documents_page, history_range
 from mongoq.protocol.hops import hop_destination, payload_at
@@ -24,20 +25,21 @@ from mongoq.protocol.read import NOT_RESERVED
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost
 from mongoq.protocol.settings import prepared
 
-__all__ = ["KEY_TAKEN", "revive"]
+__all__ = ["KEY_TAKEN", "revive", "selection"]
 
 PAGE = 500
+Selection = Range | list[ObjectId]
+"""Which letters: those of a range, or those with these ids."""
 KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 Statement = tuple[str, dict[str, Any]]
 
 
 def revive(
     context: QueueContext[Any],
+    chosen: Selection,
     *,
     to: str | QueueContext[Any] | None,
     hop: str | None,
-    ids: Iterable[ObjectId] | None,
-    where: Any,
     limit: int | None,
 ) -> Flow[Replayed]:
     """Hand back the dead letters that are chosen and held by nobody, in the order of claims, page by page.
@@ -50,19 +52,23 @@ def revive(
     if target == context.name:
         raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
     room = math.inf if limit is None else count(limit, "limit")
-    wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
-    chosen = None if ids is None else _checked_ids(ids, where)
     yield from prepared(context, fresh=False)
-    pages = _Chosen(context, chosen) if chosen is not None else _All(context, wanted)
+    pages = _All(context, chosen) if isinstance(chosen, Range) else _Chosen(context, chosen)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
         done += yield from _handed_back(context, documents, target, by_hop=hop is not None)
     return replace(done, missing=pages.missing)
 
 
-def _checked_ids(ids: Iterable[ObjectId], where: Any) -> list[ObjectId]:
-    if where is not None:
-        raise ArgumentInvalid("ids", "give either ids= or where=, not both")
+def selection(
+    context: QueueContext[Any], *, ids: Iterable[ObjectId] | None, where: Any, stage: str | None
+) -> Selection:
+    """Check which dead letters are meant: by their ids, or by a filter of payloads and the stage they failed in."""
+    if ids is not None and not where is stage is None:
+        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    if ids is None:
+        wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
+        return wanted if stage is None else wanted.narrowed({"origin.stage": text(stage, "stage", STAGE_BYTES)})
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
 
 

@@ -23,9 +23,10 @@ from mongoq.model.trail import Hop
 from mongoq.protocol import control, read, stats, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
+from mongoq.protocol.move import graveyard
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
-from mongoq.sync.queue import Queue
+from mongoq.sync.queue import DeadQueue, Queue
 from mongoq.sync.topics import Topics
 from mongoq.sync.transaction import Transactions
 
@@ -150,6 +151,17 @@ class Broker(Transactions, Topics):
         options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return Queue(self._driver, QueueContext(self._context, options, codec))
+
+    def dead_queue(self, name: str) -> DeadQueue:
+        """Return a handle of a queue of dead letters by its own name, without any I/O.
+
+        For a queue that takes what has failed in several others, such as the error queue of a pipeline; the dead
+        letters of one queue are ``queue.dead``.
+
+        Raises:
+            QueueNameInvalid: the name cannot be stored.
+        """
+        return DeadQueue(self._driver, graveyard(self._context, name))
 
     def queues(self) -> list[str]:
         """Return the names of the queues that hold an item, live or in history, or remember an id; sorted.

@@ -18,7 +18,7 @@ from mongoq.protocol import move, pop, settle, together
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.keyed import OnDuplicate
-from mongoq.protocol.revival import revive
+from mongoq.protocol.revival import revive, selection
 from mongoq.protocol.transaction import within
 from mongoq.sync.batches import Batches
 from mongoq.sync.looking import Looking
@@ -356,6 +356,7 @@ class DeadQueue(Queue[Any]):
         limit: int | None = None,
         to: str | Queue[Any] | None = None,
         hop: str | None = None,
+        stage: str | None = None,
     ) -> Replayed:
         """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
@@ -369,6 +370,7 @@ class DeadQueue(Queue[Any]):
             to: all into this queue instead, without their keys.
             hop: all into this queue of a pipeline, each with the payload that it had when it last left it, if the
                 pipeline keeps payloads in its trails; without their keys.
+            stage: those that have failed in this stage of a pipeline.
 
         Returns:
             ``pushed`` went back; ``skipped`` are held by somebody; ``refused`` have no origin, or a live item of the
@@ -381,4 +383,5 @@ class DeadQueue(Queue[Any]):
         A crash in between leaves the rest here: call it again.
         """
         target = to._context if isinstance(to, Queue) else to
-        return self._driver.run(revive(self._context, to=target, hop=hop, ids=ids, where=where, limit=limit))
+        chosen = selection(self._context, ids=ids, where=where, stage=stage)
+        return self._driver.run(revive(self._context, chosen, to=target, hop=hop, limit=limit))

@@ -16,7 +16,8 @@ DEPTH = 1000
 BATCH = 5
 SHELLS = ["sync", "asyncio"]
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+# one run of the benchmark serves all tests, in one process
+pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.xdist_group("bench core")]
 
 
 @pytest.fixture(scope="module")

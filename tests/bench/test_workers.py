@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 SMALL = ["--items", "600", "--rounds", "1", "--memory-items", "2000", "--no-peers"]
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+# one run of the benchmark serves all tests, in one process
+pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.xdist_group("bench workers")]
 
 
 @pytest.fixture(scope="module")

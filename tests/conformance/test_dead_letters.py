@@ -84,6 +84,34 @@ async def test_letters_of_several_queues_go_each_to_its_own(shell: Shell) -> Non
     assert await shell.queue("a").size() == await shell.queue("b").size() == 1
 
 
+@pytest.mark.parametrize("name", ["graves", "graves.dead"])
+async def test_a_dead_queue_is_there_by_its_own_name(shell: Shell, name: str) -> None:
+    for queue in ("a", "b"):
+        await _dead(shell.queue(queue, dead=name), queue)
+    graves = shell.broker.dead_queue(name)
+    assert [item.payload for item in await graves.peek(9)] == ["a", "b"]
+    await graves.rollback(await graves.reserve(), error="still bad")
+    with pytest.raises(mongoq.ArgumentInvalid, match="has no dead queue"):
+        await graves.bury(await graves.reserve(), error="worse")
+    assert (await graves.replay(where={"x": 1})).found == 0
+    assert (await graves.replay()).pushed == 1
+    with pytest.raises(mongoq.QueueNameInvalid):
+        shell.broker.dead_queue("")
+
+
+async def test_those_of_a_stage(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    for n in range(4):
+        id = await _dead(queue, {"n": n})
+        shell.raw.update_one({"_id": id}, {"$set": {"origin.stage": "check" if n % 2 else "route"}})
+    await _dead(queue, {"n": 5})
+    assert (await queue.dead.replay(stage="load")).found == 0
+    assert (await queue.dead.replay(stage="check", where={"n": {"$lt": 3}})).pushed == 1
+    assert [item.payload["n"] for item in await queue.peek(9)] == [1]
+    assert (await queue.dead.replay(stage="check")).pushed == 1
+    assert [item.payload["n"] for item in await queue.dead.peek(9)] == [0, 2, 5]
+
+
 async def test_a_key_comes_back_unless_it_is_taken(shell: Shell) -> None:
     queue = shell.queue()
     first = await _dead(queue, 1, key="k")
@@ -136,6 +164,9 @@ async def test_many_go_back_page_by_page(shell: Shell) -> None:
         ({"ids": [1]}, "ids[0]"),
         ({"ids": "abc"}, "ids"),
         ({"ids": [], "where": {"a": 1}}, "ids"),
+        ({"ids": [], "stage": "check"}, "ids"),
+        ({"stage": 1}, "stage"),
+        ({"stage": "x" * 121}, "stage"),
         ({"limit": 0}, "limit"),
         ({"limit": -1}, "limit"),
         ({"limit": 1.5}, "limit"),

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,8 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     process.wait()
     at_work = {"q": {"$in": ["flights.raw", "flights.checked"]}, "processed": {"$exists": False}}
     assert collection.count_documents(at_work)
+    over = collection.update_many({"reserved": True}, {"$set": {"when": datetime.now(UTC)}})  # their leases
+    assert over.modified_count
     assert proven(output_of(start(*arguments)))[0] == 6000
     assert collection.count_documents(ITEMS) == 6000
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]

@@ -69,7 +69,7 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, steps: int = 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_queues_behave_as_their_model_does(raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _run(raw, monkeypatch, 200)
+    _run(raw, monkeypatch, 120)
 
 
 @pytest.mark.prove

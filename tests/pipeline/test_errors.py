@@ -77,7 +77,9 @@ def test_letters_go_back_where_they_came_from_after_a_fix(site: Site) -> None:
     broken = False
     if site.engine == "virtual":
         return  # a replay needs a server
-    assert site.queue("raw", dead="line.errors").dead.replay().pushed == 3
+    letters = site.broker.dead_queue("line.errors")
+    assert letters.replay(stage="other").found == 0
+    assert letters.replay(stage="work").pushed == 3
     site.drain(pipeline)
     assert sorted(site.payloads("out")) == [1, 2, 3]
 
