@@ -31,7 +31,7 @@ from mongoq.errors import (
 )
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.outcomes import Dead, Drop, Move, Outcome, Retry
+from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
@@ -75,6 +75,7 @@ __all__ = [
     "Failure",
     "FilterInvalid",
     "Fixed",
+    "Fork",
     "GraphInvalid",
     "Hop",
     "Item",

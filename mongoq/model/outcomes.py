@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import REASON_BYTES, Duration, duration, text
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, listed, text
 from mongoq.model.settings import KEEP
 
-__all__ = ["Dead", "Drop", "Failed", "Move", "Outcome", "Release", "Retry"]
+__all__ = ["Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Release", "Retry"]
 
 
 class Outcome:
@@ -105,3 +105,34 @@ class Move(Outcome):
     when: datetime | None = None
     priority: int | None = None
     headers: Mapping[str, Any] | None = KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Fork(Outcome):
+    """An item becomes several: it is settled, and an item is written for each output, all of it or nothing.
+
+    That takes a transaction, and so a replica set; one node will do. The outputs are new items with ids of their own,
+    each with the priority and the headers of the one they come from unless its ``Move`` says otherwise.
+
+    Attributes:
+        outputs: a ``Move`` for each, without ``patch``; one without a payload has that of the item. What is ``None`` is
+            left out; if nothing is left, the item is dropped.
+    """
+
+    outputs: Sequence[Move | None]
+
+    def __post_init__(self) -> None:
+        outputs = tuple(listed(self.outputs, "outputs"))
+        for place, output in enumerate(outputs):
+            if output is None:
+                continue
+            if not isinstance(output, Move):
+                raise ArgumentInvalid(f"outputs[{place}]", f"a Move or None, not {type(output).__name__}")
+            if output.patch is not None:
+                raise ArgumentInvalid(f"outputs[{place}]", "a new item has nothing to patch; give payload=")
+        object.__setattr__(self, "outputs", outputs)
+
+    @property
+    def moves(self) -> list[Move]:
+        """Those that are not left out."""
+        return [output for output in self.outputs if output is not None]

@@ -12,7 +12,7 @@ from mongoq.errors import ArgumentInvalid, OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.codec import Codec, Wrapped
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release
+from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.stage import Stage
 from mongoq.worker.consumer import Consumer
@@ -82,7 +82,7 @@ class StageJudge(Judge):
         """Return the outcome that was meant; raises ``OutcomeInvalid``."""
         told = checked(returned)
         if isinstance(told, Outcome):
-            return self._routed(told) if isinstance(told, Move) else told
+            return self._routed(told) if isinstance(told, Fork | Move) else told
         if told is None:
             return self._nothing()
         if not self._targets:
@@ -114,7 +114,12 @@ class StageJudge(Judge):
             return Drop()
         raise self._wrong("returned None, most likely for a forgotten return; return Drop(), or declare none='drop'")
 
-    def _routed(self, move: Move) -> Move:
+    def _routed(self, told: Fork | Move) -> Outcome:
+        if isinstance(told, Fork):
+            return Fork([self._on_its_way(move) for move in told.moves])
+        return self._on_its_way(told)
+
+    def _on_its_way(self, move: Move) -> Move:
         name = getattr(move.to, "name", move.to)
         if not isinstance(name, str) or name not in self._targets:
             declared = ", ".join(map(repr, self._targets)) or "none"

@@ -9,18 +9,16 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import OutcomeInvalid
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Move, Outcome
-from mongoq.model.settings import KEEP
+from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome
 from mongoq.protocol.bulk import tallied
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.insert import inserted
 from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import EXHAUSTED_REASON, burial
 from mongoq.protocol.move_many import Moves, Resolve
-from mongoq.protocol.push import due
+from mongoq.protocol.outputs import noted, output
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle_many import Batch, committing
@@ -55,47 +53,33 @@ def pushed_on(
     moves = Moves(context, resolve)
     for item, outcome in verdicts:
         try:
-            envelope = _envelope(context, item, outcome, moves)
-            if envelope is not None:
+            for envelope in _envelopes(context, item, outcome, moves):
                 yield from inserted(envelope, given=True)  # sent again, it finds itself
-                context.broker.tell(envelope["q"], envelope["when"], id=envelope["_id"])
-                context.broker.state(envelope["q"]).heads.note(envelope["priority"], envelope["when"])
-                context.broker.counters.add(envelope["q"], "put", 1)
+                noted(context, envelope)
+                if isinstance(outcome, Failed | Dead):
+                    context.count("dead")
         except Exception as error:
             failed[id_key(item.id)] = error
     return failed
 
 
-def _id(item: Item[Any], queue: str) -> ObjectId:
+def _id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:
     """Return the id of what comes of a run in a queue: the same when it is pushed again, after a lost reply."""
     assert item.token is not None
-    digest = sha256(f"{item.id!r}\0{item.token}\0{queue}".encode()).digest()
+    digest = sha256(f"{item.id!r}\0{item.token}\0{queue}\0{place}".encode()).digest()
     return ObjectId(item.token.binary[:4] + digest[:8])
 
 
-def _envelope(
+def _envelopes(
     context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, moves: Moves
-) -> dict[str, Any] | None:
-    """Return what is to be pushed; ``None`` for nothing."""
+) -> list[dict[str, Any]]:
+    """Return what is to be pushed."""
     if isinstance(outcome, Failed | Dead):
-        return _grave(context, item, outcome)
-    return _moved(context, item, outcome, moves) if isinstance(outcome, Move) else None
-
-
-def _moved(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves) -> dict[str, Any]:
-    handed, payload = moves.told(move)
-    if handed.patch:
-        raise OutcomeInvalid("an item that was run at most once is no longer there to be patched; give payload=")
-    encoding = context.broker.encoding
-    return new_envelope(
-        handed.queue,
-        item.stored("payload") if payload is None else encoding.unwrapped("payload", payload),
-        id=_id(item, handed.queue),
-        when=due(context.broker.clock, handed.delay, handed.when),
-        priority=handed.changes.get("priority", item.priority),
-        headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
-        once=None,
-    )
+        grave = _grave(context, item, outcome)
+        return [] if grave is None else [grave]
+    told = outcome.moves if isinstance(outcome, Fork) else [outcome] if isinstance(outcome, Move) else []
+    ids = [_id(item, getattr(move.to, "name", move.to), place) for place, move in enumerate(told)]
+    return [output(context, item, move, moves, id=id) for id, move in zip(ids, told, strict=True)]
 
 
 def _grave(context: QueueContext[Any], item: Item[Any], outcome: Failed | Dead) -> dict[str, Any] | None:

@@ -18,13 +18,28 @@ from mongoq.model.counters import Event
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.protocol.batch import IDS, chunks, finish, own_error
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import lost
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost, persisted
 
-__all__ = ["MARGIN", "Settlement", "Statement", "Tally", "ends_by", "settled", "statement", "tallied", "total_of"]
+__all__ = [
+    "MARGIN",
+    "STATE",
+    "Settlement",
+    "Statement",
+    "Tally",
+    "did",
+    "ends_by",
+    "found_by",
+    "groups",
+    "settled",
+    "statement",
+    "statements",
+    "tallied",
+    "total_of",
+]
 
 STATEMENTS = 1_000
 MARGIN = timedelta(seconds=1)
@@ -144,32 +159,27 @@ def statement(
     return ("Delete" if update is None else "Update") + ("Many" if many else "One"), arguments
 
 
-def _groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
+def groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
     """Put together what may share a statement: the same token, and the same settlement."""
-    groups: dict[Any, Group] = {}
+    found: dict[Any, Group] = {}
     for item, settlement in wanted:
         key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
-        if key in groups:
-            groups[key][1].append(item)
+        if key in found:
+            found[key][1].append(item)
         else:
-            groups[key] = settlement, [item]
-    for settlement, items in groups.values():
+            found[key] = settlement, [item]
+    for settlement, items in found.values():
         for start in range(0, len(items), IDS):
             yield settlement, items[start : start + IDS]
 
 
 def _bulks(wanted: Iterable[Wanted]) -> Iterator[list[Group]]:
-    return chunks(
-        list(_groups(wanted)), lambda group: group[0].size, items=lambda group: len(group[1]), most=STATEMENTS
-    )
+    return chunks(list(groups(wanted)), lambda group: group[0].size, items=lambda group: len(group[1]), most=STATEMENTS)
 
 
 def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flow[list[Wanted]]:
     """Send one bulk; what it cannot tell apart is returned, to be settled alone."""
-    requests = [
-        statement(items[0].token, [item.id for item in items], settlement.update, settlement.room)
-        for settlement, items in bulk
-    ]
+    requests = statements(bulk)
     command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
     try:
@@ -179,7 +189,7 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flo
         return []
     sent = [group for place, group in enumerate(bulk) if place not in refusals]
     if total == sum(len(items) for _, items in sent):
-        _did(context, sent, tally)
+        did(context, sent, tally)
     else:
         yield from _told_apart(context, _each(sent), None if again else total, tally)
     _refused({place: bulk[place] for place in refusals}, refusals, tally)
@@ -187,8 +197,16 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flo
     return (yield from _halfway(context, _each(halfway), tally))
 
 
-def _each(groups: Iterable[Group]) -> list[Wanted]:
-    return [(item, settlement) for settlement, items in groups for item in items]
+def statements(bulk: Iterable[Group]) -> list[Statement]:
+    """Return the fenced statements of a bulk."""
+    return [
+        statement(items[0].token, [item.id for item in items], settlement.update, settlement.room)
+        for settlement, items in bulk
+    ]
+
+
+def _each(bulk: Iterable[Group]) -> list[Wanted]:
+    return [(item, settlement) for settlement, items in bulk for item in items]
 
 
 def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Flow[list[Wanted]]:
@@ -207,8 +225,8 @@ def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Fl
     return alone
 
 
-def _did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None:
-    """Note what a bulk has done, as ``fenced`` does for an item of its own."""
+def did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None:
+    """Note what was settled, as ``fenced`` does for an item of its own."""
     events: Counter[Event] = Counter()
     woken: Counter[tuple[str, datetime]] = Counter()
     for settlement, items in done:
@@ -223,6 +241,33 @@ def _did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> Non
         context.broker.tell(queue, when, number=number)
     for event, number in events.items():
         context.count(event, number)
+
+
+METHODS = {
+    "DeleteMany": "delete_many",
+    "DeleteOne": "delete_one",
+    "UpdateMany": "update_many",
+    "UpdateOne": "update_one",
+}
+
+
+def found_by(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
+    """Send statements in their order, in one bulk where there is a server, and return how many items they found."""
+    if not broker.serverless:
+        return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, total_of))
+    found = 0
+    for kind, arguments in requests:
+        parse = _deleted if kind.startswith("Delete") else _matched
+        found += yield from Command(METHODS[kind], arguments, parse)
+    return found
+
+
+def _deleted(reply: Any) -> int:
+    return int(reply.deleted_count)
+
+
+def _matched(reply: Any) -> int:
+    return int(reply.matched_count)
 
 
 def total_of(reply: Any) -> int:
@@ -262,7 +307,7 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
     for item, settlement in sent:
         verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
         if verdict:
-            _did(context, [(settlement, [item])], tally)
+            did(context, [(settlement, [item])], tally)
         elif verdict is None:
             tally.failed[id_key(item.id)] = ReservationLost(item.id, item.queue, certain=False)
         elif document and settlement.patch is not None and document.get("token") == item.token:

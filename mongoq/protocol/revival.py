@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +16,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.publication import is_publication
 from mongoq.model.replayed import Replayed
 from mongoq.model.trail import STAGE_BYTES
+from mongoq.protocol.bulk import found_by
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, documents_page, history_range
 from mongoq.protocol.hops import hop_destination, payload_at
@@ -206,7 +206,7 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
     if not statements:
         return 0
     if context.broker.serverless:
-        return (yield from _one_by_one(statements))
+        return (yield from found_by(context.broker, statements))
     command = Command("bulk_write", {"requests": statements, "ordered": False}, lambda reply: int(reply.matched_count))
     try:
         return (yield from _tolerant(command, statements, refusals))
@@ -224,13 +224,6 @@ def _tolerant(command: Command[int], statements: list[Statement], refusals: list
                 raise
             refusals.append((statements[place][1]["filter"]["_id"], KEY_TAKEN))
         return refused.total
-
-
-def _one_by_one(statements: list[Statement]) -> Flow[int]:
-    counts: Counter[str] = Counter()
-    for _, arguments in statements:
-        counts["moved"] += yield from Command("update_many", arguments, lambda reply: int(reply.matched_count))
-    return counts["moved"]
 
 
 def _gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:

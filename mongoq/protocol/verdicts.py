@@ -10,11 +10,12 @@ from mongoq.errors import MongoqError
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
+from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release
 from mongoq.protocol import move, settle
 from mongoq.protocol.bulk import Settlement, tallied
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import is_back
+from mongoq.protocol.forking import forked
 from mongoq.protocol.move_many import Moves, Resolve, moved
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
@@ -36,6 +37,8 @@ def carried_out(
 ) -> Flow[Mapping[Any, Exception]]:
     """Settle items, each as its outcome says, in as few commands as that takes; ``None`` and ``Drop`` commit.
 
+    Forks go in transactions of their own, many in each.
+
     A ``Retry`` has become a ``Failed`` by now, which knows the delay.
 
     Returns by ``id_key`` the errors of those that were not settled. What a handler asked for and cannot be done, such
@@ -48,7 +51,11 @@ def carried_out(
     wanted: list[tuple[Item[Any], Settlement]] = []
     failed: dict[Any, Exception] = {}
     released: list[Item[Any]] = []
+    forks: list[tuple[Item[Any], Fork]] = []
     for item, outcome in verdicts:
+        if isinstance(outcome, Fork) and outcome.moves:
+            forks.append((item, outcome))
+            continue
         try:
             wanted.append((item, _settlement(context, item, outcome, batch, moves)))
         except MongoqError as error:
@@ -58,7 +65,7 @@ def carried_out(
     tally = yield from tallied(context, wanted)
     for item in released:
         context.placed(item.priority, item.due or batch.now)
-    return {**failed, **tally.failed}
+    return {**failed, **tally.failed, **(yield from forked(context, forks, batch, moves))}
 
 
 def _settlement(

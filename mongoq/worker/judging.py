@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release, Retry
+from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
@@ -80,14 +80,14 @@ def entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
     return returned
 
 
-TOLD = (Dead, Drop, Move, Retry)
+TOLD = (Dead, Drop, Fork, Move, Retry)
 """Outcomes that a handler may return."""
 
 
 def checked(returned: Any) -> Any:
     """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
     if isinstance(returned, Outcome) and not isinstance(returned, TOLD):
-        raise OutcomeInvalid(f"a {shown(returned)} was returned; return a Move, Drop, Retry or Dead")
+        raise OutcomeInvalid(f"a {shown(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     if inspect.isawaitable(returned):
@@ -115,7 +115,7 @@ def shown(value: Any) -> str:
     return type(value).__name__
 
 
-_ENDINGS: dict[type[Outcome], str] = {Dead: "dead", Drop: "dropped", Move: "moved", Release: "released"}
+_ENDINGS: dict[type[Outcome], str] = {Dead: "dead", Drop: "dropped", Fork: "moved", Move: "moved", Release: "released"}
 
 
 def ending(verdict: Verdict, *, spent: bool) -> str:
