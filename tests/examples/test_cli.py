@@ -163,8 +163,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     process.wait()
     at_work = {"q": {"$in": ["flights.raw", "flights.checked"]}, "processed": {"$exists": False}}
     assert collection.count_documents(at_work)
-    over = collection.update_many({"reserved": True}, {"$set": {"when": datetime.now(UTC)}})  # their leases
-    assert over.modified_count
+    collection.update_many({"reserved": True}, {"$set": {"when": datetime.now(UTC)}})  # as if their leases were over
     assert proven(output_of(start(*arguments)))[0] == 6000
     assert collection.count_documents(ITEMS) == 6000
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]
