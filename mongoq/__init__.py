@@ -19,6 +19,7 @@ from mongoq.errors import (
     ItemForeign,
     MongoqError,
     OutcomeInvalid,
+    PartnerMissing,
     PatchInvalid,
     PayloadInvalid,
     PayloadTooLarge,
@@ -36,7 +37,7 @@ from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
-from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, StageProgress
+from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, StageProgress, Waiting
 from mongoq.protocol.read import Counts
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
@@ -87,6 +88,7 @@ __all__ = [
     "Origin",
     "Outcome",
     "OutcomeInvalid",
+    "PartnerMissing",
     "PatchInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
@@ -108,6 +110,7 @@ __all__ = [
     "Transaction",
     "TransactionsUnavailable",
     "VirtualClock",
+    "Waiting",
     "Worker",
     "WorkerRecord",
     "__version__",

@@ -19,6 +19,7 @@ MongoqError
 ├── ServerUnavailable                   ``connect`` found no usable server
 │   └── AuthenticationFailed
 ├── OutcomeInvalid (TypeError)          a handler returned what cannot be carried out
+├── PartnerMissing                      an item is not joined, and there is no error queue to send it to
 ├── GraphInvalid (ValueError)           a pipeline whose stages do not go together; all faults at once
 ├── StageStopped                        a stage that has failed, and has no error queue
 ├── BrokerClosed                        used after ``close``
@@ -51,6 +52,7 @@ __all__ = [
     "ItemForeign",
     "MongoqError",
     "OutcomeInvalid",
+    "PartnerMissing",
     "PatchInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
@@ -338,6 +340,22 @@ class AuthenticationFailed(ServerUnavailable):
 
 class OutcomeInvalid(MongoqError, TypeError):
     """A handler returned what cannot be an outcome. Its items failed, as if it had raised this."""
+
+
+class PartnerMissing(MongoqError):
+    """An item that was to be joined found no partner in time, or came too late for it, and there is no error queue.
+
+    Attributes:
+        item_id: its id.
+        queue: the queue that it came by.
+        reason: what is missing.
+    """
+
+    def __init__(self, item_id: Any, queue: str, reason: str) -> None:
+        super().__init__(f"item {item_id} of queue {queue!r}: {reason}; give the join an error queue")
+        self.item_id = item_id
+        self.queue = queue
+        self.reason = reason
 
 
 class GraphInvalid(MongoqError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, listed, text
 from mongoq.model.settings import KEEP
 
-__all__ = ["Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Release", "Retry"]
+__all__ = ["Apart", "Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Release", "Retry"]
 
 
 class Outcome:
@@ -76,6 +76,20 @@ class Failed(Outcome):
     delay: Duration = 0
     counted: bool = True
     halts: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart(Outcome):
+    """An item is settled in a way of its own, together with others that go the same.
+
+    Attributes:
+        way: makes the flow that settles those whose ``told`` it is given, and returns the errors of the others by
+            ``id_key``.
+        told: what it is to know of this one.
+    """
+
+    way: Callable[[Sequence[Any]], Any]
+    told: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ __all__ = [
     "check_limit",
     "checked_options",
     "from_stored",
+    "given",
     "queue_options",
     "resolved",
     "to_stored",
@@ -37,6 +38,11 @@ class Default:
 
 
 DEFAULT: Final = Default()
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return those options that were given."""
+    return {name: value for name, value in options.items() if not isinstance(value, Default)}
 
 
 class _Keep(Default):

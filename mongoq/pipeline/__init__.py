@@ -4,5 +4,6 @@ from mongoq.pipeline.comparison import Difference
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.progress import Progress, StageProgress
 from mongoq.pipeline.runs import AsyncRun, Run
+from mongoq.pipeline.waiting import Waiting
 
-__all__ = ["AsyncRun", "Difference", "Pipeline", "Progress", "Run", "StageProgress"]
+__all__ = ["AsyncRun", "Difference", "Pipeline", "Progress", "Run", "StageProgress", "Waiting"]

@@ -15,7 +15,7 @@ from mongoq.pipeline.ways import in_words, queues
 __all__ = ["Difference", "differences"]
 
 WHOLE = ("name", "errors", "inputs", "outputs", "trail")
-FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared")
+FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "join")
 UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
 
 
@@ -88,12 +88,18 @@ def _by_name(graph: Graph) -> dict[tuple[str, int], Stage]:
 
 def _facts(stage: Stage) -> dict[str, Any]:
     facts = {"handler": import_path(stage.handler)} | {field: getattr(stage, field) for field in FIELDS}
-    facts["model"] = None if stage.model is None else model_name(stage.model)
+    facts["model"] = _model(stage)
     options = dict(stage.options)
     if "success_on" in options:
         told = options["success_on"]
         options["success_on"] = tuple(map(import_path, told if isinstance(told, list | tuple) else (told,)))
     return facts | options
+
+
+def _model(stage: Stage) -> Any:
+    if stage.join is None or not isinstance(stage.model, list | tuple):
+        return None if stage.model is None else model_name(stage.model)
+    return tuple(None if model is None else model_name(model) for model in stage.model)
 
 
 def _same(field: str, one: Any, other: Any) -> bool:

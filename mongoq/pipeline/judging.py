@@ -141,6 +141,10 @@ class StageJudge(Judge):
             return None if self._only is None else Move(self._only)
         return self._failed(consumer, item, error, None)
 
+    def given_up(self, consumer: Consumer, item: Item[Any], dead: Dead) -> Verdict:
+        """Return what becomes of an item that is to go to the error queue."""
+        return self._outcome(consumer, item, dead)
+
     def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
         if isinstance(told, Dead) and self._most is not None:
             return Failed(told.reason or "declared dead", counted=False, halts=True)

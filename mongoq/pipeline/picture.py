@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.naming import import_path, model_name, shown
-from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.stage import Join, Stage
 from mongoq.pipeline.ways import comes_back_to, in_words, ways
 
 __all__ = ["description"]
@@ -44,6 +44,8 @@ def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
 def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     yield "takes", _listed(stage.sources) + (", shared" if stage.shared else "")
     yield "gives", _listed(stage.targets) if stage.targets else "nothing: items end here"
+    if stage.join is not None:
+        yield from _join(stage.join)
     back = comes_back_to(graph, stage)
     if back:
         yield "loop", f"its items may come back to {_listed(back)}"
@@ -51,7 +53,8 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     yield "errors", "none: it stops" if errors is None else shown(errors)
     yield "handler", shown(import_path(stage.handler))
     if stage.model is not None:
-        yield "model", shown(model_name(stage.model))
+        models = stage.model if stage.join is not None and isinstance(stage.model, list | tuple) else [stage.model]
+        yield "model", ", ".join("any" if model is None else shown(model_name(model)) for model in models)
     if stage.where is not None:
         yield "where", _brief(stage.where)
     if stage.otherwise is not None:
@@ -61,6 +64,15 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
         yield "none", shown(stage.none)
     for option, value in stage.options.items():
         yield option, _brief(value)
+
+
+def _join(join: Join) -> Iterator[tuple[str, str]]:
+    on = join.on
+    if isinstance(on, Mapping):
+        on = ", ".join(f"{shown(path)} of {shown(source)}" for source, path in on.items())
+    yield "joins", "the first of each" if on is None else f"on {shown(on) if on is join.on else on}"
+    if join.timeout is not None:
+        yield "timeout", f"{_brief(join.timeout)}, then {join.missing}; who is late: {join.late}"
 
 
 def _listed(names: Iterable[Any]) -> str:

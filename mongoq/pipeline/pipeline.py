@@ -10,10 +10,11 @@ from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default
+from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.comparison import Difference, differences
 from mongoq.pipeline.faults import faults
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.joining import Joining
 from mongoq.pipeline.mermaid import mermaid
 from mongoq.pipeline.naming import handler_name, names, shown
 from mongoq.pipeline.picture import description
@@ -27,7 +28,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline(Starting):
+class Pipeline(Joining, Starting):
     """Stages, each of which takes items from queues and sends them on to others.
 
     ```python
@@ -140,7 +141,7 @@ class Pipeline(Starting):
             batch: the handler takes a list of up to so many payloads, and returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
         """
-        options = _given(
+        options = given(
             concurrency=concurrency,
             prefetch=prefetch,
             lease=lease,
@@ -196,7 +197,7 @@ class Pipeline(Starting):
 
         The arguments are those of ``stage``; there is no ``to``, and no ``none``.
         """
-        options = _given(
+        options = given(
             concurrency=concurrency,
             prefetch=prefetch,
             lease=lease,
@@ -280,7 +281,3 @@ class Pipeline(Starting):
         pipeline = cls(graph.name)
         pipeline._whole, pipeline._stages = graph, list(graph.stages)
         return pipeline
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if not isinstance(value, Default)}

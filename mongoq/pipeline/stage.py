@@ -9,11 +9,35 @@ from typing import Any, Literal
 from mongoq.model.outcomes import Outcome
 from mongoq.model.settings import DEFAULT, Default
 
-__all__ = ["Delivery", "OnNone", "Stage", "Trail"]
+__all__ = ["Delivery", "Join", "OnNone", "Stage", "Trail"]
 
 Delivery = Literal["exactly-once", "at-most-once"]
 OnNone = Literal["error", "drop"]
 Trail = Literal[True, False, "payloads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How a stage joins its items, as it was told.
+
+    Attributes:
+        on: where the common value stands in payloads, by queue; ``None``: the first of each belong together.
+        timeout: how long an item waits for its partners; ``None`` for ever.
+        missing: what becomes of it then: ``"error"``: it goes to the error queue; ``"pass"``: the handler is called
+            with ``None`` in place of what has not come.
+        late: what becomes of a partner that comes after that: ``"error"``; ``"wait"``: it waits like any other;
+            ``"drop"``.
+    """
+
+    on: Any
+    timeout: Any = None
+    missing: Any = "error"
+    late: Any = "error"
+
+    def path(self, source: str) -> str | None:
+        """Return where the value stands in the payloads of a queue."""
+        path = self.on[source] if isinstance(self.on, Mapping) else self.on
+        return None if path is None else str(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +57,7 @@ class Stage:
         none: what a returned ``None`` means where a payload is due.
         errors: the queue of its failures; by default the pipeline's.
         shared: it knows that other stages take items from the same queues.
+        join: its handler takes one item of each of its sources, which belong together; ``None``: it takes any.
         options: of the consumer, those that were given: ``concurrency``, ``prefetch``, ``lease``, ``retry``,
             ``max_retries``, ``success_on``, ``max_time``, ``batch``, ``probe``.
     """
@@ -48,7 +73,14 @@ class Stage:
     none: OnNone = "error"
     errors: str | Default | None = DEFAULT
     shared: bool = False
+    join: Join | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def model_of(self, source: Any) -> Any:
+        """Return the type of the payloads of one of its sources, or ``None`` for any."""
+        if self.join is None or self.model is None:
+            return self.model
+        return dict(zip(self.sources, self.model, strict=False)).get(source)
 
     @property
     def is_sink(self) -> bool:

@@ -13,6 +13,7 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import KEEP, Default, checked_options
 from mongoq.pipeline.consumers import DEFAULTS
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.join_faults import join_faults
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Stage
 from mongoq.protocol.push import check_due, checked_headers
@@ -33,8 +34,11 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_errors(graph, stage)
     yield from _of_the_filter(stage)
     yield from _of_the_rest(stage)
-    yield from _refused(lambda: Codec(ENCODING, stage.model))
-    yield from _refused(lambda: consumer(None, stage.handler, **CONSUMER))
+    if stage.join is not None:
+        yield from join_faults(graph, stage)
+    else:
+        yield from _refused(lambda: Codec(ENCODING, stage.model))
+        yield from _refused(lambda: consumer(None, stage.handler, **CONSUMER))
     for option, value in stage.options.items():
         yield from _refused(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]
 

@@ -26,7 +26,8 @@ SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
 def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     """Return what is wrong with the types of a stage, without its name."""
     if callable(stage.handler):
-        yield from _of_what_is_taken(stage)
+        if stage.join is None:
+            yield from _of_what_is_taken(stage)
         yield from _of_what_is_returned(graph, stage)
 
 
@@ -110,7 +111,7 @@ def _payloads(kinds: list[type]) -> list[type]:
 
 def _of_what_is_sent(graph: Graph, payloads: list[type], target: Any) -> Iterator[str]:
     for reader in graph.readers(target):
-        reasons = [why_never(kind, reader.model) for kind in payloads]
+        reasons = [why_never(kind, reader.model_of(target)) for kind in payloads]
         if all(reasons):
             yield (
                 f"the handler returns {_names(payloads)}, which stage {reader.name!r:.150} cannot take from "

@@ -6,8 +6,9 @@ None of them can fail another: what a transaction cannot do is looked for, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mongoq.errors import MongoqError
 from mongoq.model.item import Item, id_key
@@ -19,9 +20,10 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Duplicate, Flow, PartlyRefused, Refused
 from mongoq.protocol.transaction import transacted
 
-__all__ = ["Short", "exchanged"]
+__all__ = ["Exchange", "Short", "exchanged"]
 
 W = TypeVar("W")
+R = TypeVar("R")
 Failed = dict[Any, Exception]
 
 
@@ -33,62 +35,66 @@ OWN = (Short, MongoqError, Refused, PartlyRefused, Duplicate)
 """Errors that are about one of the items, and not about the server."""
 
 
-def exchanged(
-    context: QueueContext[Any],
-    wanted: Sequence[W],
-    attempt: Callable[[Sequence[W]], Flow[None]],
-    item: Callable[[W], Item[Any]],
-) -> Flow[Failed]:
-    """Do what ``attempt`` does with all of them, in one transaction, and return by ``id_key`` the errors of the others.
+@dataclass(frozen=True, slots=True)
+class Exchange(Generic[W, R]):
+    """How items are exchanged.
 
-    ``attempt`` raises ``Short`` when it has not found all of them. It may be called several times, and notes nothing
-    but in what it writes. Without a server, where there are no transactions, it is called for one after the other.
+    Attributes:
+        context: the queue of the items.
+        attempt: settles all that it is given, and writes what there is to write for them; raises ``Short`` when it has
+            not found all of them. It is called in a transaction, perhaps several times, and changes nothing else.
+        item: the item of one.
+        done: told what the attempt returned that was committed.
+    """
 
-    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled.
+    context: QueueContext[Any]
+    attempt: Callable[[Sequence[W]], Flow[R]]
+    item: Callable[[W], Item[Any]]
+    done: Callable[[R], None]
+
+
+def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+    """Exchange all of them in one transaction, and return by ``id_key`` the errors of those that cannot be.
+
+    Without a server, where there are no transactions, they are exchanged one after the other.
+
+    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled. What
+    the server knows of a transaction whose client has died, it drops after ``transactionLifetimeLimitSeconds``, 60 by
+    default; until then nobody else can claim its items.
     """
     if not wanted:
         return {}
-    if context.broker.serverless and len(wanted) > 1:
-        return (yield from _by_halves(context, wanted, attempt, item))
+    broker = exchange.context.broker
+    attempt = partial(exchange.attempt, wanted)
+    if broker.serverless and len(wanted) > 1:
+        return (yield from _by_halves(exchange, wanted))
     try:
-        if context.broker.serverless:
-            yield from attempt(wanted)
-        else:
-            yield from transacted(context.broker, partial(attempt, wanted))
+        result = yield from attempt() if broker.serverless else transacted(broker, attempt)
     except OWN as error:
-        return (yield from _apart(context, wanted, attempt, item, error))
+        return (yield from _apart(exchange, wanted, error))
     except Exception as error:
-        return {id_key(item(one).id): own_error(error) for one in wanted}
+        return {id_key(exchange.item(one).id): own_error(error) for one in wanted}
+    exchange.done(result)
     return {}
 
 
-def _apart(
-    context: QueueContext[Any],
-    wanted: Sequence[W],
-    attempt: Callable[[Sequence[W]], Flow[None]],
-    item: Callable[[W], Item[Any]],
-    error: Exception,
-) -> Flow[Failed]:
+def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
     """Find out whom an error is about, and try again with the others."""
+    context, item = exchange.context, exchange.item
     gone = (yield from _lost(context, [item(one) for one in wanted])) if isinstance(error, Short) else {}
     if gone:
         rest = [one for one in wanted if id_key(item(one).id) not in gone]
-        return {**gone, **(yield from exchanged(context, rest, attempt, item))}
+        return {**gone, **(yield from exchanged(exchange, rest))}
     if len(wanted) > 1:
-        return (yield from _by_halves(context, wanted, attempt, item))
+        return (yield from _by_halves(exchange, wanted))
     [one] = wanted
     return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, Short) else own_error(error)}
 
 
-def _by_halves(
-    context: QueueContext[Any],
-    wanted: Sequence[W],
-    attempt: Callable[[Sequence[W]], Flow[None]],
-    item: Callable[[W], Item[Any]],
-) -> Flow[Failed]:
+def _by_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     half = len(wanted) // 2
-    failed = yield from exchanged(context, wanted[:half], attempt, item)
-    return {**failed, **(yield from exchanged(context, wanted[half:], attempt, item))}
+    failed = yield from exchanged(exchange, wanted[:half])
+    return {**failed, **(yield from exchanged(exchange, wanted[half:]))}
 
 
 def _lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:

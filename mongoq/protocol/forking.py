@@ -16,7 +16,7 @@ from mongoq.model.outcomes import Fork
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.bulk import Settlement, Tally, did, found_by, groups, statements
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.exchange import Short, exchanged
+from mongoq.protocol.exchange import Exchange, Short, exchanged
 from mongoq.protocol.move_many import Moves
 from mongoq.protocol.outputs import noted, output
 from mongoq.protocol.request import Command, Flow
@@ -57,9 +57,9 @@ def forked(
             exchanges.append(_exchange(context, item, fork, batch, moves))
         except MongoqError as error:
             failed[id_key(item.id)] = error
+    way = Exchange(context, partial(_attempt, context), _item_of, partial(_noted, context))
     for chunk in _chunks(exchanges):
-        failed |= yield from exchanged(context, chunk, partial(_attempt, context), lambda one: one.item)
-        _noted(context, [one for one in chunk if id_key(one.item.id) not in failed])
+        failed |= yield from exchanged(way, chunk)
     return failed
 
 
@@ -94,12 +94,17 @@ def _chunks(exchanges: Sequence[_Exchange]) -> Iterator[list[_Exchange]]:
     return chunks(exchanges, lambda one: one.size, items=lambda one: len(one.raw) + 1)
 
 
-def _attempt(context: QueueContext[Any], wanted: Sequence[_Exchange]) -> Flow[None]:
+def _item_of(one: _Exchange) -> Item[Any]:
+    return one.item
+
+
+def _attempt(context: QueueContext[Any], wanted: Sequence[_Exchange]) -> Flow[Sequence[_Exchange]]:
     requests = statements(groups((one.item, one.settlement) for one in wanted))
     if (yield from found_by(context.broker, requests)) < len(wanted):
         raise Short
     for chunk in chunks([document for one in wanted for document in one.raw], lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+    return wanted
 
 
 def _noted(context: QueueContext[Any], done: Sequence[_Exchange]) -> None:

@@ -10,7 +10,7 @@ from mongoq.errors import MongoqError
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release
+from mongoq.model.outcomes import Apart, Dead, Failed, Fork, Move, Outcome, Release
 from mongoq.protocol import move, settle
 from mongoq.protocol.bulk import Settlement, tallied
 from mongoq.protocol.context import QueueContext
@@ -37,7 +37,7 @@ def carried_out(
 ) -> Flow[Mapping[Any, Exception]]:
     """Settle items, each as its outcome says, in as few commands as that takes; ``None`` and ``Drop`` commit.
 
-    Forks go in transactions of their own, many in each.
+    What needs a transaction comes last, many items in each.
 
     A ``Retry`` has become a ``Failed`` by now, which knows the delay.
 
@@ -52,9 +52,13 @@ def carried_out(
     failed: dict[Any, Exception] = {}
     released: list[Item[Any]] = []
     forks: list[tuple[Item[Any], Fork]] = []
+    apart: dict[Any, list[Any]] = {}
     for item, outcome in verdicts:
         if isinstance(outcome, Fork) and outcome.moves:
             forks.append((item, outcome))
+            continue
+        if isinstance(outcome, Apart):
+            apart.setdefault(outcome.way, []).append(outcome.told)
             continue
         try:
             wanted.append((item, _settlement(context, item, outcome, batch, moves)))
@@ -65,7 +69,11 @@ def carried_out(
     tally = yield from tallied(context, wanted)
     for item in released:
         context.placed(item.priority, item.due or batch.now)
-    return {**failed, **tally.failed, **(yield from forked(context, forks, batch, moves))}
+    failed |= tally.failed
+    failed |= yield from forked(context, forks, batch, moves)
+    for way, told in apart.items():
+        failed |= yield from way(told)
+    return failed
 
 
 def _settlement(

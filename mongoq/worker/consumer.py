@@ -45,6 +45,7 @@ class Consumer:
         screen: which items it takes, and what becomes of the others; ``None`` for all.
         judge: says what a run came to.
         pops: an item leaves the queue before its run, which therefore happens once at most.
+        lingers: what is scheduled in the queue keeps nobody who drains it.
     """
 
     queue: Any
@@ -63,6 +64,7 @@ class Consumer:
     screen: Screen | None = None
     judge: Judge = JUDGE
     pops: bool = False
+    lingers: bool = False
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
+from mongoq.model.outcomes import Apart, Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
@@ -115,7 +115,14 @@ def shown(value: Any) -> str:
     return type(value).__name__
 
 
-_ENDINGS: dict[type[Outcome], str] = {Dead: "dead", Drop: "dropped", Fork: "moved", Move: "moved", Release: "released"}
+_ENDINGS: dict[type[Outcome], str] = {
+    Apart: "apart",
+    Dead: "dead",
+    Drop: "dropped",
+    Fork: "moved",
+    Move: "moved",
+    Release: "released",
+}
 
 
 def ending(verdict: Verdict, *, spent: bool) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
+from mongoq.pipeline.waiting import pairs_queue
 from mongoq.testing import VirtualBroker
 
 ENGINES = ("threads", "asyncio", "virtual")
@@ -45,6 +46,7 @@ class Site:
         assert isinstance(self.broker, VirtualBroker)
         worker = self.broker.worker(pipeline)
         sources = [source for stage in pipeline.graph.stages for source in stage.sources]
+        sources += [pairs_queue(pipeline.graph, stage) for stage in pipeline.graph.stages if stage.join is not None]
         while True:
             worker.run_until_idle(limit=10_000)
             dates = [when for source in sources if (when := self.queue(source).next_when())]

@@ -242,10 +242,14 @@ class AsyncEngine:
     async def _is_empty(self) -> bool:
         try:
             for station in self.stations:
-                if station.halted is None and await self._driver.run(next_when(station.context)) is not None:
+                if station.halted is None and not await self._is_drained(station):
                     return False
         except Exception as error:
             self._course.trouble("count", error)
             return False
         self._course.well("count")
         return True
+
+    async def _is_drained(self, station: AsyncStation) -> bool:
+        when = await self._driver.run(next_when(station.context))
+        return when is None or (station.consumer.lingers and when > self._now())

@@ -243,10 +243,14 @@ class Engine:
     def _is_empty(self) -> bool:
         try:
             for station in self.stations:
-                if station.halted is None and self._driver.run(next_when(station.context)) is not None:
+                if station.halted is None and not self._is_drained(station):
                     return False
         except Exception as error:
             self._course.trouble("count", error)
             return False
         self._course.well("count")
         return True
+
+    def _is_drained(self, station: Station) -> bool:
+        when = self._driver.run(next_when(station.context))
+        return when is None or (station.consumer.lingers and when > self._now())

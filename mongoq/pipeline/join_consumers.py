@@ -1,0 +1,170 @@
+"""The consumers of a join: one for each of its queues, one for whose time is up, and one that runs the handler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import duration
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Apart, Dead
+from mongoq.model.rendezvous import Unjoinable, value_key
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.handles import marked, stage_judge
+from mongoq.pipeline.judging import StageJudge
+from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.waiting import pairs_queue, parked_queue
+from mongoq.protocol.joining import ARRIVALS, Arrival, JoinSpec, arrived, given_up
+from mongoq.worker.consumer import Consumer, consumer
+from mongoq.worker.judging import Judge, Verdict
+
+__all__ = ["joining", "takes_job"]
+
+ANY = "*"
+"""What the value of all items is known by where the first of each belong together."""
+
+
+def joining(
+    graph: Graph, stage: Stage, broker: Any, defaults: Mapping[str, Any], *, coroutines: bool
+) -> list[Consumer]:
+    """Return the consumers of a join that was checked."""
+    options = {name: value for name, value in stage.options.items() if name in defaults}
+    spec, sides = _spec(graph, stage, broker)
+    quiet = {**defaults, "lease": options.get("lease"), "retry": options.get("retry"), "batch": ARRIVALS}
+
+    def own(handle: Any, judge: Judge) -> Consumer:
+        told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
+        return replace(told, stage=stage.name, judge=judge)
+
+    judge = stage_judge(graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker)
+    arrivals = partial(arrived, spec)
+    found = [own(handle, _Arrivals(judge, stage, side, arrivals)) for side, handle in enumerate(sides)]
+    if spec.timeout is not None:
+        parked = type(sides[0])(sides[0]._driver, spec.parked)
+        found.append(replace(own(parked, _GivenUp(judge, partial(given_up, spec))), lingers=True))
+    pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
+    runs = consumer(pairs, spread(stage.handler, stage), **{**defaults, **options}, coroutines=coroutines)
+    return [*found, replace(runs, stage=stage.name, judge=judge)]
+
+
+def _spec(graph: Graph, stage: Stage, broker: Any) -> tuple[JoinSpec, list[Any]]:
+    join = stage.join
+    assert join is not None
+    sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
+    parked = marked(graph, stage, broker.queue(parked_queue(graph, stage)))._context
+    spec = JoinSpec(
+        name=f"{graph.name}/{stage.name}",
+        sides=tuple(side._context for side in sides),
+        parked=replace(parked, overriding={**parked.overriding, "max_retries": None}),
+        pairs=pairs_queue(graph, stage),
+        timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
+        missing=join.missing,
+        late=join.late,
+    )
+    return spec, sides
+
+
+def _model(stage: Stage) -> Any:
+    """Return the type of all payloads together."""
+    if stage.model is None:
+        return None
+    assert stage.join is not None
+    models = [Any if model is None else model for model in stage.model]
+    if stage.join.missing == "pass":
+        models = [model | None if model is not Any else Any for model in models]
+    together: Any = tuple[tuple(models)]  # type: ignore[misc]  # made as it runs
+    return TypeAdapter(together)
+
+
+def _nothing(_: Any) -> None:
+    """Stand where a handler would: what becomes of the items, their judge says."""
+
+
+def takes_job(handler: Callable[..., Any], number: int) -> bool:
+    """Say whether a handler of so many payloads takes the job as well.
+
+    Raises:
+        ArgumentInvalid: it takes neither so many arguments nor one more.
+    """
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    needed = sum(one.default is one.empty for one in positional)
+    named = any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters)
+    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if named or needed > number + 1 or (len(positional) < number and not several):
+        raise ArgumentInvalid("handler", f"it is to take {number} payloads, one of each queue, and maybe the job")
+    return needed == number + 1 or (len(positional) > number and positional[number].name == "job")
+
+
+def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
+    """Return the handler as one of a single payload, which is the list of all."""
+    with_job = takes_job(handler, len(stage.sources))
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function):
+
+        async def called_async(payloads: Sequence[Any], job: Any) -> Any:
+            return await handler(*payloads, *([job] if with_job else []))
+
+        return called_async
+
+    def called(payloads: Sequence[Any], job: Any) -> Any:
+        return handler(*payloads, *([job] if with_job else []))
+
+    return called
+
+
+class _Quiet(Judge):
+    """Says what becomes of items that nobody runs; a failure is one of the stage's."""
+
+    def __init__(self, judge: StageJudge) -> None:
+        self._judge = judge
+
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        return self._judge.failure(consumer, item, error)
+
+
+class _Arrivals(_Quiet):
+    def __init__(self, judge: StageJudge, stage: Stage, side: int, way: Callable[[Sequence[Any]], Any]) -> None:
+        super().__init__(judge)
+        assert stage.join is not None
+        self._side = side
+        self._way = way
+        self._path = stage.join.path(stage.sources[side])
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        return [self._arrival(consumer, item) for item in items]
+
+    def _arrival(self, consumer: Consumer, item: Item[Any]) -> Verdict:
+        value = None if self._path is None else _found(item.payload, self._path)
+        try:
+            key = ANY if self._path is None else value_key(value)
+        except Unjoinable as unfit:
+            return self._judge.given_up(consumer, item, Dead(f"cannot be joined: {self._path!r:.200} {unfit}"))
+        return Apart(self._way, Arrival(item, self._side, key, value))
+
+
+class _GivenUp(_Quiet):
+    def __init__(self, judge: StageJudge, way: Callable[[Sequence[Any]], Any]) -> None:
+        super().__init__(judge)
+        self._way = way
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        return [Apart(self._way, item) for item in items]
+
+
+def _found(payload: Any, path: str) -> Any:
+    """Return what stands at a path of keys, or ``None``."""
+    for step in path.split("."):
+        if not isinstance(payload, Mapping):
+            return None
+        payload = payload.get(step)
+    return payload

@@ -1,0 +1,116 @@
+"""What is wrong with a join, besides what may be wrong with any stage."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid, QueueNameInvalid
+from mongoq.model.arguments import duration, queue_name
+from mongoq.model.codec import Codec, Encoding, codec_options
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.join_consumers import takes_job
+from mongoq.pipeline.naming import in_a_line
+from mongoq.pipeline.stage import Join, Stage
+from mongoq.pipeline.waiting import pairs_queue, parked_queue
+
+__all__ = ["join_faults"]
+
+ENCODING = Encoding(codec_options())
+MISSING = ("error", "pass")
+LATE = ("error", "wait", "drop")
+
+
+def join_faults(graph: Graph, stage: Stage) -> Iterator[str]:
+    """Return what is wrong with a join, without its name."""
+    join = stage.join
+    assert join is not None
+    if len(stage.sources) < 2:
+        yield "source: a join takes items from two queues or more; name them in a list"
+    yield from _of_the_value(stage, join)
+    yield from _of_time(join)
+    yield from _of_models(stage)
+    yield from _of_the_handler(stage)
+    yield from _of_the_rest(stage)
+    yield from _of_its_queues(graph, stage)
+
+
+def _of_the_value(stage: Stage, join: Join) -> Iterator[str]:
+    if isinstance(join.on, Mapping):
+        if set(join.on) != set(stage.sources):
+            yield f"on: a path for each of its queues {stage.sources!r:.150}, not for {tuple(join.on)!r:.150}"
+        paths = list(join.on.values())
+    else:
+        paths = [] if join.on is None else [join.on]
+    for path in paths:
+        if not isinstance(path, str) or not all(path.split(".")):
+            yield f"on: where the value stands in payloads, such as 'order.id', or None, not {path!r:.60}"
+
+
+def _of_time(join: Join) -> Iterator[str]:
+    if join.timeout is not None:
+        try:
+            duration(join.timeout, "timeout", zero=False)
+        except ArgumentInvalid as invalid:
+            yield in_a_line(invalid)
+    for name, value, allowed in (("missing", join.missing, MISSING), ("late", join.late, LATE)):
+        if value not in allowed:
+            yield f"{name}: {' or '.join(map(repr, allowed))}, not {value!r:.60}"
+        elif value != "error" and join.timeout is None:
+            yield f"{name}: {value!r} says nothing without a timeout; give one, or leave it out"
+
+
+def _of_models(stage: Stage) -> Iterator[str]:
+    models: Any = stage.model
+    if models is None:
+        return
+    if not isinstance(models, Sequence) or isinstance(models, str) or len(models) != len(stage.sources):
+        yield f"model: a list with one for each of its {len(stage.sources)} queues, None for any"
+        return
+    for model in models:
+        try:
+            Codec(ENCODING, model)
+        except ArgumentInvalid as invalid:
+            yield in_a_line(invalid)
+
+
+def _of_the_handler(stage: Stage) -> Iterator[str]:
+    handler: Any = stage.handler
+    if not callable(handler):
+        yield f"handler: a function, not {type(handler).__name__}"
+        return
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        yield "handler: it is a generator, which would run nothing; return instead"
+        return
+    try:
+        takes_job(handler, len(stage.sources))
+    except ArgumentInvalid as invalid:
+        yield in_a_line(invalid)
+
+
+def _of_the_rest(stage: Stage) -> Iterator[str]:
+    if stage.where is not None:
+        yield "where: a join takes all items of its queues; let a stage before it choose"
+    if stage.delivery != "exactly-once":
+        yield "delivery: a join is exactly once; leave it out"
+    if stage.options.get("batch") is not None:
+        yield "batch: the handler of a join takes the items that belong together, one run each; leave it out"
+    if stage.shared:
+        yield "shared: an item that went elsewhere would be missed; give each stage a queue of its own"
+
+
+def _of_its_queues(graph: Graph, stage: Stage) -> Iterator[str]:
+    told = {
+        *(queue for one in graph.stages for queue in (*one.sources, *one.targets)),
+        *(graph.errors_of(one) for one in graph.stages),
+        *graph.outputs,
+    }
+    for queue in (parked_queue(graph, stage), pairs_queue(graph, stage)):
+        try:
+            queue_name(queue)
+        except QueueNameInvalid:
+            yield f"name: its items wait in {queue!r:.150}, which is no name of a queue; shorten it, or the pipeline's"
+        if queue in told:
+            yield f"name: {queue!r:.150} is where its own items wait or are joined; name that queue otherwise"

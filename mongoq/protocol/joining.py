@@ -1,0 +1,357 @@
+"""Joins: items of several queues that have a value in common, made one item as soon as all of them are there.
+
+An item whose partners are not there yet is *parked* in a queue of the join's own, and is not looked at again before one
+of them comes, or its time is up. All of it happens in transactions on the control document of the value, its
+*rendezvous*, so that two that arrive at the same moment cannot miss each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Literal
+
+from bson import ObjectId
+
+from mongoq.errors import PartnerMissing, PayloadTooLarge
+from mongoq.model.item import Document, Item
+from mongoq.model.rendezvous import Place, Rendezvous, rendezvous_id
+from mongoq.protocol.batch import chunks
+from mongoq.protocol.bulk import Statement, found_by
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.exchange import Exchange, Short, exchanged
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.outputs import noted
+from mongoq.protocol.pairing import Member, Pair, buried, leaving, pair
+from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.settings import prepared
+
+__all__ = ["FOREVER", "Arrival", "JoinSpec", "Late", "Missing", "arrived", "given_up"]
+
+Late = Literal["error", "wait", "drop"]
+Missing = Literal["error", "pass"]
+FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""Until when items wait whose join has no timeout."""
+REMEMBERED = timedelta(days=7)
+"""How long it is known that an item was given up, and its partners come too late."""
+ARRIVALS = 500
+"""Items of one transaction."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinSpec:
+    """What a join goes by.
+
+    Attributes:
+        name: what its rendezvous are known by: the pipeline and the stage.
+        sides: the queues that items come by, each with the settings of the stage.
+        parked: the queue of those that wait.
+        pairs: the queue of those that were joined.
+        timeout: how long one waits; ``None`` for ever.
+        missing: what becomes of one whose partners have not come by then.
+        late: what becomes of a partner that comes later.
+    """
+
+    name: str
+    sides: tuple[QueueContext[Any], ...]
+    parked: QueueContext[Any]
+    pairs: str
+    timeout: timedelta | None
+    missing: Missing
+    late: Late
+
+    def others(self, side: int) -> list[int]:
+        """Return the numbers of the other sides."""
+        return [other for other in range(len(self.sides)) if other != side]
+
+    def names(self, sides: Iterable[int]) -> str:
+        """Name some sides in a sentence."""
+        return ", ".join(repr(self.sides[side].name) for side in sides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrival:
+    """An item that has come.
+
+    Attributes:
+        item: as it was claimed.
+        side: the number of the queue that it came by.
+        key: what its value is known by.
+        value: that value.
+    """
+
+    item: Item[Any]
+    side: int
+    key: str
+    value: Any
+
+
+def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
+    """Join items with those that wait for them, or park them; returns by ``id_key`` the errors of the others.
+
+    All of them have come by the same queue. A crash leaves each where it was, or joined, or parked.
+    """
+    context = spec.sides[arrivals[0].side]
+    yield from prepared(context)
+    way = Exchange(context, partial(_met, spec, context), _item_of, partial(_noted, context))
+    failed: dict[Any, Exception] = {}
+    for chunk in chunks(arrivals, lambda _: 0, most=ARRIVALS):
+        failed |= yield from exchanged(way, chunk)
+    return failed
+
+
+def _item_of(arrival: Arrival) -> Item[Any]:
+    return arrival.item
+
+
+def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
+    """Settle parked items whose time is up, as the join says; returns by ``id_key`` the errors of the others.
+
+    A crash leaves each where it was, or settled; a partner that comes at the same moment takes it, or is too late.
+    """
+    context = spec.parked
+    yield from prepared(context)
+    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(_noted, context))
+    failed: dict[Any, Exception] = {}
+    for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
+        failed |= yield from exchanged(way, chunk)
+    return failed
+
+
+@dataclass(slots=True)
+class _Doing:
+    """What one transaction does.
+
+    Attributes:
+        now: when it began.
+        own: statements of single items, each of which is to find one.
+        settled: how many those are.
+        pairs: what is written.
+        members: who leaves for good.
+        parked: who waits from now on, and until when.
+    """
+
+    now: datetime
+    own: list[Statement] = field(default_factory=list)
+    settled: int = 0
+    pairs: list[Pair] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    parked: list[tuple[Item[Any], datetime]] = field(default_factory=list)
+
+
+def _noted(context: QueueContext[Any], done: _Doing) -> None:
+    """Count what was done, and wake who waits for it in this process."""
+    for one in done.pairs:
+        noted(context, one.document)
+    for member in done.members:
+        member.context.count("commit")
+    if done.parked:
+        context.count("move", len(done.parked))
+
+
+# --- arrivals ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Who meets whom.
+
+    Attributes:
+        meetings: arrivals, and the places of their partners by side.
+        parking: arrivals, and their own places.
+        late: arrivals whose partners were given up.
+    """
+
+    meetings: list[tuple[Arrival, dict[int, Place]]] = field(default_factory=list)
+    parking: list[tuple[Arrival, Place]] = field(default_factory=list)
+    late: list[Arrival] = field(default_factory=list)
+
+
+def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]) -> Flow[_Doing]:
+    """Do what there is to do about arrivals, in a transaction."""
+    stored = yield from _rendezvous(spec, {arrival.key for arrival in arrivals})
+    waiting: dict[str, Document] = {}
+    gone: set[str] = set()
+    while True:
+        known = {key: Rendezvous(key, len(spec.sides), stored.get(key)) for key in {one.key for one in arrivals}}
+        plan = _planned(spec, arrivals, known, gone)
+        wanted = {place.text for _, places in plan.meetings for place in places.values()} - waiting.keys()
+        if not wanted:
+            break
+        found = yield from _parked(spec, wanted)
+        waiting |= found
+        gone |= wanted - found.keys()
+    doing = _Doing(context.broker.clock.now())
+    when = context.broker.clock.stamp()
+    for arrival, places in plan.meetings:
+        _join(spec, doing, arrival, {side: waiting[place.text] for side, place in places.items()}, when)
+    for arrival, place in plan.parking:
+        _park(spec, doing, arrival, place)
+    for arrival in plan.late:
+        _settle_late(spec, doing, arrival)
+    yield from _remembered(spec, known.values(), doing.now, {one.key: one.value for one in arrivals})
+    yield from _sent(context.broker, doing)
+    return doing
+
+
+def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], known: Mapping[str, Rendezvous], gone: set[str]) -> _Plan:
+    plan = _Plan()
+    for arrival in arrivals:
+        meeting = known[arrival.key]
+        places = {side: meeting.first(side, gone) for side in spec.others(arrival.side)}
+        there = {side: place for side, place in places.items() if place is not None}
+        if len(there) == len(places):
+            for place in there.values():
+                meeting.take(place)
+            plan.meetings.append((arrival, there))
+        elif spec.late != "wait" and meeting.is_late(arrival.side):
+            plan.late.append(arrival)
+        else:
+            plan.parking.append((arrival, meeting.park(arrival.side)))
+    return plan
+
+
+def _rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:
+    ids = {rendezvous_id(spec.name, key): key for key in keys}
+    broker = spec.parked.broker
+    found = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    return {ids[document["_id"]]: document for document in found}
+
+
+def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
+    """Find who waits at some places (by the index of keys)."""
+    filter = {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
+    found = yield from find_few(spec.parked.broker, filter, [("key", 1)], len(texts))
+    return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
+
+
+def _join(spec: JoinSpec, doing: _Doing, arrival: Arrival, partners: Mapping[int, Document], when: datetime) -> None:
+    members = [
+        _own(spec, arrival) if side == arrival.side else _partner(spec, side, partners[side])
+        for side in range(len(spec.sides))
+    ]
+    try:
+        doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+    except PayloadTooLarge as error:
+        if spec.sides[arrival.side].settings.dead is None:
+            raise
+        doing.own += [buried(member, doing.now, reason=str(error), error=error) for member in members]
+        doing.settled += len(members)
+    else:
+        doing.members += members
+
+
+def _own(spec: JoinSpec, arrival: Arrival) -> Member:
+    item = arrival.item
+    return Member(spec.sides[arrival.side], item, {"_id": item.id, "token": item.token})
+
+
+def _partner(spec: JoinSpec, side: int, document: Document) -> Member:
+    """Return who waits, as it was in the queue that it came by; somebody who gives it up just now comes too late."""
+    context = spec.sides[side]
+    item = context.raw_item({**document, "q": context.name, "token": None, "key": None}, document["parked"]["at"])
+    return Member(context, item, {"_id": document["_id"], "q": spec.parked.name, "key": document["key"]})
+
+
+def _park(spec: JoinSpec, doing: _Doing, arrival: Arrival, place: Place) -> None:
+    until = FOREVER if spec.timeout is None else doing.now + spec.timeout
+    item = arrival.item
+    changes = {
+        "q": spec.parked.name,
+        "key": place.text,
+        "when": until,
+        "reserved": False,
+        "attempts": 0,
+        "parked": {"queue": item.queue, "value": arrival.value, "at": doing.now},
+    }
+    gone = dict.fromkeys(("token", "error", "batch"), "")
+    filter = {"_id": item.id, "token": item.token}
+    doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": gone}}))
+    doing.settled += 1
+    doing.parked.append((item, until))
+
+
+def _settle_late(spec: JoinSpec, doing: _Doing, arrival: Arrival) -> None:
+    member = _own(spec, arrival)
+    if spec.late == "drop":
+        doing.members.append(member)
+        return
+    reason = f"it came too late: its partner of {spec.names(spec.others(arrival.side))} was given up before"
+    if member.context.settings.dead is None:
+        raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
+    doing.own.append(buried(member, doing.now, reason=reason, error=None))
+    doing.settled += 1
+
+
+# --- whose time is up --------------------------------------------------------------------------------
+
+
+def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[_Doing]:
+    """Do what there is to do about parked items whose time is up, in a transaction."""
+    broker = spec.parked.broker
+    places = [Place.of(item.key) for item in items]
+    stored = yield from _rendezvous(spec, {place.key for place in places if place is not None})
+    known = {key: Rendezvous(key, len(spec.sides), document) for key, document in stored.items()}
+    doing, when = _Doing(broker.clock.now()), broker.clock.stamp()
+    values = {}
+    for item, place in zip(items, places, strict=True):
+        member = _parking(spec, item, place)
+        side = 0 if place is None or place.side >= len(spec.sides) else place.side
+        if place is not None and place.key in known:
+            known[place.key].give_up(place, remembered=spec.late != "wait")
+            values[place.key] = item.stored("parked", {}).get("value")
+        if spec.missing == "pass":
+            members = [member if other == side else None for other in range(len(spec.sides))]
+            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+            doing.members.append(member)
+            continue
+        reason = f"no item of {spec.names(spec.others(side))} came within {spec.timeout}"
+        if member.context.settings.dead is None:
+            raise PartnerMissing(item.id, member.item.queue, reason)
+        doing.own.append(buried(member, doing.now, reason=reason, error=None))
+        doing.settled += 1
+    yield from _remembered(spec, known.values(), doing.now, values)
+    yield from _sent(broker, doing)
+    return doing
+
+
+def _parking(spec: JoinSpec, item: Item[Any], place: Place | None) -> Member:
+    side = 0 if place is None or place.side >= len(spec.sides) else place.side
+    context = spec.sides[side]
+    return Member(context, item.with_stored("q", context.name), {"_id": item.id, "token": item.token})
+
+
+# --- what is sent ------------------------------------------------------------------------------------
+
+
+def _remembered(spec: JoinSpec, known: Iterable[Rendezvous], now: datetime, values: Mapping[str, Any]) -> Flow[None]:
+    """Write what is known of the values; what there is nothing to remember of goes.
+
+    Who writes the same document at the same time meets a conflict, and has another go.
+    """
+    requests: list[Statement] = []
+    for meeting in known:
+        filter = {"_id": rendezvous_id(spec.name, meeting.key)}
+        if meeting.done:
+            if meeting.stored:
+                requests.append(("DeleteOne", {"filter": filter}))
+            continue
+        changes = {**meeting.fields(), "value": values.get(meeting.key), "at": now}
+        if meeting.empty:
+            update = {"$set": {**changes, "expires": now + REMEMBERED}}
+        else:
+            update = {"$set": changes, "$unset": {"expires": ""}}
+        requests.append(("UpdateOne", {"filter": filter, "update": update, "upsert": True}))
+    if requests:
+        yield from found_by(spec.parked.broker, requests)
+
+
+def _sent(broker: BrokerContext, doing: _Doing) -> Flow[None]:
+    expected = doing.settled + len(doing.members)
+    requests = [*doing.own, *leaving(doing.members, doing.now)]
+    if requests and (yield from found_by(broker, requests)) < expected:
+        raise Short
+    for chunk in chunks([one.raw for one in doing.pairs], lambda document: len(document.raw)):
+        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

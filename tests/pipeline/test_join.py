@@ -1,0 +1,412 @@
+"""Items of several queues that belong together: each pair once, whoever comes first, and what becomes of the others."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from bson import Decimal128, Int64, ObjectId
+from pydantic import BaseModel
+
+import mongoq
+from mongoq.pipeline.consumers import consumers
+from mongoq.protocol.context import context_of
+from mongoq.protocol.verdicts import carried_out
+from tests.pipeline.conftest import QUICK, Site, counted
+from tests.worker.waiting import until
+
+
+def joining(on: Any = "id", **options: Any) -> Any:
+    """Return a pipeline, and the decorator of its one join."""
+    errors = options.pop("errors", "graph.errors")
+    pipeline = mongoq.Pipeline("graph", errors=errors, outputs="out", trail=options.pop("trail", False))
+    return pipeline, pipeline.join(["a", "b"], to="out", on=on, **{"max_retries": 0, **options})
+
+
+def both(a: Any, b: Any) -> Any:
+    return {"a": a, "b": b}
+
+
+def test_items_with_the_same_value_are_joined(site: Site) -> None:
+    site.queue("a").push_many([{"id": n, "from": "a"} for n in range(30)])
+    site.queue("b").push_many([{"id": n, "from": "b"} for n in reversed(range(30))])
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    pairs = [{"a": {"id": n, "from": "a"}, "b": {"id": n, "from": "b"}} for n in range(30)]
+    assert counted(site.payloads("out")) == counted(pairs)
+    assert site.broker.queues() == ["out"]
+    assert left_over(site) == []
+
+
+def left_over(site: Site) -> list[Any]:
+    """Return the control documents of joins."""
+    raw = site.broker._driver._backend.targets["collection"]
+    return [document["_id"] for document in raw.find({"_id": {"$regex": "^join:"}})]
+
+
+def test_who_comes_first_waits(site: Site) -> None:
+    pipeline, join = joining()
+    join(both)
+    for name, other in (("a", "b"), ("b", "a")):
+        site.queue(name).push({"id": 1, "from": name})
+        site.drain(pipeline)
+        assert site.payloads("out") == []
+        [waiting] = pipeline.waiting(site.broker)
+        assert (waiting.stage, waiting.queue, waiting.value, waiting.until) == ("both", name, 1, None)
+        site.queue(other).push({"id": 1, "from": other})
+        site.drain(pipeline)
+        assert site.payloads("out") == [{"a": {"id": 1, "from": "a"}, "b": {"id": 1, "from": "b"}}]
+        site.queue("out").purge()
+        assert (list(pipeline.waiting(site.broker)), left_over(site), site.broker.queues()) == ([], [], [])
+
+
+def test_several_of_one_value_pair_in_order(site: Site) -> None:
+    pipeline, join = joining()
+    join(both)
+    site.queue("a").push_many([{"id": "x", "n": n} for n in range(5)])
+    site.drain(pipeline)
+    site.queue("b").push_many([{"id": "x", "n": n} for n in range(3)])
+    site.drain(pipeline)
+    site.queue("b").push_many([{"id": "x", "n": n} for n in range(3, 7)])
+    site.drain(pipeline)
+    assert sorted((pair["a"]["n"], pair["b"]["n"]) for pair in site.payloads("out")) == [(n, n) for n in range(5)]
+    assert [one.item.payload["n"] for one in pipeline.waiting(site.broker)] == [5, 6]
+
+
+def test_the_first_of_each(site: Site) -> None:
+    site.queue("a").push_many(["a0", "a1", "a2"])
+    site.queue("b").push_many(["b0", "b1"])
+    pipeline, join = joining(on=None)
+    join(both)
+    site.drain(pipeline)
+    assert site.payloads("out") == [{"a": "a0", "b": "b0"}, {"a": "a1", "b": "b1"}]
+    assert [one.item.payload for one in pipeline.waiting(site.broker)] == ["a2"]
+
+
+def test_three_are_joined_when_the_last_of_them_is_there(site: Site) -> None:
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+
+    @pipeline.join(["a", "b", "c"], to="out", on={"a": "id", "b": "key.id", "c": "ref"})
+    def three(*payloads: Any) -> Any:
+        return list(map(type, payloads)) and mongoq.Move("out", payload=[*payloads])
+
+    for name, payload in (("b", {"key": {"id": 7}}), ("a", {"id": 7}), ("a", {"id": 8}), ("c", {"ref": 7})):
+        site.queue(name).push(payload)
+        site.drain(pipeline)
+    assert site.payloads("out") == [[{"id": 7}, {"key": {"id": 7}}, {"ref": 7}]]
+    assert [one.value for one in pipeline.waiting(site.broker)] == [8]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True),
+        (1, Int64(1), True),
+        (0.5, Decimal128("0.50"), True),
+        (10, Decimal128("1E+1"), True),
+        (0, -0.0, True),
+        (1, True, False),
+        (1, "1", False),
+        (2**53, 2.0**53, True),
+        (2**53 + 1, 2.0**53, False),
+        ("x", b"x", False),
+        (0.1, Decimal128("0.1"), False),
+    ],
+)
+def test_values_are_equal_as_they_are_to_the_server(site: Site, one: Any, other: Any, same: bool) -> None:
+    site.queue("a").push({"id": one})
+    site.queue("b").push({"id": other})
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    assert len(site.payloads("out")) == same
+
+
+@pytest.mark.parametrize("value", [None, [1], {"x": 1}, float("nan"), float("inf"), "x" * 2_000], ids=str)
+def test_a_value_that_nobody_can_look_for_goes_to_the_error_path(site: Site, value: Any) -> None:
+    site.queue("a").push({"id": value, "n": 1})
+    site.queue("b").push("no document")
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    assert len(site.payloads("graph.errors")) == 2
+    for letter in site.queue("graph.errors").peek(5):
+        assert letter.origin is not None
+        assert letter.origin.queue in ("a", "b")
+        assert letter.origin.stage == "both"
+        assert letter.origin.reason.startswith("cannot be joined: 'id' ")
+    assert (list(pipeline.waiting(site.broker)), left_over(site)) == ([], [])
+
+
+def passed(site: Site, pipeline: mongoq.Pipeline) -> None:
+    """Let the time of those who wait pass."""
+    if site.engine == "virtual":
+        site.broker.advance(100)  # type: ignore[attr-defined]
+    else:
+        raw = site.broker._driver._backend.targets["collection"]
+        now = site.broker._context.clock.now()
+        raw.update_many({"q": "graph.both.waiting"}, {"$set": {"when": now}})
+    site.drain(pipeline)
+
+
+def test_a_partner_that_never_comes_is_an_error_in_the_end(site: Site) -> None:
+    id = site.queue("a").push({"id": 1}, headers={"from": "test"})
+    pipeline, join = joining(timeout=60)
+    join(both)
+    site.drain(pipeline)
+    [waiting] = pipeline.waiting(site.broker)
+    assert waiting.until is not None
+    assert (waiting.until - waiting.since).total_seconds() == 60
+    passed(site, pipeline)
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.origin is not None
+    assert (letter.id, letter.payload, letter.headers, letter.key) == (id, {"id": 1}, {"from": "test"}, None)
+    assert (letter.origin.queue, letter.origin.stage) == ("a", "both")
+    assert letter.origin.reason == "no item of 'b' came within 0:01:00"
+    assert list(pipeline.waiting(site.broker)) == []
+
+
+@pytest.mark.parametrize(("late", "out", "errors", "waits"), [("error", 0, 2, 0), ("wait", 1, 1, 0), ("drop", 0, 1, 0)])
+def test_a_partner_that_comes_too_late(site: Site, late: Any, out: int, errors: int, waits: int) -> None:
+    pipeline, join = joining(timeout=60, late=late)
+    join(both)
+    site.queue("a").push({"id": 1})
+    site.drain(pipeline)
+    passed(site, pipeline)
+    site.queue("b").push({"id": 1, "late": True})
+    site.drain(pipeline)
+    site.queue("a").push({"id": 1, "n": 2})  # they find each other unless the first one was the late one
+    site.drain(pipeline)
+    waiting = len(list(pipeline.waiting(site.broker)))
+    assert (len(site.payloads("out")), len(site.payloads("graph.errors")), waiting) == (out, errors, 1 - out)
+    if late == "error":
+        reasons = {letter.origin.reason for letter in site.queue("graph.errors").peek(5) if letter.origin}
+        assert "it came too late: its partner of 'a' was given up before" in reasons
+
+
+def test_a_join_may_go_on_with_what_is_there(site: Site) -> None:
+    pipeline, join = joining(timeout=60, missing="pass")
+    join(both)
+    site.queue("a").push({"id": 1})
+    site.queue("b").push({"id": 2})
+    site.drain(pipeline)
+    passed(site, pipeline)
+    site.drain(pipeline)
+    assert counted(site.payloads("out")) == counted([{"a": {"id": 1}, "b": None}, {"a": None, "b": {"id": 2}}])
+
+
+class Order(BaseModel):
+    id: int
+    total: float
+
+
+class Payment(BaseModel):
+    id: int
+    paid: float
+
+
+def test_payloads_come_as_their_models(site: Site) -> None:
+    site.queue("a").push_many([{"id": 1, "total": 5}, {"id": 2, "total": "much"}])
+    site.queue("b").push_many([{"id": 1, "paid": 4}, {"id": 2, "paid": 1}])
+    pipeline, join = joining(model=[Order, Payment])
+
+    @join
+    def settle(order: Order, payment: Payment) -> Any:
+        return {"open": order.total - payment.paid}
+
+    site.drain(pipeline)
+    assert site.payloads("out") == [{"open": 1.0}]
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.payload == [{"id": 2, "total": "much"}, {"id": 2, "paid": 1}]
+
+
+def test_a_failed_run_has_the_same_partners_and_hash_again(site: Site) -> None:
+    ids = [site.queue("a").push({"id": 1}), site.queue("b").push({"id": 1})]
+    pipeline, join = joining(max_retries=2, retry=QUICK)
+    runs = []
+
+    @join
+    def work(a: Any, b: Any, job: Any) -> Any:
+        runs.append((job.delivery_hash, a, b, job.item.id))
+        if len(runs) < 3:
+            raise ValueError("not yet")
+        return both(a, b)
+
+    site.drain(pipeline)
+    assert len(runs) == 3
+    assert len(set(map(repr, runs))) == 1
+    assert runs[0][3] not in ids
+    assert len(site.payloads("out")) == 1
+
+
+def test_an_error_item_tells_its_inputs_and_goes_back(site: Site) -> None:
+    ids = [site.queue("a").push({"id": 1}), site.queue("b").push({"id": 1})]
+    pipeline, join = joining()
+    broken = True
+
+    @join
+    def work(a: Any, b: Any) -> Any:
+        if broken:
+            raise ValueError("broken")
+        return both(a, b)
+
+    site.drain(pipeline)
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.payload == [{"id": 1}, {"id": 1}]
+    assert [(one["queue"], one["id"]) for one in letter.stored("inputs")] == [("a", ids[0]), ("b", ids[1])]
+    broken = False
+    if site.engine == "virtual":
+        return  # a replay needs a server
+    assert site.broker.dead_queue("graph.errors").replay(stage="work").pushed == 1
+    site.drain(pipeline)
+    assert len(site.payloads("out")) == 1
+
+
+def test_a_join_may_fork(site: Site) -> None:
+    site.queue("a").push({"id": 1})
+    site.queue("b").push({"id": 1})
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs=["x", "y"])
+
+    @pipeline.join(["a", "b"], to=["x", "y"], on="id")
+    def split(a: Any, b: Any) -> Any:
+        return mongoq.Fork([mongoq.Move("x", payload=a), mongoq.Move("y", payload=b)])
+
+    site.drain(pipeline)
+    assert (site.payloads("x"), site.payloads("y")) == ([{"id": 1}], [{"id": 1}])
+    assert site.broker.queues() == ["x", "y"]
+
+
+def test_items_may_end_in_a_join(site: Site) -> None:
+    site.queue("a").push({"id": 1})
+    site.queue("b").push({"id": 1})
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors")
+    seen = []
+
+    @pipeline.join(["a", "b"], on="id")
+    def end(a: Any, b: Any) -> None:
+        seen.append((a, b))
+
+    site.drain(pipeline)
+    assert (seen, site.broker.queues()) == ([({"id": 1}, {"id": 1})], [])
+
+
+def test_what_was_joined_is_in_the_history_of_its_queue(site: Site) -> None:
+    ids = {}
+    for name in "ab":
+        site.queue(name, history=60)
+        ids[name] = site.queue(name, history=60).push({"id": 1}, key="k" if name == "a" else None)
+    pipeline, join = joining(trail=True)
+    join(both)
+    site.drain(pipeline)
+    for name in "ab":
+        [item] = site.queue(name).history()
+        assert (item.id, item.payload, item.queue) == (ids[name], {"id": 1}, name)
+        assert item.processed is not None
+    [item] = site.queue("out").peek(5)
+    assert [(hop.queue, hop.to) for hop in item.trail] == [
+        ("a", "graph.both.joined"),
+        ("b", "graph.both.joined"),
+        ("graph.both.joined", "out"),
+    ]
+
+
+def test_a_pair_that_is_too_large_goes_to_the_error_path(site: Site) -> None:
+    large = "x" * (9 * 1024 * 1024)
+    for name in "ab":
+        site.queue(name).push_many([{"id": 1, "x": large}, {"id": 2}])
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    assert [pair["a"]["id"] for pair in site.payloads("out")] == [2]
+    letters = site.queue("graph.errors").peek(5)
+    assert {letter.origin.queue for letter in letters if letter.origin} == {"a", "b"}
+    for letter in letters:
+        assert letter.error is not None
+        assert "bytes as BSON, and 16,711,680 is the limit" in letter.error.message
+    assert (list(pipeline.waiting(site.broker)), left_over(site)) == ([], [])
+
+
+def test_who_was_removed_while_it_waited_is_waited_for_no_more(site: Site) -> None:
+    pipeline, join = joining()
+    join(both)
+    ids = site.queue("a").push_many([{"id": 1, "n": n} for n in range(3)])
+    site.drain(pipeline)
+    waiting = site.queue("graph.both.waiting")
+    assert waiting.remove(ids[0])
+    assert waiting.remove(ids[1])
+    site.queue("b").push_many([{"id": 1, "n": n} for n in range(2)])
+    site.drain(pipeline)
+    assert [(pair["a"]["n"], pair["b"]["n"]) for pair in site.payloads("out")] == [(2, 0)]
+    assert [one.item.payload["n"] for one in pipeline.waiting(site.broker)] == [1]
+
+
+def test_one_that_is_lost_takes_nobody_with_it(site: Site) -> None:
+    """Somebody else has an item by the time that it is to be joined; its neighbours are joined all the same."""
+    if site.engine != "threads":
+        pytest.skip("what settles is the same for all")
+    raw = site.broker._driver._backend.targets["collection"]
+    pipeline, join = joining()
+    join(both)
+    ids = site.queue("a").push_many([{"id": n} for n in range(20)])
+    site.drain(pipeline)
+    site.queue("b").push_many([{"id": n} for n in range(20)])
+    queue = site.queue("b")
+    items = queue.reserve_many(20)
+    raw.update_one({"_id": items[3].id}, {"$set": {"token": ObjectId()}})
+    raw.delete_one({"_id": items[7].id})
+    arrivals = [
+        consumer for consumer in consumers(pipeline.graph, site.broker, coroutines=False) if consumer.name == "b"
+    ]
+    [consumer] = arrivals
+    verdicts = consumer.judge.outcomes(consumer, items, None)
+    told = carried_out(consumer.queue._context, list(zip(items, verdicts, strict=True)), context_of)
+    failed = site.broker._driver.run(told)
+    assert {key: type(error) for key, error in failed.items()} == {
+        items[place].id.binary: mongoq.ReservationLost for place in (3, 7)
+    }
+    left = sorted(one.item.payload["id"] for one in pipeline.waiting(site.broker))
+    assert left == [3, 7]
+    assert site.queue("graph.both.joined").size() == 18
+    assert len(ids) == 20
+
+
+@pytest.mark.parametrize("on", ["id", None])
+def test_several_processes_join_at_once(server_site: Site, on: Any) -> None:
+    """Runs of their own, in brokers of their own, all of whose transactions meet at the same few values."""
+    pipeline, join = joining(on=on, errors="graph.errors")
+    join(both)
+    numbers = 150
+    with ExitStack() as stack:
+        brokers = [
+            stack.enter_context(mongoq.connect(server_site._uri, database=server_site._database)) for _ in range(3)
+        ]
+        runs = [stack.enter_context(pipeline.start(broker)) for broker in brokers]
+        for n in range(numbers):
+            server_site.queue("a").push({"id": n % 7, "n": n})
+            server_site.queue("b").push({"id": n % 7, "n": n})
+        until(lambda: server_site.queue("out").size() == numbers)
+        assert not any(run.ended for run in runs)
+    pairs = server_site.payloads("out")
+    assert sorted(pair["a"]["n"] for pair in pairs) == sorted(pair["b"]["n"] for pair in pairs) == list(range(numbers))
+    if on:
+        assert all(pair["a"]["id"] == pair["b"]["id"] for pair in pairs)
+    assert (server_site.broker.queues(), left_over(server_site)) == (["out"], [])
+
+
+def test_those_who_wait_are_not_looked_through(server_site: Site) -> None:
+    """Who comes looks at its own value and at one place, by an index, however many wait."""
+    pipeline, join = joining(on=None)
+    join(both)
+    site = server_site
+    site.queue("a").push_many([{"n": n} for n in range(3_000)])
+    site.drain(pipeline)
+    raw = site.broker._driver._backend.targets["collection"]
+    plan = raw.find({"q": "graph.both.waiting", "key": {"$in": ["*:0:2000"]}, "when": {"$exists": True}}).explain()
+    stats = plan["executionStats"]
+    assert stats["totalKeysExamined"] <= 2
+    assert stats["totalDocsExamined"] == 1
+    site.queue("b").push("b")
+    site.drain(pipeline)
+    assert site.payloads("out") == [{"a": {"n": 0}, "b": "b"}]
