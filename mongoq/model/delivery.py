@@ -27,7 +27,7 @@ def _parts(item: Item[Any]) -> list[str]:
     if not isinstance(inputs, list):
         return [_part(item.id, item.hops)]
     told = [one for one in inputs if isinstance(one, Mapping)]
-    return [_part(one.get("id"), hops_counted(one.get("hops"))) for one in told]
+    return [*(_part(one.get("id"), hops_counted(one.get("hops"))) for one in told), f"joined {item.hops}"]
 
 
 def _part(id: Any, hops: int) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.waiting import pairs_queue, parked_queue
 from mongoq.protocol.stats import QueueStats
 
 __all__ = ["Progress", "StageProgress", "progress_of"]
@@ -26,6 +28,7 @@ class StageProgress:
         scheduled: items in them that wait for a date, such as that of their next run.
         reserved: items in them that somebody works on, or has reserved to do so.
         running: runs of the handler under way in this run of the pipeline.
+        unpaired: items that wait for their partners, where it joins.
         moved: items that went on to another queue.
         done: items whose way has ended here.
         dropped: items that the handler dropped.
@@ -43,6 +46,7 @@ class StageProgress:
     scheduled: int = 0
     reserved: int = 0
     running: int = 0
+    unpaired: int = 0
     moved: int = 0
     done: int = 0
     dropped: int = 0
@@ -88,7 +92,7 @@ def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, Queue
     stages = {}
     for stage in graph.stages:
         own = [station for station in stations if station.consumer.stage == stage.name]
-        depths = [stats[queue].counts for queue in stage.sources if queue in stats]
+        depths = [stats[queue].counts for queue in _worked_off(graph, stage) if queue in stats]
         counted = {name: sum(station.tally.endings[name] for station in own) for name in COUNTED}
         counted["dead"] += sum(station.context.unfit for station in own)
         stages[stage.name] = StageProgress(
@@ -98,6 +102,7 @@ def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, Queue
             scheduled=sum(depth.scheduled for depth in depths),
             reserved=sum(depth.reserved for depth in depths),
             running=sum(len(station.backlog.running) for station in own),
+            unpaired=_unpaired(graph, stage, stats),
             seconds=_seconds(own),
             stopped=any(station.halted is not None for station in own),
             **counted,
@@ -105,6 +110,15 @@ def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, Queue
     queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
     return Progress(stages, errors, ended)
+
+
+def _worked_off(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    return stage.sources if stage.join is None else (*stage.sources, pairs_queue(graph, stage))
+
+
+def _unpaired(graph: Graph, stage: Stage, stats: Mapping[str, QueueStats]) -> int:
+    queue = parked_queue(graph, stage)
+    return stats[queue].counts.total if stage.join is not None and queue in stats else 0
 
 
 def _seconds(stations: Sequence[Any]) -> float:

@@ -16,8 +16,8 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.imports import ImportFailed, imported
 from mongoq.pipeline.naming import handler_name, in_a_line, names
 from mongoq.pipeline.recipe_file import recipe_content
-from mongoq.pipeline.recipe_parts import OPTIONS, POLICIES, MovePart, Part, PipelinePart, StagePart, sentence
-from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.recipe_parts import OPTIONS, POLICIES, JoinPart, MovePart, Part, PipelinePart, StagePart, sentence
+from mongoq.pipeline.stage import Join, Stage
 
 __all__ = ["graph_of"]
 
@@ -93,7 +93,8 @@ class _Reading:
             sources=names(part.source),
             targets=names(part.to) or (part.to,) if "to" in given else (),
             handler=handler,
-            model=None if part.model is None else self._imported(part.model, f"{at}: model", None),
+            model=self._model(part.model, f"{at}: model"),
+            join=self._join(part.join, f"{at}: join"),
             where=part.where,
             otherwise=self._otherwise(part.otherwise, f"{at}: otherwise"),
             delivery=part.delivery,
@@ -102,6 +103,18 @@ class _Reading:
             shared=part.shared,
             options=self._options(given, at),
         )
+
+    def _model(self, told: Any, at: str) -> Any:
+        if isinstance(told, list):
+            return [self._model(one, f"{at}[{place}]") for place, one in enumerate(told)]
+        if told is None or isinstance(told, str):
+            return None if told is None else self._imported(told, at, None)
+        self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {told!r:.60}")
+        return None
+
+    def _join(self, told: Any, at: str) -> Join | None:
+        part = None if told is None else self._part(JoinPart, told, at, on=None)
+        return None if part is None else Join(**part.given())
 
     def _imported(self, path: Any, at: str, stand_in: Any) -> Any:
         try:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.settings import DEFAULT
 
-__all__ = ["OPTIONS", "POLICIES", "MovePart", "Part", "PipelinePart", "PolicyPart", "StagePart", "sentence"]
+__all__ = ["OPTIONS", "POLICIES", "JoinPart", "MovePart", "Part", "PipelinePart", "PolicyPart", "StagePart", "sentence"]
 
 
 class Part(BaseModel):
@@ -45,7 +45,8 @@ class StagePart(Part):
     source: Any = Field((), alias="from")
     to: Any = ()
     handler: str
-    model: str | None = None
+    model: Any = None
+    join: Any = None
     where: Any = None
     otherwise: Any = None
     delivery: Any = "exactly-once"
@@ -61,6 +62,15 @@ class StagePart(Part):
     max_time: Any = None
     batch: Any = None
     probe: Any = None
+
+
+class JoinPart(Part):
+    """How a stage joins."""
+
+    on: Any
+    timeout: Any = None
+    missing: Any = "error"
+    late: Any = "error"
 
 
 OPTIONS = ("concurrency", "prefetch", "lease", "max_retries", "max_time", "batch", "probe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -239,6 +240,28 @@ def test_a_failed_run_has_the_same_partners_and_hash_again(site: Site) -> None:
     assert len(set(map(repr, runs))) == 1
     assert runs[0][3] not in ids
     assert len(site.payloads("out")) == 1
+
+
+def test_a_delivery_hash_is_that_of_its_inputs(site: Site) -> None:
+    ids = [site.queue(name).push({"id": 1}) for name in "ab"]
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+    hashes = []
+
+    @pipeline.join(["a", "b"], to="round", on="id")
+    def work(a: Any, b: Any, job: Any) -> Any:
+        hashes.append(job.delivery_hash)
+        return {"rounds": 0}
+
+    @pipeline.stage("round", to=["round", "out"])
+    def turn(payload: Any, job: Any) -> Any:
+        hashes.append(job.delivery_hash)
+        rounds = payload["rounds"] + 1
+        return mongoq.Move("out" if rounds == 3 else "round", payload={"rounds": rounds})
+
+    site.drain(pipeline)
+    expected = sha256("\0".join(["work", *sorted([*map(str, ids), "joined 1"])]).encode()).hexdigest()
+    assert hashes[0] == expected
+    assert len(set(hashes)) == 4, "another one for each round"
 
 
 def test_an_error_item_tells_its_inputs_and_goes_back(site: Site) -> None:

@@ -181,7 +181,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
     "an unknown key of a stage": (
         least(form="raw", name="x"),
         [
-            "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, where, otherwise, "
+            "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, where, otherwise, "
             "delivery, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, success_on, max_time, "
             "batch, probe"
         ],
@@ -189,7 +189,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
     "the name of the argument": (
         {"name": "a", "stages": [{"source": "in", "handler": f"{HERE}:load", "name": "x"}]},
         [
-            "stages[0] ('x'): unknown key 'source'; it may have name, from, to, handler, model, where, otherwise, "
+            "stages[0] ('x'): unknown key 'source'; it may have name, from, to, handler, model, join, where, otherwise, "
             "delivery, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, success_on, max_time, "
             "batch, probe",
             "stage 'x': it takes items from no queue; name one",
@@ -237,7 +237,10 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
             "'Plane'; mend that, or the path"
         ],
     ),
-    "a model that is none": (least(model=5), ["stages[0]: model: Input should be a valid string"]),
+    "a model that is none": (
+        least(model=5),
+        ["stages[0]: model: where it is imported from, such as 'app.models:Flight', not 5"],
+    ),
     "an exception that is not there": (
         least(success_on=["KeyError"]),
         ["stages[0]: success_on: an import path such as 'package.module:function', not 'KeyError'"],

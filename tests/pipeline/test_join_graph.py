@@ -1,0 +1,135 @@
+"""Joins as they are declared: what can be wrong with them, recipes, pictures and comparisons."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import mongoq
+from tests.pipeline.stations import Flight, Numbered
+
+
+def together(a: Any, b: Any) -> Any:
+    return [a, b]
+
+
+def pipeline(*sources: str, handler: Any = together, **options: Any) -> mongoq.Pipeline:
+    made = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+    options = {"to": "out", "on": "id", "name": "join", **options}
+    made.join(list(sources or ("a", "b")), **options)(handler)
+    return made
+
+
+def one(a: Any) -> None:
+    pass
+
+
+def four(a: Any, b: Any, c: Any, d: Any) -> None:
+    pass
+
+
+def generator(a: Any, b: Any) -> Any:
+    yield a
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"sources": ["a"]}, "a join takes items from two queues or more"),
+        ({"on": ""}, "on: where the value stands in payloads"),
+        ({"on": "a..b"}, "on: where the value stands in payloads"),
+        ({"on": 5}, "on: where the value stands in payloads"),
+        ({"on": {"a": "id"}}, "on: a path for each of its queues"),
+        ({"on": {"a": "id", "b": "id", "c": "id"}}, "on: a path for each of its queues"),
+        ({"on": {"a": "id", "b": None}}, "on: where the value stands in payloads"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"timeout": 1, "missing": "drop"}, "missing: 'error' or 'pass', not 'drop'"),
+        ({"timeout": 1, "late": "pass"}, "late: 'error' or 'wait' or 'drop', not 'pass'"),
+        ({"missing": "pass"}, "missing: 'pass' says nothing without a timeout"),
+        ({"late": "wait"}, "late: 'wait' says nothing without a timeout"),
+        ({"model": Flight}, "model: a list with one for each of its 2 queues"),
+        ({"model": [Flight]}, "model: a list with one for each of its 2 queues"),
+        ({"model": [Flight, 5]}, "model: pydantic cannot work with 5"),
+        ({"handler": one}, "it is to take 2 payloads, one of each queue, and maybe the job"),
+        ({"handler": four}, "it is to take 2 payloads, one of each queue, and maybe the job"),
+        ({"handler": generator}, "it is a generator"),
+        ({"handler": "no function"}, "handler: a function, not str"),
+        ({"name": "x" * 110}, "which is no name of a queue"),
+        ({"to": "graph.join.joined"}, "is where its own items wait or are joined"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_faults(options: dict[str, Any], problem: str) -> None:
+    sources = options.pop("sources", [])
+    with pytest.raises(mongoq.GraphInvalid) as caught:
+        pipeline(*sources, **options).check()
+    assert any(problem in fault for fault in caught.value.faults), caught.value.faults
+
+
+def test_nobody_else_takes_from_the_queues_of_a_join() -> None:
+    made = pipeline()
+    made.sink("a", shared=True)(one)
+    with pytest.raises(mongoq.GraphInvalid, match="take items from it, and each item goes to one of them"):
+        made.check()
+
+
+def test_handlers_may_take_the_job_or_any_number() -> None:
+    def with_job(a: Any, b: Any, job: Any) -> Any: ...
+
+    def any_number(*payloads: Any) -> Any: ...
+
+    for handler in (with_job, any_number, together):
+        pipeline(handler=handler).check()
+
+
+RECIPE = {
+    "name": "graph",
+    "errors": "graph.errors",
+    "outputs": "out",
+    "stages": [
+        {
+            "name": "join",
+            "from": ["a", "b"],
+            "to": "out",
+            "handler": "tests.pipeline.test_join_graph:together",
+            "model": ["tests.pipeline.stations:Flight", None],
+            "join": {"on": {"a": "number", "b": "id"}, "timeout": 60, "late": "wait"},
+            "concurrency": 2,
+        }
+    ],
+}
+
+
+def test_a_recipe_may_join() -> None:
+    by_hand = pipeline(
+        model=[Flight, None], on={"a": "number", "b": "id"}, timeout=60, late="wait", concurrency=2, handler=together
+    )
+    assert mongoq.Pipeline.from_recipe(RECIPE).compare(by_hand) == []
+
+
+def test_what_is_wrong_in_a_recipe_is_named() -> None:
+    stage = {**RECIPE["stages"][0], "join": {"until": 5}}  # type: ignore[dict-item]
+    with pytest.raises(mongoq.GraphInvalid) as caught:
+        mongoq.Pipeline.from_recipe({**RECIPE, "stages": [stage]})
+    assert any("'on' is missing" in fault for fault in caught.value.faults)
+    assert any("unknown key 'until'" in fault for fault in caught.value.faults)
+
+
+def test_a_picture_tells_how_it_joins() -> None:
+    made = pipeline(on={"a": "x.id", "b": "id"}, timeout=timedelta(hours=1), late="drop", model=[Flight, Numbered])
+    text = made.describe()
+    assert "joins       on x.id of a, id of b" in text
+    assert "timeout     datetime.timedelta(seconds=3600), then error; who is late: drop" in text
+    assert "model       tests.pipeline.stations:Flight, tests.pipeline.stations:Numbered" in text
+    assert "joins       the first of each" in pipeline(on=None).describe()
+    assert "queue_a --> stage_join" in made.to_mermaid()
+
+
+def test_a_comparison_tells_what_has_changed() -> None:
+    [difference] = pipeline().compare(pipeline(timeout=5))
+    assert (difference.field, difference.before.timeout, difference.after.timeout) == ("join", None, 5)
+    [difference] = pipeline().compare(pipeline(model=[Flight, None]))
+    assert difference.after == ("tests.pipeline.stations:Flight", None)
