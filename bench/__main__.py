@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import churn, contention, core, group_commit, latency, pipelines, report, workers
+from bench import churn, contention, core, exactly_once, group_commit, latency, pipelines, report, workers
 
 BENCHMARKS = {
     "core": core.BENCHMARK,
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "latency": latency.BENCHMARK,
     "workers": workers.BENCHMARK,
     "pipelines": pipelines.BENCHMARK,
+    "exactly-once": exactly_once.BENCHMARK,
 }
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""
 

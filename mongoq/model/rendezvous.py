@@ -109,9 +109,12 @@ class Rendezvous:
     def __init__(self, key: str, sides: int, document: Document | None) -> None:
         self.key = key
         self.stored = document is not None
-        self._come, self._taken, self._missed = (
-            _counts((document or {}).get(field), sides) for field in ("come", "taken", "missed")
-        )
+        if document is None:
+            self._come, self._taken, self._missed = [0] * sides, [0] * sides, [0] * sides
+        else:
+            self._come, self._taken, self._missed = (
+                _counts(document.get(field), sides) for field in ("come", "taken", "missed")
+            )
 
     def first(self, side: int, gone: Set[str]) -> Place | None:
         """Return the first place of a side where somebody waits; ``gone`` are those where nobody is any more."""

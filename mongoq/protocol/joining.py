@@ -178,10 +178,10 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
         known = {key: Rendezvous(key, len(spec.sides), stored.get(key)) for key in {one.key for one in arrivals}}
         plan = _planned(spec, arrivals, known, gone)
         wanted = {place.text for _, places in plan.meetings for place in places.values()} - waiting.keys()
-        if not wanted:
-            break
-        found = yield from _parked(spec, wanted)
+        found = (yield from _parked(spec, wanted)) if wanted else {}
         waiting |= found
+        if len(found) == len(wanted):
+            break
         gone |= wanted - found.keys()
     doing = _Doing(context.broker.clock.now())
     when = context.broker.clock.stamp()
@@ -252,7 +252,7 @@ def _partner(spec: JoinSpec, side: int, document: Document) -> Member:
     """Return who waits, as it was in the queue that it came by; somebody who gives it up just now comes too late."""
     context = spec.sides[side]
     item = context.raw_item({**document, "q": context.name, "token": None, "key": None}, document["parked"]["at"])
-    return Member(context, item, {"_id": document["_id"], "q": spec.parked.name, "key": document["key"]})
+    return Member(context, item, {"_id": document["_id"], "q": spec.parked.name})
 
 
 def _park(spec: JoinSpec, doing: _Doing, arrival: Arrival, place: Place) -> None:
@@ -332,11 +332,11 @@ def _remembered(spec: JoinSpec, known: Iterable[Rendezvous], now: datetime, valu
     Who writes the same document at the same time meets a conflict, and has another go.
     """
     requests: list[Statement] = []
+    done: list[str] = []
     for meeting in known:
         filter = {"_id": rendezvous_id(spec.name, meeting.key)}
         if meeting.done:
-            if meeting.stored:
-                requests.append(("DeleteOne", {"filter": filter}))
+            done += [filter["_id"]] if meeting.stored else []
             continue
         changes = {**meeting.fields(), "value": values.get(meeting.key), "at": now}
         if meeting.empty:
@@ -344,6 +344,8 @@ def _remembered(spec: JoinSpec, known: Iterable[Rendezvous], now: datetime, valu
         else:
             update = {"$set": changes, "$unset": {"expires": ""}}
         requests.append(("UpdateOne", {"filter": filter, "update": update, "upsert": True}))
+    if done:
+        requests.append(("DeleteMany", {"filter": {"_id": {"$in": done}}}))
     if requests:
         yield from found_by(spec.parked.broker, requests)
 

@@ -84,15 +84,22 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
     return Pair(document, raw)
 
 
-def _trail(queue: str, members: Iterable[Member], now: datetime) -> list[Any]:
+def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
     """Return the trails of all, as one, in the order in which it happened."""
     entries: list[Any] = []
+    if not any(_is_recorded(member) for member in members):
+        return entries
     for member in members:
         stored = member.item.stored("trail")
         own = {"trail": stored if isinstance(stored, list) else []}
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
     return sorted(entries, key=_settled)[-HOPS:]
+
+
+def _is_recorded(member: Member) -> bool:
+    mark = member.context.stage
+    return (mark is not None and mark.trail) or member.item.stored("trail") is not None
 
 
 def _settled(entry: Any) -> float:

@@ -1,0 +1,76 @@
+"""``python -m bench exactly-once``: forks and joins, counted in moves."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from statistics import median
+from typing import Any
+
+from bench import report
+from bench.benchmark import Benchmark
+from bench.crew import consumed
+from bench.operations import PAYLOAD_BYTES, payload
+from bench.place import Place, place
+from bench.shapes import INPUTS, OUTPUTS, SHAPES
+from mongoq import Broker
+
+__all__ = ["BENCHMARK", "MOST"]
+
+PUSHED = 10_000
+MOST = {"fork": 3.0, "join": 4.0}
+"""How many moves each may cost."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--items", type=int, default=20_000, help="items, or pairs; default %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each shape is taken; default %(default)s")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    with place(options.uri, options.database, "shapes", memory=True) as here:
+        taken: dict[str, list[float]] = {shape: [] for shape in SHAPES}
+        for turn in range(options.rounds):
+            for shape in reversed(SHAPES) if turn % 2 else SHAPES:
+                seconds = _taken(here, shape, options.items)
+                taken[shape].append(seconds)
+                report.progress(f"{shape:6} {options.items / seconds:9,.0f}/s")
+        result = {
+            "machine": report.machine(here.client, write_concern="majority", payload_bytes=PAYLOAD_BYTES),
+            "settings": {"rounds": options.rounds, "items": options.items},
+            "shapes": {shape: _result(shape, taken, options.items) for shape in SHAPES},
+        }
+    return {**result, "missed": [shape for shape, told in result["shapes"].items() if not told["reached"]]}
+
+
+def _taken(here: Place, shape: str, items: int) -> float:
+    """Fill the queues, let the pipeline work them off, and return the seconds until the last of it was written."""
+    collection = here.client[here.database][f"{here.collection}_shape"]
+    try:
+        with Broker(collection) as broker:
+            for queue in INPUTS[shape]:
+                for start in range(0, items, PUSHED):
+                    broker.queue(queue).push_many(map(payload, range(start, min(items, start + PUSHED))))
+        command = [sys.executable, "-m", "bench.shapes", shape, here.uri, here.database, collection.name]
+        [told] = consumed([command])
+        there = collection.count_documents({"q": {"$in": list(OUTPUTS)}})
+        if there != items * (2 if shape == "fork" else 1):
+            raise RuntimeError(f"{shape}: {there:,} items came out")
+        return float(told["ended"] - told["began"])
+    finally:
+        collection.drop()
+
+
+def _result(shape: str, taken: dict[str, list[float]], items: int) -> dict[str, Any]:
+    ratios = [own / move for own, move in zip(taken[shape], taken["move"], strict=True)]
+    moves, most = round(median(ratios), 2), MOST.get(shape)
+    return {
+        "per_second": round(items / median(taken[shape])),
+        "all": [round(items / seconds) for seconds in taken[shape]],
+        "moves": moves,
+        "most": most,
+        "reached": most is None or moves <= most,
+    }
+
+
+BENCHMARK = Benchmark("forks of two and joins of two, counted in moves", add_options, run)

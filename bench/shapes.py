@@ -1,0 +1,100 @@
+"""``python -m bench.shapes SHAPE URI DATABASE COLLECTION ITEMS``: a pipeline of one stage, in a process of its own.
+
+It tells when it began and when the last of what it does was written, by the clock of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.monitoring import CommandListener
+
+from bench.drain import begin
+from mongoq import Broker, Fork, Move, Pipeline
+
+__all__ = ["INPUTS", "OUTPUTS", "SHAPES"]
+
+INPUTS = {"move": ["bench.raw"], "fork": ["bench.raw"], "join": ["bench.left", "bench.right"]}
+"""The queues that are filled before, by the shape."""
+OUTPUTS = ("bench.a", "bench.b")
+CONCURRENCY = 8
+BATCH = 100
+
+
+class Written(CommandListener):
+    """Knows when the last command ended that moved items or committed a transaction."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+        self._sent: set[int] = set()
+
+    def started(self, event: Any) -> None:
+        moves = event.command_name == "update" and "token" in event.command["updates"][0]["q"]
+        if moves or event.command_name == "commitTransaction":
+            self._sent.add(event.request_id)
+
+    def failed(self, event: Any) -> None:
+        self._sent.discard(event.request_id)
+
+    def succeeded(self, event: Any) -> None:
+        if event.request_id in self._sent:
+            self._sent.remove(event.request_id)
+            self.last = time.monotonic()
+
+
+def move() -> Pipeline:
+    """Hand each on to one queue."""
+    pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS[0])
+    pipeline.stage("bench.raw", to=OUTPUTS[0], concurrency=CONCURRENCY, batch=BATCH)(_same)
+    return pipeline
+
+
+def fork() -> Pipeline:
+    """Make two of each."""
+    pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS)
+    pipeline.stage("bench.raw", to=OUTPUTS, concurrency=CONCURRENCY, batch=BATCH)(_doubled)
+    return pipeline
+
+
+def join() -> Pipeline:
+    """Make one of two."""
+    pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS[0])
+    pipeline.join(INPUTS["join"], to=OUTPUTS[0], on="order", concurrency=CONCURRENCY)(_first)
+    return pipeline
+
+
+def _same(payloads: list[Any]) -> list[Any]:
+    return payloads
+
+
+def _doubled(payloads: list[Any]) -> list[Fork]:
+    return [Fork([Move(queue) for queue in OUTPUTS]) for _ in payloads]
+
+
+def _first(left: Any, _right: Any) -> Any:
+    return left
+
+
+SHAPES: dict[str, Callable[[], Pipeline]] = {"move": move, "fork": fork, "join": join}
+
+
+def main() -> None:
+    shape, uri, database, collection = sys.argv[1:]
+    written = Written()
+    with MongoClient[Any](uri, event_listeners=[written]) as client:
+        broker = Broker(client[database][collection])
+        broker.ping()
+        pipeline = SHAPES[shape]()
+        began = begin()
+        pipeline.drain(broker)
+        broker.close()
+    print(json.dumps({"began": began, "ended": written.last}))
+
+
+if __name__ == "__main__":
+    main()
