@@ -2,7 +2,7 @@
 
 from mongoq.pipeline.comparison import Difference
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.pipeline.progress import Progress, StageProgress
+from mongoq.pipeline.progress import Progress, SourceProgress, StageProgress
 from mongoq.pipeline.runs import AsyncRun, Run
 
-__all__ = ["AsyncRun", "Difference", "Pipeline", "Progress", "Run", "StageProgress"]
+__all__ = ["AsyncRun", "Difference", "Pipeline", "Progress", "Run", "SourceProgress", "StageProgress"]

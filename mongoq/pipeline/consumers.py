@@ -15,7 +15,7 @@ from mongoq.protocol.context import context_of
 from mongoq.protocol.screening import Screen, screen
 from mongoq.worker.consumer import Consumer, consumer
 
-__all__ = ["consumers"]
+__all__ = ["consumers", "model_behind"]
 
 DEFAULTS: dict[str, Any] = {
     "concurrency": 1,
@@ -70,7 +70,7 @@ def _marked(graph: Graph, stage: Stage, handle: Any) -> Any:
 
 
 def _judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJudge:
-    models = {target: model for target in stage.targets if (model := _model(graph, target)) is not None}
+    models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
@@ -85,7 +85,7 @@ def _judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJudge:
     return StageJudge(stage, targets, models, untyped, most=most)
 
 
-def _model(graph: Graph, queue: str) -> Any:
+def model_behind(graph: Graph, queue: str) -> Any:
     """Return the model of a queue's payloads, where all who read it agree on one."""
     models = [stage.model for stage in graph.readers(queue)]
     return models[0] if models and all(model is models[0] for model in models) else None
