@@ -34,10 +34,11 @@ from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Failure, Item, Origin
 from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
+from mongoq.model.record import Record
 from mongoq.model.replayed import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
-from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, StageProgress, Waiting
+from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting
 from mongoq.protocol.read import Counts
 from mongoq.protocol.stats import QueueStats
 from mongoq.protocol.workers import WorkerRecord
@@ -98,6 +99,7 @@ __all__ = [
     "QueueNameInvalid",
     "QueueSettings",
     "QueueStats",
+    "Record",
     "Replayed",
     "ReservationLost",
     "Retry",
@@ -105,6 +107,7 @@ __all__ = [
     "Run",
     "SchemaTooNew",
     "ServerUnavailable",
+    "SourceProgress",
     "StageProgress",
     "StageStopped",
     "Transaction",

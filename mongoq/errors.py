@@ -21,7 +21,7 @@ MongoqError
 ├── OutcomeInvalid (TypeError)          a handler returned what cannot be carried out
 ├── PartnerMissing                      an item is not joined, and there is no error queue to send it to
 ├── GraphInvalid (ValueError)           a pipeline whose stages do not go together; all faults at once
-├── StageStopped                        a stage that has failed, and has no error queue
+├── StageStopped                        a stage that has failed, and has no error queue; or a source
 ├── BrokerClosed                        used after ``close``
 └── EmbeddedServerUnavailable           the private mongod cannot be started
 ```
@@ -320,14 +320,17 @@ class TransactionsUnavailable(MongoqError):
 
     Attributes:
         server: what the broker works on, such as ``a standalone server at localhost:27017``.
+        needed_by: the parts of a pipeline that cannot do without, such as ``source 'rows'``; none when it was a call.
     """
 
-    def __init__(self, server: str) -> None:
-        super().__init__(
-            f"transactions need a replica set, and this is {server}; a set of one node will do: start mongod with "
-            f"--replSet rs0 and call rs.initiate() once in mongosh, or use mongoq.embedded.EmbeddedServer()"
-        )
+    def __init__(self, server: str, *, needed_by: Iterable[str] = ()) -> None:
         self.server = server
+        self.needed_by = tuple(needed_by)
+        whose = f" of {', '.join(self.needed_by)}" if self.needed_by else ""
+        super().__init__(
+            f"transactions{whose} need a replica set, and this is {server}; a set of one node will do: start mongod "
+            f"with --replSet rs0 and call rs.initiate() once in mongosh, or use mongoq.embedded.EmbeddedServer()"
+        )
 
 
 class ServerUnavailable(MongoqError):
@@ -383,15 +386,21 @@ class StageStopped(MongoqError):
     The item is back in its queue, and is run again when the stage starts again. The ``__cause__`` is the error of the
     handler.
 
+    Or a source has stopped, since it raised an error, the ``__cause__``, or yielded what cannot be pushed. What it
+    yielded before is in its queue; started again, it goes on behind that.
+
     Attributes:
-        stage: the name of the stage.
-        queue: the queue of the item.
-        item_id: the item.
+        stage: the name of the stage or the source.
+        queue: the queue of the item, or that the source pushes to.
+        item_id: the item; ``None`` for a source.
     """
 
     def __init__(self, stage: str, queue: str, item_id: Any) -> None:
         super().__init__(
-            f"stage {stage!r} has stopped: item {item_id} of queue {queue!r} has failed for good, and there is no "
+            f"source {stage!r} has stopped: it raised an error, or yielded what cannot be pushed to queue {queue!r}; "
+            f"what it yielded before is there; mend it, and start again"
+            if item_id is None
+            else f"stage {stage!r} has stopped: item {item_id} of queue {queue!r} has failed for good, and there is no "
             f"error queue; give the pipeline one (errors=), mend the handler, or remove the item, and start again"
         )
         self.stage = stage

@@ -47,6 +47,7 @@ NAMES = {
     "AsyncTransaction": "Transaction",
     "AsyncTransactions": "Transactions",
     "AsyncEngine": "Engine",
+    "AsyncFeed": "Feed",
     "AsyncJob": "Job",
     "AsyncClaims": "Claims",
     "AsyncSettlements": "Settlements",

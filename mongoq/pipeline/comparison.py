@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.naming import import_path, model_name
+from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.ways import in_words, queues
 
 __all__ = ["Difference", "differences"]
 
 WHOLE = ("name", "errors", "inputs", "outputs", "trail")
+SOURCE = ("target", "batch", "every", "lease")
 FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "join")
 UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
 
@@ -25,14 +27,14 @@ class Difference:
 
     Attributes:
         subject: what it is about.
-        name: of the stage or the queue; of the first pipeline.
-        change: a stage or a queue that only the other has is ``"added"``.
+        name: of the stage, the source or the queue; of the first pipeline.
+        change: a stage, a source or a queue that only the other has is ``"added"``.
         field: what has changed, such as ``"targets"`` or ``"concurrency"``.
         before: its value in the first; ``DEFAULT`` where it was not given. Handlers and models are import paths.
         after: its value in the other.
     """
 
-    subject: Literal["pipeline", "stage", "queue"]
+    subject: Literal["pipeline", "source", "stage", "queue"]
     name: Any
     change: Literal["added", "removed", "changed"]
     field: str | None = None
@@ -48,27 +50,31 @@ class Difference:
 
 
 def differences(one: Graph, other: Graph) -> list[Difference]:
-    """Return what is different in the other: of the whole, then stage by stage, then queue by queue."""
+    """Return what is different in the other: of the whole, then by sources, by stages and by queues."""
     found = [
         Difference("pipeline", one.name, "changed", field, *values)
         for field in WHOLE
         if not _same(field, *(values := (getattr(one, field), getattr(other, field))))
     ]
-    return [*found, *_of_stages(one, other), *_of_queues(one, other)]
+    found += _of_parts("source", one.sources, other.sources)
+    found += _of_parts("stage", one.stages, other.stages)
+    return [*found, *_of_queues(one, other)]
 
 
-def _of_stages(one: Graph, other: Graph) -> Iterator[Difference]:
+def _of_parts(
+    subject: Literal["source", "stage"], one: Sequence[Stage | Source], other: Sequence[Stage | Source]
+) -> Iterator[Difference]:
     ours, theirs = _by_name(one), _by_name(other)
-    for name, stage in ours.items():
+    for name, part in ours.items():
         if name not in theirs:
-            yield Difference("stage", stage.name, "removed")
+            yield Difference(subject, part.name, "removed")
             continue
-        before, after = _facts(stage), _facts(theirs[name])
+        before, after = _facts(part), _facts(theirs[name])
         for field in dict.fromkeys([*before, *after]):
             values = before.get(field, DEFAULT), after.get(field, DEFAULT)
             if not _same(field, *values):
-                yield Difference("stage", stage.name, "changed", field, *values)
-    yield from (Difference("stage", stage.name, "added") for name, stage in theirs.items() if name not in ours)
+                yield Difference(subject, part.name, "changed", field, *values)
+    yield from (Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours)
 
 
 def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
@@ -77,16 +83,22 @@ def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
     yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
 
 
-def _by_name(graph: Graph) -> dict[tuple[str, int], Stage]:
-    """Return the stages by their names; of several with one name, which check() refuses, each."""
-    found: dict[tuple[str, int], Stage] = {}
-    for stage in graph.stages:
-        name = stage.name if isinstance(stage.name, str) else repr(stage.name)
-        found[name, sum(known == name for known, _ in found)] = stage
+def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
+    """Return the parts by their names; of several with one name, which check() refuses, each."""
+    found: dict[tuple[str, int], Stage | Source] = {}
+    for part in parts:
+        name = part.name if isinstance(part.name, str) else repr(part.name)
+        found[name, sum(known == name for known, _ in found)] = part
     return found
 
 
-def _facts(stage: Stage) -> dict[str, Any]:
+def _facts(part: Stage | Source) -> dict[str, Any]:
+    if isinstance(part, Source):
+        return {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in SOURCE}
+    return _facts_of_stage(part)
+
+
+def _facts_of_stage(stage: Stage) -> dict[str, Any]:
     facts = {"handler": import_path(stage.handler)} | {field: getattr(stage, field) for field in FIELDS}
     facts["model"] = _model(stage)
     options = dict(stage.options)

@@ -42,13 +42,16 @@ def _live() -> Any:
 
 
 def table(title: str, progress: Progress) -> Any:
-    """Return a line for each stage."""
+    """Return a line for each source and each stage."""
     from rich.markup import escape
     from rich.table import Table
 
     shown = Table(title=escape(title))
     for place, column in enumerate(COLUMNS):
         shown.add_column(column, justify="right" if place else "left")
+    for source in progress.sources.values():
+        state = " (stopped)" if source.stopped else " (ended)" if source.ended else ""
+        shown.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
     for stage in progress.stages.values():
         waiting = stage.waiting + stage.scheduled + stage.reserved - stage.running
         numbers = max(waiting, 0), stage.running, stage.settled, round(stage.per_second), stage.retried, stage.dead

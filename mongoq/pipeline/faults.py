@@ -11,6 +11,7 @@ from mongoq.errors import QueueNameInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.route_faults import route_faults
+from mongoq.pipeline.source_faults import source_faults
 from mongoq.pipeline.stage_faults import stage_faults
 from mongoq.pipeline.type_faults import type_faults
 
@@ -24,6 +25,8 @@ UNFIT = ("Cc", "Cs", "Zl", "Zp")
 def faults(graph: Graph) -> list[str]:
     """Return what is wrong, each once; an empty list if the stages go together."""
     found = [*_of_names(graph), *_of_queue_names(graph), *_of_the_whole(graph)]
+    for source in graph.sources:
+        found += [f"source {source.name!r:.150}: {fault}" for fault in source_faults(source)]
     for stage in graph.stages:
         own = (*stage_faults(graph, stage), *type_faults(graph, stage))
         found += [f"stage {stage.name!r:.150}: {fault}" for fault in own]
@@ -35,10 +38,20 @@ def _of_names(graph: Graph) -> Iterator[str]:
     yield from (f"pipeline {graph.name!r:.150}: {fault}" for fault in _unfit(graph.name))
     for stage in graph.stages:
         yield from (f"stage {stage.name!r:.150}: {fault}" for fault in _unfit(stage.name))
+    for source in graph.sources:
+        yield from (f"source {source.name!r:.150}: {fault}" for fault in _unfit(source.name))
+    yield from _of_equal_names(graph)
+
+
+def _of_equal_names(graph: Graph) -> Iterator[str]:
     names = Counter(stage.name for stage in graph.stages if isinstance(stage.name, str))
-    for name, times in names.items():
-        if times > 1:
-            yield f"stage {name!r:.150}: {times} stages have this name; give each a name= of its own"
+    sources = Counter(source.name for source in graph.sources if isinstance(source.name, str))
+    for kind, counted in (("stage", names), ("source", sources)):
+        for name, times in counted.items():
+            if times > 1:
+                yield f"{kind} {name!r:.150}: {times} {kind}s have this name; give each a name= of its own"
+    for name in names.keys() & sources.keys():
+        yield f"source {name!r:.150}: a stage has this name as well; give one of them a name= of its own"
 
 
 def _unfit(name: Any) -> Iterator[str]:
@@ -58,13 +71,14 @@ def _of_queue_names(graph: Graph) -> Iterator[str]:
     told: list[tuple[str, str, Any]] = [("pipeline", "inputs", queue) for queue in graph.inputs or ()]
     told += [("pipeline", "outputs", queue) for queue in graph.outputs]
     told += [("pipeline", "errors", graph.errors)] if graph.errors is not None else []
+    told += [(f"source {source.name!r:.150}", "to", source.target) for source in graph.sources]
     for stage in graph.stages:
         subject = f"stage {stage.name!r:.150}"
         told += [(subject, "source", queue) for queue in stage.sources]
         told += [(subject, "to", queue) for queue in stage.targets]
         told += [(subject, "errors", stage.errors)] if isinstance(stage.errors, str) else []
     for subject, argument, queue in told:
-        if isinstance(queue, list | tuple):
+        if isinstance(queue, list | tuple) and not subject.startswith("source"):
             yield f"{subject}: {argument}: it names no queue; name one, or declare a sink"
             continue
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mongoq.model.settings import Default
+from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Stage, Trail
 
 __all__ = ["Graph"]
@@ -19,9 +20,10 @@ class Graph:
         name: the pipeline's.
         stages: in the order in which they were declared.
         errors: the queue of failures, unless a stage has one of its own; ``None`` for none: a stage then stops.
-        inputs: the queues that items come in by; ``None`` for those that stages take items from, and none sends to.
+        inputs: the queues that items come in by; ``None`` for those that stages take items from, and nobody sends to.
         outputs: the queues that others take items from.
         trail: each hop is recorded on the item; ``"payloads"``: with the payload before it.
+        sources: what makes items from elsewhere, in the order in which they were declared.
     """
 
     name: Any
@@ -30,6 +32,7 @@ class Graph:
     inputs: tuple[Any, ...] | None = None
     outputs: tuple[Any, ...] = ()
     trail: Trail = False
+    sources: tuple[Source, ...] = ()
 
     def errors_of(self, stage: Stage) -> Any:
         """Return the queue that the failures of a stage go to, or ``None``."""
@@ -44,9 +47,14 @@ class Graph:
         return [stage for stage in self.stages if queue in stage.targets]
 
     @property
+    def fed(self) -> tuple[Any, ...]:
+        """The queues that sources push to."""
+        return tuple(dict.fromkeys(source.target for source in self.sources))
+
+    @property
     def entries(self) -> tuple[Any, ...]:
-        """The queues that items come in by."""
+        """The queues that items come in by from others, besides those that sources push to."""
         if self.inputs is not None:
             return self.inputs
         sources = dict.fromkeys(source for stage in self.stages for source in stage.sources)
-        return tuple(queue for queue in sources if not self.writers(queue))
+        return tuple(queue for queue in sources if not (self.writers(queue) or queue in self.fed))

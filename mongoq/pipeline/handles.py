@@ -11,7 +11,7 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.judging import StageJudge
 from mongoq.pipeline.stage import Stage
 
-__all__ = ["marked", "stage_judge"]
+__all__ = ["marked", "model_behind", "stage_judge"]
 
 
 def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
@@ -25,7 +25,7 @@ def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
 
 def stage_judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJudge:
     """Return what says what becomes of the items of a stage."""
-    models = {target: model for target in stage.targets if (model := _model(graph, target)) is not None}
+    models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
@@ -40,7 +40,7 @@ def stage_judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJu
     return StageJudge(stage, targets, models, untyped, most=most)
 
 
-def _model(graph: Graph, queue: str) -> Any:
+def model_behind(graph: Graph, queue: str) -> Any:
     """Return the model of a queue's payloads, where all who read it agree on one."""
     models = [stage.model_of(queue) for stage in graph.readers(queue)]
     return models[0] if models and all(model is models[0] for model in models) else None

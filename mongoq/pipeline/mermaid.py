@@ -19,6 +19,8 @@ def mermaid(graph: Graph) -> str:
     lines = ["flowchart LR"]
     lines += [f'    {_id("queue", queue)}(["{_label(queue)}"])' for queue in queues(graph)]
     lines += [f'    {_id("stage", stage.name)}["{_label(stage.name)}"]' for stage in graph.stages]
+    lines += [f'    {_id("source", source.name)}[("{_label(source.name)}")]' for source in graph.sources]
+    lines += [f"    {_id('source', source.name)} --> {_id('queue', source.target)}" for source in graph.sources]
     for stage in graph.stages:
         lines += [f"    {_id('queue', source)} --> {_id('stage', stage.name)}" for source in stage.sources]
     for way in ways(graph):

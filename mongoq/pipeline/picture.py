@@ -1,4 +1,4 @@
-"""A graph in plain text, stage by stage."""
+"""A graph in plain text, source by source and stage by stage."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.naming import import_path, model_name, shown
+from mongoq.pipeline.source import BATCH, LEASE, Source
 from mongoq.pipeline.stage import Join, Stage
 from mongoq.pipeline.ways import comes_back_to, in_words, ways
 
@@ -21,6 +22,7 @@ def description(graph: Graph) -> str:
     """Return what a pipeline does, as text."""
     graph = in_words(graph)
     parts = [_lines(f"pipeline {shown(graph.name)}", _whole(graph))]
+    parts += [_lines(f"source {shown(source.name)}", _source(source)) for source in graph.sources]
     parts += [_lines(f"stage {shown(stage.name)}", _stage(graph, stage)) for stage in graph.stages]
     return "\n\n".join(parts)
 
@@ -39,6 +41,17 @@ def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
     yield "errors", "none: a stage stops" if graph.errors is None else shown(graph.errors)
     if graph.trail:
         yield "trail", "with payloads" if graph.trail == "payloads" else "yes"
+
+
+def _source(source: Source) -> Iterator[tuple[str, str]]:
+    yield "gives", shown(source.target)
+    yield "handler", shown(import_path(source.handler))
+    if source.every is not None:
+        yield "every", _brief(source.every)
+    if source.batch != BATCH:
+        yield "batch", _brief(source.batch)
+    if source.lease != LEASE:
+        yield "lease", _brief(source.lease)
 
 
 def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from mongoq.pipeline.mermaid import mermaid
 from mongoq.pipeline.naming import handler_name, names, shown
 from mongoq.pipeline.picture import description
 from mongoq.pipeline.recipe import graph_of
+from mongoq.pipeline.source import Source
+from mongoq.pipeline.sourcing import Sourcing
 from mongoq.pipeline.stage import Delivery, OnNone, Stage, Trail
 from mongoq.pipeline.starting import Starting
 
@@ -28,8 +31,8 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline(Joining, Starting):
-    """Stages, each of which takes items from queues and sends them on to others.
+class Pipeline(Joining, Starting, Sourcing):
+    """Stages, each of which takes items from queues and sends them on to others, and sources, which make them.
 
     ```python
     pipeline = mongoq.Pipeline("flights", errors="flights.errors")
@@ -50,7 +53,7 @@ class Pipeline(Joining, Starting):
         name: what it is called in messages, a text of up to 120 bytes.
         errors: the queue that takes what has failed for good; by default a stage stops at such an item.
         inputs: the queues that items come in by, a name or several; default those that stages take items from, and
-            that none sends to.
+            that nobody sends to.
         outputs: the queues that others take items from, a name or several.
         trail: record each hop on the item; ``"payloads"``: with the payload that it had before.
     """
@@ -73,6 +76,7 @@ class Pipeline(Joining, Starting):
             trail=trail,
         )
         self._stages: list[Stage] = []
+        self._sources: list[Source] = []
 
     def __repr__(self) -> str:
         """Name it, and its stages."""
@@ -88,7 +92,7 @@ class Pipeline(Joining, Starting):
     def graph(self) -> Graph:
         """All that it was told so far, as plain data."""
         whole = self._whole
-        return Graph(whole.name, tuple(self._stages), whole.errors, whole.inputs, whole.outputs, whole.trail)
+        return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
 
     def stage(
         self,
@@ -241,15 +245,18 @@ class Pipeline(Joining, Starting):
             raise GraphInvalid(self.name, found)
 
     def describe(self) -> str:
-        """Return what it does in plain text, stage by stage; of a pipeline with faults as well."""
+        """Return what it does in plain text, source by source and stage by stage; of a pipeline with faults as well."""
         return description(self.graph)
 
     def to_mermaid(self) -> str:
-        """Return it as a flowchart for Mermaid: stages are boxes, queues are rounded; dashed for errors and others."""
+        """Return it as a flowchart for Mermaid.
+
+        Stages are boxes, queues are rounded, sources are cylinders; dashed for errors and others.
+        """
         return mermaid(self.graph)
 
     def compare(self, other: Pipeline) -> list[Difference]:
-        """Return what is different in another pipeline: stages by name, queues, and what holds for the whole.
+        """Return what is different in another pipeline: what holds for the whole, sources and stages by name, queues.
 
         Handlers are compared by where they are imported from, such as ``app.stages:check``. The order of stages, and of
         the queues of a stage, makes no difference.
@@ -279,5 +286,5 @@ class Pipeline(Joining, Starting):
         """
         graph = graph_of(recipe)
         pipeline = cls(graph.name)
-        pipeline._whole, pipeline._stages = graph, list(graph.stages)
+        pipeline._whole, pipeline._stages, pipeline._sources = graph, list(graph.stages), list(graph.sources)
         return pipeline

@@ -1,9 +1,9 @@
-"""How far a run has come, stage by stage."""
+"""How far a run has come, source by source and stage by stage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mongoq.pipeline.graph import Graph
@@ -11,7 +11,7 @@ from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
 from mongoq.protocol.stats import QueueStats
 
-__all__ = ["Progress", "StageProgress", "progress_of"]
+__all__ = ["Progress", "SourceProgress", "StageProgress", "progress_of"]
 
 COUNTED = ("moved", "done", "dropped", "screened", "retried", "dead")
 """What tallies call what became of an item."""
@@ -68,6 +68,25 @@ class StageProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """How far a source has come in this run.
+
+    Attributes:
+        source: its name.
+        queue: the one that it pushes to.
+        pushed: how many records this run has pushed.
+        ended: it has come to its end, and is not called again in this run.
+        stopped: it has stopped by itself: it raised an error, or yielded what cannot be pushed.
+    """
+
+    source: str
+    queue: str
+    pushed: int = 0
+    ended: bool = False
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a run has come.
 
@@ -75,11 +94,13 @@ class Progress:
         stages: by name, in the order in which they were declared.
         errors: how many items are in the error queues, by the queue's name; up to a second old.
         ended: the run has ended.
+        sources: by name, in the order in which they were declared.
     """
 
     stages: Mapping[str, StageProgress]
     errors: Mapping[str, int]
     ended: bool
+    sources: Mapping[str, SourceProgress] = field(default_factory=dict)
 
     @property
     def settled(self) -> int:
@@ -87,8 +108,10 @@ class Progress:
         return sum(stage.settled for stage in self.stages.values())
 
 
-def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-    """Put together what the stations have counted, and what is in the queues."""
+def progress_of(
+    graph: Graph, stations: Sequence[Any], feeds: Sequence[Any], stats: Mapping[str, QueueStats], *, ended: bool
+) -> Progress:
+    """Put together what stations and feeds have counted, and what is in the queues."""
     stages = {}
     for stage in graph.stages:
         own = [station for station in stations if station.consumer.stage == stage.name]
@@ -109,7 +132,11 @@ def progress_of(graph: Graph, stations: Sequence[Any], stats: Mapping[str, Queue
         )
     queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
-    return Progress(stages, errors, ended)
+    return Progress(stages, errors, ended, {feed.plan.name: _of_feed(feed) for feed in feeds})
+
+
+def _of_feed(feed: Any) -> SourceProgress:
+    return SourceProgress(feed.plan.name, feed.plan.queue.name, feed.pushed, feed.ended, feed.failure is not None)
 
 
 def _worked_off(graph: Graph, stage: Stage) -> tuple[str, ...]:

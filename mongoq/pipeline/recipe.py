@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -16,7 +16,18 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.imports import ImportFailed, imported
 from mongoq.pipeline.naming import handler_name, in_a_line, names
 from mongoq.pipeline.recipe_file import recipe_content
-from mongoq.pipeline.recipe_parts import OPTIONS, POLICIES, JoinPart, MovePart, Part, PipelinePart, StagePart, sentence
+from mongoq.pipeline.recipe_parts import (
+    OPTIONS,
+    POLICIES,
+    JoinPart,
+    MovePart,
+    Part,
+    PipelinePart,
+    SourcePart,
+    StagePart,
+    sentence,
+)
+from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Join, Stage
 
 __all__ = ["graph_of"]
@@ -54,12 +65,14 @@ class _Reading:
         whole = self._part(PipelinePart, content, "recipe", name="recipe", stages=[])
         if whole is None or (self.faults and not whole.stages):
             return None
+        sources = [self._source(told, place) for place, told in enumerate(whole.sources)]
         stages = [self._stage(told, place) for place, told in enumerate(whole.stages)]
+        makers = tuple(source for source in sources if source is not None)
         known = tuple(stage for stage in stages if stage is not None)
-        if len(known) < len(stages):
+        if len(known) < len(stages) or len(makers) < len(sources):
             return None
         inputs = None if whole.inputs is None else names(whole.inputs)
-        return Graph(whole.name, known, whole.errors, inputs, names(whole.outputs), whole.trail)
+        return Graph(whole.name, known, whole.errors, inputs, names(whole.outputs), whole.trail, makers)
 
     def _part(self, kind: type[P], told: Any, at: str, **stand_ins: Any) -> P | None:
         """Return a part without the keys that are wrong; ``None`` if one is needed, and nothing stands in for it."""
@@ -78,10 +91,18 @@ class _Reading:
         except ValidationError:
             return None
 
+    def _source(self, told: Any, place: int) -> Source | None:
+        at = _place("sources", place, told)
+        part = self._part(SourcePart, told, at, handler=SOURCE_STAND_IN)
+        if part is None:
+            return None
+        handler = self._imported(part.handler, f"{at}: handler", _source_stand_in)
+        default = at if handler is _source_stand_in else handler_name(handler)
+        name = default if part.name is None else part.name
+        return Source(name, part.to, handler, part.batch, part.every, part.lease)
+
     def _stage(self, told: Any, place: int) -> Stage | None:
-        at = f"stages[{place}]"
-        name = told.get("name") if isinstance(told, Mapping) else None
-        at = f"{at} ({name!r:.150})" if isinstance(name, str) else at
+        at = _place("stages", place, told)
         part = self._part(StagePart, told, at, handler=STAND_IN)
         if part is None:
             return None
@@ -158,9 +179,21 @@ class _Reading:
             return None
 
 
+def _place(kind: str, place: int, told: Any) -> str:
+    """Return what a fault calls a part of a list."""
+    name = told.get("name") if isinstance(told, Mapping) else None
+    return f"{kind}[{place}] ({name!r:.150})" if isinstance(name, str) else f"{kind}[{place}]"
+
+
 def _stand_in(_payload: Any, job: Any) -> Any:
     """Take the place of a handler that is not there, so that the rest can be judged."""
     return job
 
 
+def _source_stand_in(_position: Any) -> Iterator[Any]:
+    """Take the place of a source's."""
+    yield from ()
+
+
+SOURCE_STAND_IN = f"{__name__}:{_source_stand_in.__name__}"
 STAND_IN = f"{__name__}:{_stand_in.__name__}"

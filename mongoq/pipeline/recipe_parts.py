@@ -8,8 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.settings import DEFAULT
+from mongoq.pipeline.source import BATCH, LEASE
 
-__all__ = ["OPTIONS", "POLICIES", "JoinPart", "MovePart", "Part", "PipelinePart", "PolicyPart", "StagePart", "sentence"]
+__all__ = [
+    "OPTIONS",
+    "POLICIES",
+    "JoinPart",
+    "MovePart",
+    "Part",
+    "PipelinePart",
+    "PolicyPart",
+    "SourcePart",
+    "StagePart",
+    "sentence",
+]
 
 
 class Part(BaseModel):
@@ -35,7 +47,19 @@ class PipelinePart(Part):
     inputs: Any = None
     outputs: Any = ()
     trail: Any = False
+    sources: list[Any] = []
     stages: list[Any]
+
+
+class SourcePart(Part):
+    """One source."""
+
+    name: Any = None
+    to: Any
+    handler: str
+    batch: Any = BATCH
+    every: Any = None
+    lease: Any = LEASE
 
 
 class StagePart(Part):

@@ -15,7 +15,7 @@ __all__ = ["route_faults"]
 
 def route_faults(graph: Graph) -> list[str]:
     """Return what is wrong with the ways of items; names that are no strings are left aside."""
-    if not graph.stages:
+    if not (graph.stages or graph.sources):
         return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
     plan = _Plan.of(of_strings(graph))
     found = [*_of_lists(graph), *_of_targets(plan), *_of_the_rest(plan), *_of_readers(plan), *_of_ends(plan)]
@@ -54,6 +54,12 @@ def _of_lists(graph: Graph) -> Iterator[str]:
 
 
 def _of_targets(plan: _Plan) -> Iterator[str]:
+    for source in plan.graph.sources:
+        if isinstance(source.target, str) and not plan.leads_on(source.target):
+            yield (
+                f"source {source.name!r:.150}: to: no stage takes items from {source.target!r:.150}; declare one, or "
+                f"name the queue in outputs= of the pipeline"
+            )
     for stage in plan.graph.stages:
         for queue in stage.targets:
             if not plan.leads_on(queue):
@@ -95,14 +101,14 @@ def _of_ends(plan: _Plan) -> Iterator[str]:
     for queue in plan.graph.inputs or ():
         if queue not in plan.readers:
             yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
-    sent = {way.queue for way in ways(plan.graph)}
+    sent = {*(way.queue for way in ways(plan.graph)), *plan.graph.fed}
     for queue in plan.graph.outputs:
         if queue not in sent:
             yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
 
 
 def _of_unreached(plan: _Plan) -> Iterator[str]:
-    seen = reached(plan.graph, plan.graph.entries)
+    seen = reached(plan.graph, [*plan.graph.entries, *plan.graph.fed])
     for stage in plan.graph.stages:
         if stage.sources and seen.isdisjoint(stage.sources):
             names = ", ".join(f"{source!r:.150}" for source in stage.sources)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
-from mongoq.pipeline.consumers import consumers
+from mongoq.pipeline.feeding import machinery, suited
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.protocol.screening import checked_by_server
@@ -44,11 +44,12 @@ class Run:
     def __init__(self, graph: Graph, broker: Broker, *, drain: bool, grace: timedelta, heartbeat: timedelta) -> None:
         self._graph = graph
         self._broker = broker
-        own = consumers(graph, broker, coroutines=Engine.asynchronous)
+        own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
+        broker._driver.run(suited(broker._context, graph))
         broker._driver.run(begin(broker._context))
         for one in _screening(own):
             broker._driver.run(checked_by_server(one.queue._context, one.screen))
-        self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat)
+        self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
         self._failure: BaseException | None = None
         self._told = False
         self._thread = threading.Thread(target=self._work, args=(drain,), name=f"mongoq-{graph.name}", daemon=True)
@@ -111,7 +112,7 @@ class Run:
         if self.ended:
             self._broker._context.stats = None  # what it came to is to be read anew
         told = self._broker._driver.run(stats(self._broker._context))
-        return progress_of(self._graph, self._engine.stations, told, ended=self.ended)
+        return progress_of(self._graph, self._engine.stations, self._engine.feeds, told, ended=self.ended)
 
     def __enter__(self) -> Self:
         """Use as ``with``."""
@@ -153,11 +154,14 @@ class AsyncRun:
         cls, graph: Graph, broker: AsyncBroker, *, drain: bool, grace: timedelta, heartbeat: timedelta
     ) -> Self:
         """Look that the server can be worked with, and begin."""
-        own = consumers(graph, broker, coroutines=AsyncEngine.asynchronous)
+        own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
+        await broker._driver.run(suited(broker._context, graph))
         await broker._driver.run(begin(broker._context))
         for one in _screening(own):
             await broker._driver.run(checked_by_server(one.queue._context, one.screen))
-        return cls(graph, broker, AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat), drain=drain)
+        return cls(
+            graph, broker, AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources), drain=drain
+        )
 
     def __repr__(self) -> str:
         """Name the pipeline, and say whether it runs."""
@@ -206,7 +210,7 @@ class AsyncRun:
         if self.ended:
             self._broker._context.stats = None  # what it came to is to be read anew
         told = await self._broker._driver.run(stats(self._broker._context))
-        return progress_of(self._graph, self._engine.stations, told, ended=self.ended)
+        return progress_of(self._graph, self._engine.stations, self._engine.feeds, told, ended=self.ended)
 
     async def __aenter__(self) -> Self:
         """Use as ``async with``."""

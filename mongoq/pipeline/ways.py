@@ -44,7 +44,7 @@ def ways(graph: Graph) -> list[Way]:
 
 def queues(graph: Graph) -> list[str]:
     """Return the queues of a graph, each once, in the order in which they turn up."""
-    found = list(graph.inputs or ())
+    found = [*(graph.inputs or ()), *graph.fed]
     for stage in graph.stages:
         found += stage.sources
         found += [way.queue for way in ways(replace(graph, stages=(stage,)))]
@@ -102,6 +102,9 @@ def _converted(graph: Graph, convert: Callable[[tuple[Any, ...]], tuple[str, ...
 
     return replace(
         graph,
+        sources=tuple(
+            replace(source, target=target) for source in graph.sources if (target := one(source.target)) is not None
+        ),
         stages=tuple(map(converted, graph.stages)),
         errors=one(graph.errors),
         inputs=None if graph.inputs is None else convert(graph.inputs),

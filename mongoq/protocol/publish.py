@@ -20,14 +20,14 @@ from mongoq.protocol.keyed import Keyed, upserted
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.transaction import transacted
 
-__all__ = ["publish", "publish_many"]
+__all__ = ["BYTES", "COPIES", "Copy", "copied", "publish", "publish_many"]
 
 COPIES = 30_000
 BYTES = 32 * 1024 * 1024
 """The most that one transaction carries: the server keeps all of it in its cache until the end."""
 
 
-class _Copy(NamedTuple):
+class Copy(NamedTuple):
     """A copy as it is sent."""
 
     queue: str
@@ -58,7 +58,7 @@ def publish(
         if size > BYTES:
             raise PayloadTooLarge(f"payload for {len(copies)} queues", size, BYTES)
         if keyed is None:
-            raw = [_Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
+            raw = [Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
             make = partial(_at_once, raw, given=given)
         if not joined:
             make = partial(transacted, broker, make)
@@ -76,7 +76,7 @@ def publish_many(
     """Put copies of many envelopes, which differ in id and payload alone, into each queue: all of them, or none."""
     _check_room(fresh, len(queues))
     at = broker.clock.now()
-    copies = [_copy(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh]
+    copies = [copied(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh]
     if broker.serverless:
         documents = [copy.document for copy in copies]
         puts = yield from _one_by_one(broker, documents, None, given=given)
@@ -93,11 +93,12 @@ def _check_room(fresh: Sequence[tuple[ObjectId, bytes]], queues: int) -> None:
             raise ArgumentInvalid("payloads", f"{problem} the limit; push them in parts")
 
 
-def _copy(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> _Copy:
+def copied(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
+    """Return the copy of an envelope for a bound queue, its payload given as ``{"payload": payload}`` in BSON."""
     head = published(envelope, queue, at)
     del head["payload"]
     raw = spliced(bytes(broker.encoding.raw(head).raw), wrapped)
-    return _Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
+    return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
 
 
 def _one_by_one(
@@ -113,7 +114,7 @@ def _one_by_one(
     return puts
 
 
-def _at_once(copies: Sequence[_Copy], *, given: bool) -> Flow[list[_Put]]:
+def _at_once(copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
     """Put copies without a key in few commands; ids that may be there already are upserted.
 
     An ``insert`` that is refused would abort the transaction.
@@ -132,7 +133,7 @@ def _at_once(copies: Sequence[_Copy], *, given: bool) -> Flow[list[_Put]]:
     return puts
 
 
-def _upsert(copy: _Copy) -> dict[str, Any]:
+def _upsert(copy: Copy) -> dict[str, Any]:
     return {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True}
 
 

@@ -27,6 +27,7 @@ def taken_over(production: Any, server: VirtualServer, broker: Any) -> dict[str,
     """Return the consumers of a production worker or a pipeline, for the queues of the same names here."""
     if isinstance(production, Pipeline):
         production.check()
+        _check_sources(production)
         return _of_stages(consumers(production.graph, broker, coroutines=True))
     if not isinstance(production, Worker | AsyncWorker):
         raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
@@ -34,6 +35,14 @@ def taken_over(production: Any, server: VirtualServer, broker: Any) -> dict[str,
         name: replace(one, queue=Queue(server.driver, server.bound(one.queue._context)))
         for name, one in production._consumers.items()
     }
+
+
+def _check_sources(pipeline: Pipeline) -> None:
+    sources = [f"source {source.name!r}" for source in pipeline.graph.sources]
+    if sources:
+        hint = "call the generator in the test, and push what it yields to a pipeline without"
+        problem = f"pipeline {pipeline.name!r} has {', '.join(sources)}, which needs a server with transactions; {hint}"
+        raise ArgumentInvalid("production", problem)
 
 
 def _of_stages(own: Iterable[Consumer]) -> dict[str, Consumer]:

@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 import mongoq
+from mongoq.embedded import EmbeddedServer
 from tests.pipeline.stations import Flight, Numbered
 
 
@@ -133,3 +135,43 @@ def test_a_comparison_tells_what_has_changed() -> None:
     assert (difference.field, difference.before.timeout, difference.after.timeout) == ("join", None, 5)
     [difference] = pipeline().compare(pipeline(model=[Flight, None]))
     assert difference.after == ("tests.pipeline.stations:Flight", None)
+
+
+def split(payload: Any) -> mongoq.Fork:
+    return mongoq.Fork([mongoq.Move("a", payload=payload), mongoq.Move("b", payload=payload)])
+
+
+def split_all(payloads: list[Any]) -> list[mongoq.Fork | mongoq.Drop]:
+    return [split(payload) for payload in payloads]
+
+
+def untold(payload: Any) -> Any:
+    return split(payload)
+
+
+def test_a_standalone_server_is_refused_before_anything_is_written() -> None:
+    made = pipeline()
+    made.stage("raw", to=["a", "b"])(split)
+    made.stage("raws", to=["a", "b"], batch=5)(split_all)
+    made.stage("once", to=["a", "b"], name="popped", delivery="at-most-once")(split)
+    with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
+        broker = mongoq.Broker(client["test"]["mongoq"])
+        with pytest.raises(mongoq.TransactionsUnavailable, match="a set of one node will do") as refused:
+            made.start(broker)
+        assert refused.value.needed_by == ("join 'join'", "fork 'split'", "fork 'split_all'")
+        assert "transactions of join 'join', fork 'split', fork 'split_all' need a replica set" in str(refused.value)
+        assert client["test"].list_collection_names() == []
+
+
+def test_a_fork_that_nothing_tells_of_is_refused_by_a_standalone_server_when_it_happens() -> None:
+    made = mongoq.Pipeline("graph", errors="graph.errors", outputs=["a", "b"])
+    made.stage("raw", to=["a", "b"], max_retries=0)(untold)
+    with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
+        broker = mongoq.Broker(client["test"]["mongoq"])
+        broker.queue("raw").push(1)
+        made.drain(broker)
+        [letter] = broker.queue("graph.errors").peek(5)
+        assert letter.error is not None
+        assert letter.error.type == "mongoq.errors.TransactionsUnavailable"
+        assert broker.queues() == ["graph.errors"]
+        broker.close()

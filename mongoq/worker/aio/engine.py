@@ -14,11 +14,13 @@ from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
 from mongoq.protocol.upcoming import next_when
+from mongoq.worker.aio.feed import AsyncFeed
 from mongoq.worker.aio.station import AsyncStation
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
 from mongoq.worker.hands_aio import AioHands
 from mongoq.worker.run import Run
+from mongoq.worker.source_plan import SourcePlan
 from mongoq.worker.watch import Watch
 
 __all__ = ["AsyncEngine"]
@@ -42,6 +44,7 @@ class AsyncEngine:
 
     Attributes:
         stations: one for each consumer.
+        feeds: one for each source.
     """
 
     asynchronous = AioHands.asynchronous
@@ -53,6 +56,7 @@ class AsyncEngine:
         *,
         grace: timedelta,
         heartbeat: timedelta,
+        sources: Sequence[SourcePlan] = (),
     ) -> None:
         self._driver = broker._driver
         self._context = broker._context
@@ -62,6 +66,7 @@ class AsyncEngine:
         self._hands = AioHands(self._course.fail)
         self.stations = [AsyncStation(one, self._course, self._hands) for one in consumers]
         self._course.stations = self.stations
+        self.feeds = [AsyncFeed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
         self._ended = False
@@ -82,6 +87,8 @@ class AsyncEngine:
         self._signals += 1
         for station in self.stations:
             station.backlog.closed = True  # at once; a lock may be held by whom a signal has interrupted
+        for feed in self.feeds:
+            feed.stop()
         self._hands.ring(self._course.changed)
 
     async def run(self, *, drain: bool) -> None:
@@ -101,16 +108,22 @@ class AsyncEngine:
                 item, error = station.halted
                 cause = error if isinstance(error, BaseException) else None
                 raise StageStopped(station.consumer.label, item.queue, item.id) from cause
+        for feed in self.feeds:
+            if feed.failure is not None:
+                raise StageStopped(feed.plan.name, feed.plan.queue.name, None) from feed.failure
 
     async def _worked(self, *, drain: bool) -> None:
         for station in self.stations:
             station.start()
-        self._hands.start(self._keep, "mongoq-keep")
+        for feed in self.feeds:
+            feed.start(once=drain)
+        if self.stations:
+            self._hands.start(self._keep, "mongoq-keep")
         self._hands.start(self._beat, "mongoq-beat")
         if drain:
             self._hands.start(self._drained, "mongoq-drain")
         try:
-            while not (self._signals or self._course.failure or all(one.halted for one in self.stations)):
+            while not (self._signals or self._course.failure or self._is_idle()):
                 await self._hands.rest(self._course.changed, TICK)
             await self._wound_down()
         except BaseException:
@@ -119,12 +132,18 @@ class AsyncEngine:
             await self._hands.shielded(self._wound_down)
             raise
 
+    def _is_idle(self) -> bool:
+        """Say whether all stages have stopped by themselves, or there are none, and no source goes on."""
+        return all(one.halted for one in self.stations) and (bool(self.stations) or all(one.over for one in self.feeds))
+
     async def _ended_all(self) -> None:
         """Let all loops end, however this one has."""
         self._course.halted = self._ended = True
         for station in self.stations:
             station.close()
             station.end()
+        for feed in self.feeds:
+            feed.abandon()
         if self._watch is not None:
             self._watch.stop()
         for bell in self._bells:
@@ -137,9 +156,11 @@ class AsyncEngine:
         """Take nothing more, give back what waits, let finish what runs while the grace lasts, give back the rest."""
         for station in self.stations:
             station.close()
+        for feed in self.feeds:
+            feed.stop()
         self._context.hub.wake()
         deadline, cut_off = self._now() + self._grace, False
-        while self._course.is_at_work() and self._signals < 2 and self._now() < deadline:
+        while self._is_at_work() and self._signals < 2 and self._now() < deadline:
             if self._course.is_cut_off and not cut_off:  # nothing can be settled; a handler may be about to close it
                 deadline, cut_off = min(deadline, self._now() + timedelta(seconds=TICK)), True
             await self._hands.rest(self._course.emptied, TICK / 20)
@@ -149,11 +170,16 @@ class AsyncEngine:
             if left:
                 logger.warning("%d runs of queue %r were given up; their items go back", len(left), queue)
                 self._hands.abandon()
+        for feed in self.feeds:
+            feed.abandon()
         deadline = self._now() + timedelta(seconds=LAST)
-        while self._course.is_at_work() and self._now() < deadline:
+        while self._is_at_work() and self._now() < deadline:
             await self._hands.rest(self._course.emptied, TICK / 20)
         if self._course.is_at_work():
             logger.warning("some items could not be given back; they come back when their leases end")
+
+    def _is_at_work(self) -> bool:
+        return self._course.is_at_work() or any(feed.active for feed in self.feeds)
 
     def _bell(self) -> Bell:
         """Return a bell that rings when the worker has ended."""
@@ -226,12 +252,16 @@ class AsyncEngine:
     # --- until the queues are empty --------------------------------------------------------------
 
     async def _drained(self) -> None:
-        """Stop when nothing is left in the queues, nor was settled while they were looked at: it may have come back."""
+        """Stop when sources have ended and nothing is left in the queues.
+
+        Nor may anything have been settled while they were looked at: it may have come back.
+        """
         bell, pause = self._bell(), EMPTY[0]
         while not (self._signals or self._ended):
             settled = self._course.settled
             # twice: an item may have gone from a queue that was still to be looked at to one that was found empty
-            empty = not self._course.holds_anything() and await self._is_empty() and await self._is_empty()
+            fed = all(feed.over for feed in self.feeds)
+            empty = fed and not self._course.holds_anything() and await self._is_empty() and await self._is_empty()
             if empty and settled == self._course.settled:
                 self._signals += 1
                 self._course.changed.ring()

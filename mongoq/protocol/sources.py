@@ -1,0 +1,173 @@
+"""Sources: who runs one is settled by a fenced lease, and what it yields is pushed together with its position.
+
+All of it stands in one control document, ``source:PIPELINE/NAME``: ``token``, ``until`` and ``by`` are the lease,
+``position`` is that of the last record in the queue, and ``pushed`` counts the records so far. Each batch is one
+transaction, which begins with an update of that document that finds it under the token and the count only. So a batch
+whose fate is not known may be sent again: it is pushed once, and never by who has lost the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import bson
+from bson import ObjectId
+
+from mongoq.protocol.batch import chunks
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.control import ready
+from mongoq.protocol.lookup import find_one
+from mongoq.protocol.request import Command, Duplicate, Flow, matched, persisted
+from mongoq.protocol.settings import prepared
+from mongoq.protocol.topics import refreshed
+from mongoq.protocol.transaction import transacted
+from mongoq.protocol.yields import Made, Yielded, documents, noted
+
+__all__ = ["Held", "TakenOver", "Tenure", "extended", "given_back", "pushed", "source_id", "taken"]
+
+SOURCE_PREFIX = "source:"
+
+
+def source_id(pipeline: str, name: str) -> str:
+    """Return the ``_id`` of a source's control document; no two sources share one, whatever they are called."""
+    escaped = pipeline.replace("%", "%25").replace("/", "%2F")
+    return f"{SOURCE_PREFIX}{escaped}/{name}"
+
+
+@dataclass(slots=True)
+class Tenure:
+    """The lease of a source, as its holder knows it.
+
+    Attributes:
+        id: of the control document.
+        token: the fence.
+        length: how long the lease lasts from each extension on.
+        pushed: how many records of the source were pushed so far, by anyone.
+        position: that of the last one, as it is stored; ``None`` at the beginning.
+    """
+
+    id: str
+    token: ObjectId
+    length: timedelta
+    pushed: int
+    position: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lease of a source that another process has: who, and until when unless it is extended."""
+
+    by: str | None
+    until: datetime | None
+
+
+class TakenOver(Exception):
+    """The lease is lost; nothing more may be pushed under it.
+
+    Attributes:
+        held: who has it now.
+    """
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(f"the source is run by {held.by or 'nobody'}")
+        self.held = held
+
+
+class _Unmatched(Exception):
+    """The control document was not found under token and count."""
+
+
+def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[Tenure | Held]:
+    """Take the lease of a source if nobody has it (``findAndModify``, upsert), or say who does.
+
+    A crash afterwards leaves it taken until it ends.
+    """
+    yield from ready(broker, write=True)
+    token, now = ObjectId(), broker.clock.now()
+    lease = {"token": token, "until": now + length, "by": str(broker.identity)}
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": {"_id": id, "$or": [{"until": {"$lte": now}}, {"token": token}]},
+            "update": {"$set": lease, "$setOnInsert": {"pushed": 0}},
+            "upsert": True,
+            "return_document": True,
+        },
+    )
+    try:
+        found, _ = yield from persisted(command.__iter__)
+    except Duplicate:
+        return _holder((yield from find_one(broker, {"_id": id})))
+    return Tenure(id, token, length, found["pushed"], found.get("position"))
+
+
+def extended(broker: BrokerContext, tenure: Tenure) -> Flow[None]:
+    """Let the lease end its length from now (``update``); raises ``TakenOver`` when it is lost."""
+    update = {"$set": {"until": broker.clock.now() + tenure.length}}
+    command = Command("update_one", {"filter": _under(tenure), "update": update}, matched, resolved=True)
+    kept, _ = yield from persisted(command.__iter__)
+    if not kept:
+        raise TakenOver(_holder((yield from find_one(broker, {"_id": tenure.id}))))
+
+
+def given_back(broker: BrokerContext, tenure: Tenure) -> Flow[None]:
+    """Let another process have the lease at once, unless one has it already (``update``)."""
+    update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
+    command = Command("update_one", {"filter": _under(tenure), "update": update}, matched, resolved=True)
+    yield from persisted(command.__iter__)
+
+
+def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded]) -> Flow[int]:
+    """Push records, the first of the batch at least, and return how many; a copy into each queue bound to a topic.
+
+    One transaction (``update``, ``insert``) writes them, the position of the last one and the new end of the lease. A
+    crash before its commit leaves nothing of it, and one after it leaves all of it.
+
+    Raises:
+        TakenOver: another process has the lease, or has had it.
+        PayloadTooLarge: the copies of one record for all bound queues are more than a transaction can carry.
+    """
+    broker = context.broker
+    yield from prepared(context, fresh=False)
+    yield from refreshed(broker)
+    part, made = documents(context, batch)
+    position = broker.encoding.unwrapped("position", part[-1].position)
+    try:
+        yield from transacted(broker, partial(_attempt, broker, tenure, len(part), position, made))
+    except _Unmatched:
+        yield from _resolved(broker, tenure, len(part))
+    tenure.pushed += len(part)
+    tenure.position = bson.decode(part[-1].position, codec_options=broker.encoding.options)["position"]
+    noted(broker, made)
+    return len(part)
+
+
+def _under(tenure: Tenure) -> dict[str, Any]:
+    return {"_id": tenure.id, "token": tenure.token}
+
+
+def _holder(found: Any) -> Held:
+    found = found or {}
+    return Held(found.get("by"), found.get("until"))
+
+
+def _attempt(broker: BrokerContext, tenure: Tenure, number: int, position: Any, made: Sequence[Made]) -> Flow[None]:
+    now = broker.clock.now()
+    told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
+    filter = {**_under(tenure), "pushed": tenure.pushed}
+    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, matched)):
+        raise _Unmatched
+    documents = [one.document for one in made]
+    for chunk in chunks(documents, lambda document: len(document.raw)):
+        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+
+
+def _resolved(broker: BrokerContext, tenure: Tenure, number: int) -> Flow[None]:
+    """Return if the batch was committed before, by a transaction whose reply was lost; else the lease is."""
+    found = yield from find_one(broker, {"_id": tenure.id})
+    if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:
+        raise TakenOver(_holder(found))

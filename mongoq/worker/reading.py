@@ -1,0 +1,166 @@
+"""Readings: a call of a source's generator, and what it has yielded that is not pushed yet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from mongoq.drive.wakeup import rest
+from mongoq.protocol.bells import Bell
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.yields import Yielded, yielded
+
+__all__ = ["REST", "Reading"]
+
+logger = logging.getLogger("mongoq.source")
+
+BYTES = 8 * 1024 * 1024
+"""Of the payloads of a batch, beyond which no further record is added to it."""
+AGE = 0.5
+"""Seconds after which a record is pushed, though its batch is not full."""
+AHEAD = 2
+"""Batches that a generator may be ahead of what is pushed."""
+REST = 60.0
+
+
+class Reading:
+    """A plain generator that is read in a thread of its own, from its start to its end.
+
+    It waits when it is too far ahead. Nothing of what it holds is in the queue: when the process dies, the next one
+    calls the source with the position of what is.
+
+    Attributes:
+        ended: the generator was closed, and yields nothing more.
+        failure: why it has ended: what it raised, or what it yielded that cannot be pushed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        position: Any,
+        context: QueueContext[Any],
+        *,
+        batch: int,
+        ring: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._handler = handler
+        self._position = position
+        self._context = context
+        self._batch = batch
+        self._ring = ring
+        self._lock = threading.Lock()
+        self._records: deque[Yielded] = deque()
+        self._bytes = 0
+        self._since = 0.0
+        self._room = Bell()
+        self._closed = False
+        self.ended = False
+        self.failure: BaseException | None = None
+
+    # --- what is pushed --------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether all that it will ever yield was taken."""
+        return self.ended and not self._records
+
+    def wait(self) -> float | None:
+        """Return in how many seconds there is something to take; ``None`` when nothing was yielded."""
+        if not self._records:
+            return None
+        if self._is_full() or self.ended or self._closed:
+            return 0.0
+        return max(0.0, self._since + AGE - time.monotonic())
+
+    def take(self) -> list[Yielded]:
+        """Take what is to be pushed next: the oldest records, a batch at most."""
+        taken: list[Yielded] = []
+        size = 0
+        with self._lock:
+            while self._records and len(taken) < self._batch and size < BYTES:
+                record = self._records.popleft()
+                taken.append(record)
+                size += len(record.wrapped)
+            self._bytes -= size
+            self._since = time.monotonic()
+        self._room.ring()
+        return taken
+
+    def _is_full(self) -> bool:
+        return len(self._records) >= self._batch or self._bytes >= BYTES
+
+    # --- the generator ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read."""
+        run = copy_context().run
+        threading.Thread(target=run, args=(self._read,), name=f"mongoq-read-{self._name}", daemon=True).start()
+
+    def close(self) -> None:
+        """Let the generator be closed where it stands; what it yields from now on is ignored."""
+        self._closed = True
+        self._room.ring()
+
+    def _read(self) -> None:
+        generator = None
+        try:
+            generator = self._handler(self._position)
+            for record in generator:
+                if not self._put(record):
+                    break
+                while self._is_ahead():
+                    rest(self._room, REST)
+                    self._room.rung = False
+                if self._is_closed():
+                    break
+        except BaseException as error:
+            self._failed(error)
+        try:
+            if generator is not None:
+                generator.close()
+        except BaseException as error:
+            self._not_closed(error)
+        self._end()
+
+    def _put(self, record: Any) -> bool:
+        """Keep a record, as it is now, unless this was closed; raises ``ArgumentInvalid`` when it cannot be pushed."""
+        if self._closed:
+            return False
+        checked = yielded(self._context, record)
+        with self._lock:
+            if not self._records:
+                self._since = time.monotonic()
+            self._records.append(checked)
+            self._bytes += len(checked.wrapped)
+            number = len(self._records)
+        if number in (1, self._batch) or self._bytes >= BYTES:
+            self._ring()
+        return True
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _is_ahead(self) -> bool:
+        return not self._closed and (len(self._records) >= self._batch * AHEAD or self._bytes >= BYTES * AHEAD)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._closed:
+            logger.debug("source %r raised an error after it was told to end: %r", self._name, error)
+        else:
+            self.failure = error
+
+    def _not_closed(self, error: BaseException) -> None:
+        logger.warning("source %r raised an error when its generator was closed: %r", self._name, error)
+
+    def _end(self) -> None:
+        self.ended = True
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._ring()

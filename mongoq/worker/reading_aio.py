@@ -1,0 +1,51 @@
+"""Readings of async generators."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mongoq.drive.wakeup import rest_aio
+from mongoq.worker.reading import REST, Reading
+
+__all__ = ["AsyncReading"]
+
+
+class AsyncReading(Reading):
+    """An async generator that is read in a task of its own; told to end, it is cancelled where it waits."""
+
+    _task: asyncio.Task[None] | None = None
+    _closing = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = asyncio.create_task(self._read_all(), name=f"mongoq-read-{self._name}")
+        self._task.add_done_callback(lambda _: self._end())  # it may be cancelled before it has begun
+
+    def close(self) -> None:
+        """Let the generator be closed where it stands; what it yields from now on is ignored."""
+        first = not self._closed
+        super().close()
+        if first and not self._closing and self._task is not None:
+            self._task.cancel()
+
+    async def _read_all(self) -> None:
+        generator: Any = None
+        try:
+            generator = self._handler(self._position)
+            async for record in generator:
+                if not self._put(record):
+                    break
+                while self._is_ahead():
+                    await rest_aio(self._room, REST)
+                    self._room.rung = False
+                if self._is_closed():
+                    break
+        except BaseException as error:
+            self._failed(error)
+        self._closing = True
+        try:
+            if generator is not None:
+                await generator.aclose()
+        except BaseException as error:
+            self._not_closed(error)

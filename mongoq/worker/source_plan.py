@@ -1,0 +1,118 @@
+"""Sources as an engine runs them, all of it checked when they are declared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import Duration, count, duration
+from mongoq.worker.reading import Reading
+from mongoq.worker.reading_aio import AsyncReading
+
+__all__ = ["MOST", "SourcePlan", "source_plan"]
+
+MOST = 10_000
+"""Records of a batch."""
+SHORTEST = timedelta(milliseconds=100)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourcePlan:
+    """What an engine is told about a source; durations are ``timedelta``.
+
+    Attributes:
+        name: of the source.
+        id: of its control document.
+        queue: the handle of the queue that it pushes to, with the codec of its payloads.
+        handler: a generator function, called with the position.
+        asynchronous: it is an async generator function.
+        batch: how many records are pushed in one transaction, at most.
+        every: how long after its end it is called again; ``None``: it is not.
+        lease: how long the source stays with a process that has died.
+    """
+
+    name: str
+    id: str
+    queue: Any
+    handler: Callable[..., Any]
+    asynchronous: bool
+    batch: int
+    every: timedelta | None
+    lease: timedelta
+
+    def reading(self, position: Any, ring: Callable[[], None]) -> Reading:
+        """Return a call of the handler, about to start; ``ring`` is called when there is something to look at."""
+        kind = AsyncReading if self.asynchronous else Reading
+        return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, ring=ring)
+
+
+def source_plan(
+    name: str,
+    id: str,
+    queue: Any,
+    handler: Any,
+    *,
+    batch: int,
+    every: Duration | None,
+    lease: Duration,
+    coroutines: bool,
+) -> SourcePlan:
+    """Return a source, checked; ``coroutines`` says whether it may be an async generator function."""
+    return SourcePlan(
+        name=name,
+        id=id,
+        queue=queue,
+        handler=handler,
+        asynchronous=_checked(handler, coroutines=coroutines),
+        batch=_batch(batch),
+        every=None if every is None else duration(every, "every", zero=False),
+        lease=_lease(lease),
+    )
+
+
+def _batch(value: Any) -> int:
+    number = count(value, "batch")
+    if number > MOST:
+        raise ArgumentInvalid("batch", f"{MOST:,} at most, not {number:,}")
+    return number
+
+
+def _lease(value: Any) -> timedelta:
+    length = duration(value, "lease", zero=False)
+    if length < SHORTEST:
+        raise ArgumentInvalid("lease", f"a tenth of a second or longer, not {value!r}")
+    return length
+
+
+def _checked(handler: Any, *, coroutines: bool) -> bool:
+    """Say whether a handler is an async generator function."""
+    if not callable(handler):
+        raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")
+    name = getattr(handler, "__qualname__", None) or type(handler).__name__
+    asynchronous = _is(inspect.isasyncgenfunction, handler)
+    if not (asynchronous or _is(inspect.isgeneratorfunction, handler)):
+        kind = "a coroutine function" if _is(inspect.iscoroutinefunction, handler) else "a plain function"
+        raise ArgumentInvalid(
+            "handler", f"{name} is {kind}, and a source is a generator; let it yield mongoq.Record(…)"
+        )
+    if asynchronous and not coroutines:
+        raise ArgumentInvalid("handler", f"{name} is an async generator; start_async and drain_async run it")
+    if not _takes_position(handler):
+        raise ArgumentInvalid("handler", f"{name} is to take (position), and nothing else")
+    return asynchronous
+
+
+def _is(says: Callable[[Any], bool], handler: Any) -> bool:
+    return says(handler) or (not inspect.isroutine(handler) and says(getattr(handler, "__call__", None)))  # noqa: B004
+
+
+def _takes_position(handler: Any) -> bool:
+    try:
+        inspect.signature(handler).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,663 @@
+"""Sources: every record is pushed once and in order, whatever happens to the process that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pydantic import BaseModel
+from pymongo import MongoClient
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from mongoq.testing import VirtualBroker
+from tests.pipeline.conftest import Site
+
+Rows = Callable[[Any], Iterator[Any]]
+LARGE = "x" * (3 * 1024 * 1024)
+DOCUMENT = "source:line/rows"
+
+
+def line(rows: Any, **options: Any) -> mongoq.Pipeline:
+    """Return a pipeline of one source, whose queue others read."""
+    pipeline = mongoq.Pipeline("line", outputs="raw")
+    pipeline.source(to="raw", name="rows", **options)(rows)
+    return pipeline
+
+
+def counting(stop: int, start: int = 0) -> Rows:
+    def rows(position: int | None) -> Iterator[Any]:
+        for n in range(position or start, stop):
+            yield mongoq.Record(n, position=n + 1)
+
+    return rows
+
+
+def document(site: Site) -> Any:
+    return collection(site).find_one({"_id": DOCUMENT})
+
+
+def collection(site: Site) -> Any:
+    return site.broker._driver._backend.targets["collection"]
+
+
+def until(says: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 20
+    while not (told := says()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return told
+
+
+class Started:
+    """A pipeline that runs in a thread of the test, by either engine."""
+
+    def __init__(self, site: Site, pipeline: mongoq.Pipeline) -> None:
+        self._site, self._pipeline = site, pipeline
+        self._runs: list[Any] = []
+        self._progress: mongoq.Progress | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Started:
+        self._thread.start()
+        until(lambda: self._runs or self.error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> mongoq.Progress | None:
+        self._told = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self._progress
+
+    _told = False
+
+    def _work(self) -> None:
+        try:
+            if self._site.engine == "threads":
+                with self._pipeline.start(self._site.broker) as run:
+                    self._runs.append(run)
+                    while not (self._told or run.wait(0.01)):
+                        pass
+                    run.stop()
+                    run.wait()
+                    self._progress = run.progress()
+            else:
+                asyncio.run(self._work_async())
+        except BaseException as error:
+            self.error = error
+
+    async def _work_async(self) -> None:
+        own = mongoq.connect_async(self._site._uri, database=self._site._database)
+        async with own as broker, self._pipeline.start_async(broker) as run:
+            self._runs.append(run)
+            while not (self._told or await run.wait(0.01)):
+                pass
+            run.stop()
+            await run.wait()
+            self._progress = await run.progress()
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_all_records_are_pushed_once_and_in_order(server_site: Site) -> None:
+    positions = []
+
+    def rows(position: int | None) -> Iterator[Any]:
+        positions.append(position)
+        yield from counting(950)(position)
+
+    pipeline = line(rows, batch=100)
+    server_site.drain(pipeline)
+    assert server_site.payloads("raw") == list(range(950))
+    assert (document(server_site)["position"], document(server_site)["pushed"]) == (950, 950)
+    assert "token" not in document(server_site)
+    server_site.drain(pipeline)
+    assert (positions, server_site.queue("raw").size()) == ([None, 950], 950)
+    assert server_site.broker.stats()["raw"].put == 950
+
+
+def test_stages_work_on_what_a_source_pushes(server_site: Site) -> None:
+    pipeline = mongoq.Pipeline("line")
+    got = []
+    pipeline.source(to="raw", name="rows", batch=7, every=0.01)(counting(100))
+
+    @pipeline.sink("raw")
+    def load(n: int) -> None:
+        got.append(n)
+
+    server_site.drain(pipeline)
+    assert got == list(range(100))
+
+
+def test_an_async_generator_is_a_source_with_asyncio(server_site: Site) -> None:
+    closed = []
+
+    async def rows(position: int | None) -> AsyncIterator[Any]:
+        try:
+            for n in range(position or 0, 250):
+                await asyncio.sleep(0)
+                yield mongoq.Record(n, position=n + 1)
+        finally:
+            closed.append(True)
+
+    pipeline = line(rows, batch=20)
+    if server_site.engine == "threads":
+        with pytest.raises(mongoq.GraphInvalid, match="source 'rows': handler: .*rows is an async generator; start_as"):
+            pipeline.start(server_site.broker)
+        return
+    server_site.drain(pipeline)
+    assert (server_site.payloads("raw"), closed) == (list(range(250)), [True])
+
+
+def test_records_have_options(server_site: Site) -> None:
+    def rows(position: Any) -> Iterator[Any]:
+        yield mongoq.Record("late", position=1, delay=60)
+        yield mongoq.Record("last", position=2, priority=5, headers={"from": "here"})
+        yield mongoq.Record("first", position={"at": [3]}, priority=-5)
+
+    server_site.drain(line(rows))
+    items = server_site.queue("raw").peek(5, state=None)
+    assert [(item.payload, item.priority, item.state) for item in items] == [
+        ("first", -5, "ready"),
+        ("late", 0, "scheduled"),
+        ("last", 5, "ready"),
+    ]
+    assert items[2].headers == {"from": "here"}
+    assert document(server_site)["position"] == {"at": [3]}
+
+
+def test_values_are_those_at_the_time_of_the_yield(server_site: Site) -> None:
+    def rows(position: Any) -> Iterator[Any]:
+        row, place = {"n": 0}, [0]
+        for _ in range(3):
+            yield mongoq.Record(row, position=place)
+            row["n"] += 1
+            place[0] += 1
+
+    server_site.drain(line(rows))
+    assert server_site.payloads("raw") == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert document(server_site)["position"] == [2]
+
+
+def test_large_records_are_pushed_in_smaller_batches(server_site: Site) -> None:
+    def rows(position: int | None) -> Iterator[Any]:
+        for n in range(position or 0, 12):
+            yield mongoq.Record({"n": n, "text": LARGE}, position=n + 1)
+
+    server_site.drain(line(rows))
+    assert [payload["n"] for payload in server_site.payloads("raw")] == list(range(12))
+
+
+def test_a_slow_generator_waits_for_no_full_batch(server_site: Site) -> None:
+    go_on = threading.Event()
+
+    def rows(position: Any) -> Iterator[Any]:
+        yield mongoq.Record("one", position=1)
+        go_on.wait(20)
+
+    with Started(server_site, line(rows, lease=0.6)):
+        began = time.monotonic()
+        until(lambda: server_site.payloads("raw"))
+        assert time.monotonic() - began < 5
+        token = document(server_site)["token"]
+        time.sleep(1.5)
+        assert document(server_site)["token"] == token, "the lease is extended meanwhile"
+        go_on.set()
+
+
+def test_a_generator_is_not_far_ahead_of_what_is_pushed(server_site: Site) -> None:
+    ahead = 0
+
+    def rows(position: Any) -> Iterator[Any]:
+        nonlocal ahead
+        for n in range(500):
+            yield mongoq.Record(n, position=n + 1)
+            found = document(server_site) if n % 10 == 0 else None
+            ahead = max(ahead, n - found.get("pushed", 0)) if found else ahead
+
+    server_site.drain(line(rows, batch=20))
+    assert 20 <= ahead <= 60
+
+
+class Flight(BaseModel):
+    number: int
+
+
+def test_payloads_fit_the_model_of_the_stage_behind(server_site: Site) -> None:
+    pipeline = mongoq.Pipeline("line")
+    got = []
+
+    @pipeline.source(to="raw")
+    def rows(position: int | None) -> Iterator[Any]:
+        if not position:
+            yield mongoq.Record(Flight(number=1), position=1)
+        yield mongoq.Record({"number": "none"}, position=2)
+
+    @pipeline.sink("raw", model=Flight)
+    def load(flight: Flight) -> None:
+        got.append(flight.number)
+
+    with pytest.raises(mongoq.StageStopped) as stopped:
+        server_site.drain(pipeline)
+    assert isinstance(stopped.value.__cause__, mongoq.PayloadInvalid)
+    assert got == [1]
+
+
+def test_a_topic_gets_its_copies(server_site: Site) -> None:
+    server_site.broker.bind("raw", "a", "b")
+    server_site.drain(line(counting(2_500), batch=1_000))
+    assert server_site.queue("raw").size() == 0
+    for queue in ("a", "b"):
+        found = server_site.queue(queue).peek(3_000)
+        assert [item.payload for item in found] == list(range(2_500))
+        assert found[0].origin is not None
+        assert found[0].origin.queue == "raw"
+
+
+def test_a_record_too_large_for_a_topic_stops_the_source(server_site: Site) -> None:
+    server_site.broker.bind("raw", *[f"q{n}" for n in range(12)])
+
+    def rows(position: Any) -> Iterator[Any]:
+        yield mongoq.Record("small", position=1)
+        yield mongoq.Record(LARGE, position=2)
+        yield mongoq.Record("small", position=3)
+
+    with pytest.raises(mongoq.StageStopped) as stopped:
+        server_site.drain(line(rows))
+    assert isinstance(stopped.value.__cause__, mongoq.PayloadTooLarge)
+    assert (document(server_site)["position"], server_site.payloads("q3")) == (1, ["small"])
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(server_site: Site) -> None:
+    closed = []
+
+    def rows(position: int | None) -> Iterator[Any]:
+        try:
+            for n in range(position or 0, 1_000_000):
+                time.sleep(0.001)
+                yield mongoq.Record(n, position=n + 1)
+        finally:
+            closed.append(True)
+
+    pipeline = line(rows, batch=10)
+    for times in (1, 2):
+        before = server_site.queue("raw").size()
+        with Started(server_site, pipeline) as run:
+            until(lambda before=before: server_site.queue("raw").size() > before + 30)
+            told = run.stop()
+        assert told is not None
+        assert told.sources["rows"] == mongoq.SourceProgress("rows", "raw", told.sources["rows"].pushed)
+        assert told.sources["rows"].pushed > 30
+        assert len(closed) == times
+        assert "token" not in document(server_site)
+    payloads = [item.payload for item in server_site.queue("raw").peek(10_000)]
+    assert payloads == list(range(len(payloads)))
+
+
+def test_an_async_generator_that_waits_is_closed_at_once(server_site: Site) -> None:
+    if server_site.engine == "threads":
+        pytest.skip("threads run no async generators")
+    closed = []
+
+    async def rows(position: Any) -> AsyncIterator[Any]:
+        try:
+            yield mongoq.Record(1, position=1)
+            await asyncio.sleep(60)
+        finally:
+            closed.append(True)
+
+    with Started(server_site, line(rows)) as run:
+        until(lambda: server_site.payloads("raw"))
+        began = time.monotonic()
+        run.stop()
+        assert time.monotonic() - began < 5
+    assert closed == [True]
+
+
+def test_a_generator_that_does_not_end_is_left_behind_after_the_grace(
+    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def rows(position: Any) -> Iterator[Any]:
+        yield mongoq.Record(1, position=1)
+        go_on.wait(60)
+        yield mongoq.Record(2, position=2)
+
+    with line(rows).start(broker, grace=0.2):
+        until(lambda: broker.queue("raw").size())
+    assert "source 'rows' does not come to its end, and is left behind" in caplog.text
+    raw = broker._driver._backend.targets["collection"]
+    assert "token" not in raw.find_one({"_id": DOCUMENT})
+    go_on.set()
+    time.sleep(0.2)
+    assert broker.queue("raw").size() == 1
+
+
+def test_a_source_is_called_again_after_so_many_seconds(server_site: Site) -> None:
+    calls: list[Any] = []
+
+    def rows(position: int | None) -> Iterator[Any]:
+        calls.append((position, time.monotonic()))
+        start = position or 0
+        yield from (mongoq.Record(n, position=n + 1) for n in range(start, start + 3))
+
+    with Started(server_site, line(rows, every=0.1)):
+        until(lambda: len(calls) >= 4)
+    assert [position for position, _ in calls[:4]] == [None, 3, 6, 9]
+    assert all(after - before >= 0.09 for (_, before), (_, after) in pairwise(calls))
+    payloads = server_site.payloads("raw")
+    assert payloads == list(range(len(payloads)))
+
+
+def test_a_drain_calls_a_source_once_whatever_every_says(server_site: Site) -> None:
+    server_site.drain(line(counting(5), every=0.01))
+    assert server_site.payloads("raw") == list(range(5))
+
+
+def test_progress_tells_of_sources(broker: mongoq.Broker) -> None:
+    told = line(counting(5)).drain(broker)
+    assert told.sources == {"rows": mongoq.SourceProgress("rows", "raw", pushed=5, ended=True)}
+    assert line(counting(5)).drain(broker).sources["rows"].pushed == 0
+
+
+def test_a_started_pipeline_of_sources_alone_ends_with_them(broker: mongoq.Broker) -> None:
+    with line(counting(5)).start(broker) as run:
+        assert run.wait(20)
+    assert broker.queue("raw").size() == 5
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+WRONG = [
+    ("nothing", "yield: a mongoq.Record(payload, position=…), not str"),
+    (mongoq.Record(object(), position=9), "payload: BSON cannot hold a builtins.object"),
+    (mongoq.Record(LARGE * 6, position=9), "payload: 18,874,"),
+    (mongoq.Record(1, position=None), "position: None stands for the beginning"),
+    (mongoq.Record(1, position=object()), "position: BSON cannot hold"),
+    (mongoq.Record(1, position="x" * 65_536), "position: 65,5"),
+    (mongoq.Record(1, position=9, priority=1_000), "priority: an int"),
+    (mongoq.Record(1, position=9, delay=-1), "delay: cannot be negative"),
+    (mongoq.Record(1, position=9, headers={"a": "x" * 20_000}), "headers: 20,0"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "problem"), WRONG, ids=[problem[:12] for _, problem in WRONG])
+def test_a_record_that_cannot_be_pushed_stops_the_source_there(
+    server_site: Site, caplog: pytest.LogCaptureFixture, wrong: Any, problem: str
+) -> None:
+    def rows(position: int | None) -> Iterator[Any]:
+        yield from counting(3)(position)
+        yield wrong
+        yield mongoq.Record(4, position=5)
+
+    with pytest.raises(mongoq.StageStopped, match="source 'rows' has stopped") as stopped:
+        server_site.drain(line(rows))
+    assert (stopped.value.stage, stopped.value.queue, stopped.value.item_id) == ("rows", "raw", None)
+    assert problem in str(stopped.value.__cause__)
+    assert (server_site.payloads("raw"), document(server_site)["position"]) == ([0, 1, 2], 3)
+    assert [record.levelname for record in caplog.records if "stops" in record.message] == ["ERROR"]
+
+
+def test_an_error_of_the_generator_stops_the_source_behind_what_it_yielded(server_site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", errors="errors")
+    got = []
+
+    @pipeline.source(to="raw", every=0.01)
+    def rows(position: int | None) -> Iterator[Any]:
+        yield from counting((position or 0) + 3)(position)
+        raise OSError("the file is gone")
+
+    @pipeline.sink("raw")
+    def load(n: int) -> None:
+        got.append(n)
+
+    for times in (1, 2):
+        with pytest.raises(mongoq.StageStopped) as stopped:
+            server_site.drain(pipeline)
+        assert repr(stopped.value.__cause__) == "OSError('the file is gone')"
+        assert got == list(range(3 * times))
+    assert "token" not in document(server_site)
+
+
+def test_other_stages_go_on_when_a_source_has_stopped(broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", errors="errors")
+
+    @pipeline.source(to="raw")
+    def rows(position: Any) -> Iterator[Any]:
+        raise SystemExit
+        yield
+
+    got: list[int] = []
+    pipeline.sink("raw", name="load")(got.append)
+    with pytest.raises(mongoq.StageStopped), pipeline.start(broker) as run:
+        while not (told := run.progress()).sources["rows"].stopped:
+            assert not run.wait(0.05)
+        assert not told.sources["rows"].ended
+        broker.queue("raw").push(1)
+        until(lambda: got)
+
+
+def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
+    server_site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    thief, calls = ObjectId(), []
+    raw = collection(server_site)
+
+    def rows(position: int | None) -> Iterator[Any]:
+        calls.append(position)
+        for n in range(position or 0, 60):
+            if n == 30 and len(calls) == 1:
+                until(lambda: (document(server_site) or {}).get("pushed") == 20)
+                until_then = raw.find_one({"_id": DOCUMENT})["until"]
+                raw.update_one({"_id": DOCUMENT}, {"$set": {"token": thief, "by": "thief", "until": until_then}})
+            yield mongoq.Record(n, position=n + 1)
+
+    with Started(server_site, line(rows, batch=20, lease=1.5)):
+        until(lambda: "has lost its lease, which thief has" in caplog.text)
+        assert server_site.payloads("raw") == list(range(20)), "nothing of the batch is seen"
+        until(lambda: server_site.queue("raw").size() == 60)
+    assert server_site.payloads("raw") == list(range(60))
+    assert calls == [None, 20]
+    assert [record.levelname for record in caplog.records if "lost its lease" in record.message] == ["WARNING"]
+
+
+def test_a_source_that_another_process_runs_is_waited_for(server_site: Site) -> None:
+    raw = collection(server_site)
+    server_site.drain(line(counting(5)))
+    held = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=1), "by": "another"}
+    raw.update_one({"_id": DOCUMENT}, {"$set": held})
+    with Started(server_site, line(counting(10), lease=0.3)):
+        time.sleep(0.5)
+        assert server_site.queue("raw").size() == 5
+        until(lambda: server_site.queue("raw").size() == 10)
+    assert server_site.payloads("raw") == list(range(10))
+
+
+# --- what it is -----------------------------------------------------------------------------------
+
+
+def test_a_standalone_server_is_refused_before_anything_is_written() -> None:
+    with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
+        broker = mongoq.Broker(client["test"]["mongoq"])
+        with pytest.raises(mongoq.TransactionsUnavailable, match="transactions of source 'rows' need a rep") as refused:
+            line(counting(1)).start(broker)
+        assert refused.value.needed_by == ("source 'rows'",)
+        assert client["test"].list_collection_names() == []
+
+
+def test_a_virtual_broker_refuses_sources() -> None:
+    with VirtualBroker() as virtual, pytest.raises(mongoq.ArgumentInvalid, match="source 'rows', which needs a server"):
+        virtual.worker(line(counting(1)))
+
+
+def no_generator(position: Any) -> Any:
+    return []
+
+
+async def a_coroutine(position: Any) -> Any:
+    return []
+
+
+def two_parameters(position: Any, more: Any) -> Iterator[Any]:
+    yield
+
+
+class Called:
+    def __call__(self, position: Any) -> Iterator[Any]:
+        yield mongoq.Record(1, position=1)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    pipeline = mongoq.Pipeline("line")
+    pipeline.source(to="raw")(no_generator)
+    pipeline.source(to="raw")(a_coroutine)
+    pipeline.source(to="raw")(two_parameters)
+    pipeline.source(to="raw", name="number")(5)  # type: ignore[type-var]
+    pipeline.source(to="", name="options", batch=0, every=-1, lease=0)(counting(1))
+    pipeline.source(to=["a", "b"], name="options", batch=10_001)(counting(1))  # type: ignore[arg-type]
+    pipeline.source(to="nowhere", name="load", lease=0.01)(counting(1))
+    pipeline.source(to="raw", name=" ")(counting(1))
+    pipeline.sink("raw", name="load")(print)
+    with pytest.raises(mongoq.GraphInvalid) as invalid:
+        pipeline.check()
+    found = "\n".join(invalid.value.faults)
+    for fault in (
+        "source 'no_generator': handler: no_generator is a plain function, and a source is a generator; let it yield",
+        "source 'a_coroutine': handler: a_coroutine is a coroutine function, and a source is a generator",
+        "source 'two_parameters': handler: two_parameters is to take (position), and nothing else",
+        "source 'number': handler: a generator function, not int",
+        "source 'options': batch: a whole number from 1 up, not 0",
+        "source 'options': every: cannot be negative",
+        "source 'options': lease: must be a millisecond",
+        "source 'options': to: a queue name cannot be empty",
+        "source 'options': to: a queue name is a string, not list",
+        "source 'options': batch: 10,000 at most, not 10,001",
+        "source 'options': 2 sources have this name",
+        "source 'load': a stage has this name as well",
+        "source 'load': lease: a tenth of a second or longer",
+        "source 'load': to: no stage takes items from 'nowhere'",
+        "source ' ': name: it cannot be empty",
+    ):
+        assert fault in found
+
+
+def test_faults_that_an_engine_finds_are_told_at_once(broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line")
+
+    @pipeline.source(to="raw")
+    async def rows(position: Any) -> AsyncIterator[Any]:
+        yield mongoq.Record(1, position=1)
+
+    @pipeline.sink("raw")
+    async def load(payload: Any) -> None:
+        pass
+
+    with pytest.raises(mongoq.GraphInvalid) as invalid:
+        pipeline.start(broker)
+    assert [fault.partition(":")[0] for fault in invalid.value.faults] == ["stage 'load'", "source 'rows'"]
+
+
+def test_what_is_called_like_a_generator_function_is_a_source(server_site: Site) -> None:
+    server_site.drain(line(Called()))
+    assert server_site.payloads("raw") == [1]
+
+
+def test_a_source_is_described() -> None:
+    pipeline = mongoq.Pipeline("line", outputs="raw")
+    pipeline.source(to="raw", name="rows", every=60)(no_rows)
+    assert pipeline.describe() == "\n".join(
+        [
+            "pipeline line",
+            "  in          none",
+            "  out         raw",
+            "  errors      none: a stage stops",
+            "",
+            "source rows",
+            "  gives       raw",
+            "  handler     tests.pipeline.test_source:no_rows",
+            "  every       60",
+        ]
+    )
+    assert pipeline.to_mermaid() == "\n".join(
+        [
+            "flowchart LR",
+            '    queue_raw(["raw"])',
+            '    source_rows[("rows")]',
+            "    source_rows --> queue_raw",
+        ]
+    )
+    other = mongoq.Pipeline("line", outputs="raw")
+    other.source(to="raw", name="rows", batch=5)(no_rows)
+    assert [str(one) for one in pipeline.compare(other)] == [
+        "source 'rows': batch was 1000, and is 5",
+        "source 'rows': every was 60, and is None",
+    ]
+    assert [str(one) for one in mongoq.Pipeline("line", outputs="raw").compare(other)] == ["source 'rows' was added"]
+    assert "pipeline: it has no stages" not in str(pipeline.check())
+
+
+def no_rows(position: Any) -> Iterator[Any]:
+    yield from ()
+
+
+def test_a_recipe_names_sources() -> None:
+    told: dict[str, Any] = {
+        "name": "line",
+        "outputs": "raw",
+        "sources": [
+            {"handler": f"{__name__}:no_rows", "to": "raw"},
+            {"handler": f"{__name__}:no_rows", "to": "raw", "name": "b", "batch": 5, "every": 60, "lease": 10},
+        ],
+        "stages": [],
+    }
+    pipeline = mongoq.Pipeline("line", outputs="raw")
+    pipeline.source(to="raw")(no_rows)
+    pipeline.source(to="raw", name="b", batch=5, every=60, lease=10)(no_rows)
+    assert mongoq.Pipeline.from_recipe(told).compare(pipeline) == []
+    told["sources"] = [
+        {"handler": f"{__name__}:no_generator", "to": "raw", "every": "often"},
+        {"to": "raw", "name": "x"},
+        {"handler": "nowhere:rows", "to": "elsewhere", "speed": 5},
+    ]
+    with pytest.raises(mongoq.GraphInvalid) as invalid:
+        mongoq.Pipeline.from_recipe(told)
+    found = "\n".join(invalid.value.faults)
+    for fault in (
+        "sources[1] ('x'): 'handler' is missing",
+        "sources[2]: unknown key 'speed'; it may have name, to, handler, batch, every, lease",
+        "sources[2]: handler: 'nowhere:rows' cannot be imported",
+        "source 'no_generator': handler: no_generator is a plain function",
+        "source 'no_generator': every: a timedelta or a number of seconds, not str",
+        "source 'sources[2]': to: no stage takes items from 'elsewhere'",
+    ):
+        assert fault in found
+
+
+def test_sources_of_names_with_slashes_are_apart(broker: mongoq.Broker) -> None:
+    for pipeline_name, name in (("a/b", "c"), ("a", "b/c")):
+        pipeline = mongoq.Pipeline(pipeline_name, outputs="raw")
+        pipeline.source(to="raw", name=name)(counting(2))
+        pipeline.drain(broker)
+    assert broker.queue("raw").size() == 4
+
+
+def test_a_handle_of_the_queue_finds_no_control_document(server_site: Site) -> None:
+    server_site.drain(line(counting(3)))
+    assert server_site.broker.queues() == ["raw"]
+    assert server_site.broker.stats()["raw"].counts.total == 3

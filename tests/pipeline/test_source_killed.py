@@ -1,0 +1,132 @@
+"""A source in processes that are killed at random moments, and on a network that loses messages: each record once.
+
+``MONGOQ_CRASH_SEED`` brings a schedule back.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymongo.common
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from tests.pipeline.feeding import LEASE, NAME, feeding
+from tests.proxy import Kind, Proxy
+from tests.worker.waiting import until
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("feeding.py")
+SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
+DOCUMENT = f"source:feeding/{NAME}"
+
+
+def started(uri: str, database: str, engine: str, records: int) -> subprocess.Popen[Any]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT), uri, database, engine, str(records)]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+
+
+def ended(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()
+
+
+def numbers(broker: mongoq.Broker) -> list[int]:
+    return [item.payload["n"] for item in broker.queue("raw").peek(10_000)]
+
+
+def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills: int, records: int) -> None:
+    """Let two processes wait for each other, kill one or the other, and let the source come to its end."""
+    print(f"MONGOQ_CRASH_SEED={SEED}")
+    chance = random.Random(SEED)
+    crew = [started(uri, database, engine, records) for _ in range(2)]
+    queue = broker.queue("raw")
+    try:
+        for _ in range(kills):
+            before = queue.size()
+            until(lambda before=before: queue.size() > before or queue.size() == records)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 0.4))
+            place = chance.randrange(2)
+            ended(crew[place])
+            crew[place] = started(uri, database, engine, records)
+    finally:
+        for process in crew:
+            ended(process)
+    feeding(records).drain(broker)
+    assert numbers(broker) == list(range(records))
+
+
+@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+def test_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
+    fought(uri, database, broker, engine, kills=8, records=5_000)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+def test_sixty_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
+    fought(uri, database, broker, engine, kills=60, records=10_000)
+
+
+def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
+    uri: str, database: str, broker: mongoq.Broker, raw: Any
+) -> None:
+    crew = [started(uri, database, "threads", 100_000) for _ in range(2)]
+    try:
+        holders = set()
+        while broker.queue("raw").size() < 600:
+            holders.add((raw.find_one({"_id": DOCUMENT}) or {}).get("by"))
+            time.sleep(0.02)
+        [holder] = holders - {None}
+        [place] = [place for place, one in enumerate(crew) if f":{one.pid}:" in holder]
+        ended(crew[place])
+        began = time.monotonic()
+        while (now := raw.find_one({"_id": DOCUMENT})["by"]) == holder:
+            assert time.monotonic() - began < LEASE + 5
+            time.sleep(0.02)
+        assert f":{crew[1 - place].pid}:" in now
+        crew[1 - place].terminate()
+        assert crew[1 - place].wait(20) == 0, "SIGTERM ends it in good order"
+        assert "token" not in raw.find_one({"_id": DOCUMENT})
+    finally:
+        for process in crew:
+            ended(process)
+    found = numbers(broker)
+    assert found == list(range(len(found)))
+
+
+@pytest.fixture
+def proxied(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, mongoq.Broker]]:
+    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+    with Proxy(uri) as proxy:
+        options = {"serverMonitoringMode": "poll", "retryWrites": "false"}
+        with MongoClient[Any](proxy.uri_with(**options)) as own, mongoq.Broker(own[database]["mongoq"]) as broker:
+            yield proxy, broker
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+@pytest.mark.parametrize("command", ["commitTransaction", "insert", "update", "find", "findAndModify"])
+def test_losses_on_the_network_lose_and_repeat_nothing(
+    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind, command: str
+) -> None:
+    proxy, own = proxied
+    own.ensure_indexes()
+    with feeding(400).start(own) as run:
+        while command != "findAndModify" and not broker.queue("raw").size():
+            assert not run.wait(0.01)
+        for _ in range(4):
+            proxy.lose(kind, command, times=1)
+        while not (feed := run._engine.feeds[0]).over:  # progress would meet the losses itself
+            assert not run.wait(0.05)
+    assert (feed.pushed, feed.ended) == (400, True)
+    assert numbers(broker) == list(range(400))
+    assert proxy.lost > 0 or command in ("find", "findAndModify")
