@@ -23,7 +23,8 @@ def delivery_hash(name: str, items: Iterable[Item[Any]]) -> str:
 
 
 def _parts(item: Item[Any]) -> list[str]:
-    inputs = item.stored("inputs")
+    joined = item.stored("joined")
+    inputs = joined.get("inputs") if isinstance(joined, Mapping) else None
     if not isinstance(inputs, list):
         return [_part(item.id, item.hops)]
     told = [one for one in inputs if isinstance(one, Mapping)]

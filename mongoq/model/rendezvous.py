@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -76,96 +77,130 @@ class Place:
 
     Attributes:
         key: what its value is known by.
-        side: the number of its queue among those of the join.
-        number: its place in the line of that side.
+        queue: the queue that it came by, whose line it stands in.
+        number: its place in that line.
     """
 
     key: str
-    side: int
+    queue: str
     number: int
 
     @property
     def text(self) -> str:
         """The key of the waiting item."""
-        return f"{self.key}:{self.side}:{self.number}"
+        return f"{self.key}:{_tag(self.queue)}:{self.number}"
 
     @classmethod
-    def of(cls, text: Any) -> Place | None:
-        """Return the place with this text, or ``None``: some other program may have written anything."""
+    def of(cls, text: Any, queues: Iterable[str]) -> Place | None:
+        """Return the place with this text in the line of one of these queues.
+
+        ``None`` when it is none: some other program may have written anything, and a join may have had other queues.
+        """
         parts = text.split(":") if isinstance(text, str) else []
-        if len(parts) != 3 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal()):
             return None
-        return cls(parts[0], int(parts[1]), int(parts[2]))
+        queue = next((queue for queue in queues if _tag(queue) == parts[1]), None)
+        return None if queue is None else cls(parts[0], queue, int(parts[2]))
+
+
+@cache
+def _tag(queue: str) -> str:
+    return hashlib.sha256(queue.encode()).hexdigest()[:8]
+
+
+@dataclass(slots=True)
+class _Line:
+    """The line of one queue.
+
+    Attributes:
+        come: how many have come to wait.
+        taken: how many places are behind.
+        missed: how many partners of who comes were given up.
+    """
+
+    come: int = 0
+    taken: int = 0
+    missed: int = 0
 
 
 class Rendezvous:
-    """What is known of a value: for each side how many have come to wait, how many places are behind, who was given up.
+    """What is known of a value: by queue how many have come to wait, how many places are behind, who was given up.
+
+    What is stored of queues that the join has no more stays as it is.
 
     Attributes:
         key: what the value is known by.
         stored: there is a document of it.
     """
 
-    def __init__(self, key: str, sides: int, document: Document | None) -> None:
+    def __init__(self, key: str, queues: Iterable[str], document: Document | None) -> None:
         self.key = key
         self.stored = document is not None
-        if document is None:
-            self._come, self._taken, self._missed = [0] * sides, [0] * sides, [0] * sides
-        else:
-            self._come, self._taken, self._missed = (
-                _counts(document.get(field), sides) for field in ("come", "taken", "missed")
-            )
+        self._lines = _lines(document.get("lines")) if document is not None else {}
+        self._queues = tuple(queues)
+        for queue in self._queues:
+            self._lines.setdefault(queue, _Line())
 
-    def first(self, side: int, gone: Set[str]) -> Place | None:
-        """Return the first place of a side where somebody waits; ``gone`` are those where nobody is any more."""
-        for number in range(self._taken[side], self._come[side]):
-            place = Place(self.key, side, number)
+    def first(self, queue: str, gone: Set[str]) -> Place | None:
+        """Return the first place of a line where somebody waits; ``gone`` are those where nobody is any more."""
+        line = self._lines[queue]
+        for number in range(line.taken, line.come):
+            place = Place(self.key, queue, number)
             if place.text not in gone:
                 return place
         return None
 
-    def park(self, side: int) -> Place:
-        """Return the next place of a side."""
-        number = self._come[side]
-        self._come[side] += 1
-        return Place(self.key, side, number)
+    def park(self, queue: str) -> Place:
+        """Return the next place of a line."""
+        line = self._lines[queue]
+        line.come += 1
+        return Place(self.key, queue, line.come - 1)
 
     def take(self, place: Place) -> None:
         """Let somebody leave, and all places before that one."""
-        self._taken[place.side] = max(self._taken[place.side], place.number + 1)
+        line = self._lines[place.queue]
+        line.taken = max(line.taken, place.number + 1)
 
     def give_up(self, place: Place, *, remembered: bool) -> None:
         """Let somebody leave without partners; ``remembered`` says that these will be known to come late."""
-        if self._taken[place.side] == place.number:
-            self._taken[place.side] += 1
+        line = self._lines[place.queue]
+        if line.taken == place.number:
+            line.taken += 1
         if remembered:
-            for side in range(len(self._missed)):
-                self._missed[side] += side != place.side
+            for queue in self._queues:
+                self._lines[queue].missed += queue != place.queue
 
-    def is_late(self, side: int) -> bool:
-        """Say whether a partner of who comes on this side was given up; that is told once for each."""
-        if not self._missed[side]:
+    def is_late(self, queue: str) -> bool:
+        """Say whether a partner of who comes by this queue was given up; that is told once for each."""
+        line = self._lines[queue]
+        if not line.missed:
             return False
-        self._missed[side] -= 1
+        line.missed -= 1
         return True
 
     @property
     def empty(self) -> bool:
         """Whether nobody waits, as far as is known."""
-        return self._taken == self._come
+        return all(line.taken >= line.come for line in self._lines.values())
 
     @property
     def done(self) -> bool:
         """Whether there is nothing to remember."""
-        return self.empty and not any(self._missed)
+        return self.empty and not any(line.missed for line in self._lines.values())
 
-    def fields(self) -> dict[str, list[int]]:
+    def fields(self) -> dict[str, Any]:
         """Return what is to be stored."""
-        return {"come": self._come, "taken": self._taken, "missed": self._missed}
+        return {"lines": [{"queue": queue, **asdict(line)} for queue, line in self._lines.items()]}
 
 
-def _counts(stored: Any, sides: int) -> list[int]:
-    """Return a stored list of counts; what some other program put there, or another join, counts for nothing."""
-    told: Sequence[Any] = stored if isinstance(stored, list) and len(stored) == sides else []
-    counts = [int(one) for one in told if isinstance(one, int) and not isinstance(one, bool) and one >= 0]
-    return counts if len(counts) == sides else [0] * sides
+def _lines(stored: Any) -> dict[str, _Line]:
+    """Return the stored lines; what some other program put there counts for nothing."""
+    found = {}
+    for line in stored if isinstance(stored, list) else []:
+        if isinstance(line, Mapping) and isinstance(line.get("queue"), str):
+            found[line["queue"]] = _Line(*(_count(line.get(name)) for name in ("come", "taken", "missed")))
+    return found
+
+
+def _count(stored: Any) -> int:
+    return int(stored) if isinstance(stored, int) and not isinstance(stored, bool) and stored > 0 else 0

@@ -79,6 +79,7 @@ class Hop:
         payload: the payload as it was stored before, if it was ``kept``; else ``None``.
         kept: the pipeline keeps payloads in the trail, and there was room for this one.
         large: it keeps them, and there was none: the payload took more than 64 KiB, or has had to make room since.
+        joined: it was of an item that has been joined with others since.
     """
 
     queue: str
@@ -92,6 +93,7 @@ class Hop:
     payload: Any = None
     kept: bool = False
     large: bool = False
+    joined: bool = False
 
 
 _TYPES: Mapping[str, type] = {
@@ -130,6 +132,7 @@ def _hop(entry: Mapping[str, Any]) -> Hop:
         payload=entry.get("payload"),
         kept="payload" in entry,
         large=entry.get("large") is True,
+        joined=entry.get("joined") is True,
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Apart, Dead
+from mongoq.model.outcomes import Apart
 from mongoq.model.rendezvous import Unjoinable, value_key
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.handles import marked, stage_judge
@@ -44,7 +44,7 @@ def joining(
 
     judge = stage_judge(graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker)
     arrivals = partial(arrived, spec)
-    found = [own(handle, _Arrivals(judge, stage, side, arrivals)) for side, handle in enumerate(sides)]
+    found = [own(handle, _Arrivals(judge, stage, handle.name, arrivals)) for handle in sides]
     if spec.timeout is not None:
         parked = type(sides[0])(sides[0]._driver, spec.parked)
         found.append(replace(own(parked, _GivenUp(judge, partial(given_up, spec))), lingers=True))
@@ -133,12 +133,11 @@ class _Quiet(Judge):
 
 
 class _Arrivals(_Quiet):
-    def __init__(self, judge: StageJudge, stage: Stage, side: int, way: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(self, judge: StageJudge, stage: Stage, source: str, way: Callable[[Sequence[Any]], Any]) -> None:
         super().__init__(judge)
         assert stage.join is not None
-        self._side = side
         self._way = way
-        self._path = stage.join.path(stage.sources[side])
+        self._path = stage.join.path(source)
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
         return [self._arrival(consumer, item) for item in items]
@@ -148,8 +147,8 @@ class _Arrivals(_Quiet):
         try:
             key = ANY if self._path is None else value_key(value)
         except Unjoinable as unfit:
-            return self._judge.given_up(consumer, item, Dead(f"cannot be joined: {self._path!r:.200} {unfit}"))
-        return Apart(self._way, Arrival(item, self._side, key, value))
+            return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
+        return Apart(self._way, Arrival(item, key, value))
 
 
 class _GivenUp(_Quiet):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mongoq.errors import ArgumentInvalid, OutcomeInvalid
+from mongoq.errors import ArgumentInvalid, OutcomeInvalid, PartnerMissing
 from mongoq.model.arguments import Duration
 from mongoq.model.codec import Codec, Wrapped
 from mongoq.model.item import Item
@@ -89,7 +89,9 @@ class StageJudge(Judge):
             return None
         if self._only is None:
             several = ", ".join(map(repr, self._targets))
-            raise self._wrong(f"returned a {shown(returned)}; it has several targets ({several}): return a Move to one")
+            raise self._wrong(
+                f"returned a {shown(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
+            )
         if isinstance(returned, SEVERAL):
             hint = "if that is the payload, return Move(…, payload=…)"
             raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
@@ -116,7 +118,7 @@ class StageJudge(Judge):
 
     def _routed(self, told: Fork | Move) -> Outcome:
         if isinstance(told, Fork):
-            return Fork([self._on_its_way(move) for move in told.moves])
+            return Drop() if not told.moves else Fork([self._on_its_way(move) for move in told.moves])
         return self._on_its_way(told)
 
     def _on_its_way(self, move: Move) -> Move:
@@ -141,9 +143,11 @@ class StageJudge(Judge):
             return None if self._only is None else Move(self._only)
         return self._failed(consumer, item, error, None)
 
-    def given_up(self, consumer: Consumer, item: Item[Any], dead: Dead) -> Verdict:
-        """Return what becomes of an item that is to go to the error queue."""
-        return self._outcome(consumer, item, dead)
+    def given_up(self, item: Item[Any], reason: str) -> Verdict:
+        """Return what becomes of an item that cannot be joined: it goes to the error queue, or the stage stops."""
+        if self._most is None:
+            return Dead(reason)
+        return Failed(PartnerMissing(item.id, item.queue, reason), counted=False, halts=True)
 
     def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
         if isinstance(told, Dead) and self._most is not None:

@@ -134,6 +134,8 @@ class _Reading:
         return None
 
     def _join(self, told: Any, at: str) -> Join | None:
+        if isinstance(told, Mapping) and True in told and "on" not in told:  # what YAML makes of on without quotes
+            told = {"on" if key is True else key: value for key, value in told.items()}
         part = None if told is None else self._part(JoinPart, told, at, on=None)
         return None if part is None else Join(**part.given())
 

@@ -36,6 +36,8 @@ def payload_at(trail: Any, queue: str) -> Any:
     hop = hop_before(trail, queue)
     if hop is None:
         raise ArgumentInvalid("hop", f"its trail does not lead through queue {queue!r}")
+    if hop.joined:
+        raise ArgumentInvalid("hop", f"it was joined with others behind {queue!r}; those would be lost")
     if not hop.kept:
         raise ArgumentInvalid(
             "hop", "its payload there was too large to be kept" if hop.large else "its payload there was not kept"

@@ -62,13 +62,22 @@ class JoinSpec:
     missing: Missing
     late: Late
 
-    def others(self, side: int) -> list[int]:
-        """Return the numbers of the other sides."""
-        return [other for other in range(len(self.sides)) if other != side]
+    @property
+    def queues(self) -> list[str]:
+        """The names of these queues."""
+        return [side.name for side in self.sides]
 
-    def names(self, sides: Iterable[int]) -> str:
-        """Name some sides in a sentence."""
-        return ", ".join(repr(self.sides[side].name) for side in sides)
+    def others(self, queue: str) -> list[str]:
+        """Return the names of the other queues."""
+        return [other for other in self.queues if other != queue]
+
+    def named(self, queue: str) -> str:
+        """Name the other queues in a sentence."""
+        return ", ".join(map(repr, self.others(queue)))
+
+    def side(self, queue: str) -> QueueContext[Any]:
+        """Return one of the queues by its name."""
+        return next(side for side in self.sides if side.name == queue)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,15 +86,18 @@ class Arrival:
 
     Attributes:
         item: as it was claimed.
-        side: the number of the queue that it came by.
         key: what its value is known by.
         value: that value.
     """
 
     item: Item[Any]
-    side: int
     key: str
     value: Any
+
+    @property
+    def queue(self) -> str:
+        """The queue that it has come by."""
+        return self.item.queue
 
 
 def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
@@ -93,7 +105,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
 
     All of them have come by the same queue. A crash leaves each where it was, or joined, or parked.
     """
-    context = spec.sides[arrivals[0].side]
+    context = spec.side(arrivals[0].queue)
     yield from prepared(context)
     way = Exchange(context, partial(_met, spec, context), _item_of, partial(_noted, context))
     failed: dict[Any, Exception] = {}
@@ -159,12 +171,12 @@ class _Plan:
     """Who meets whom.
 
     Attributes:
-        meetings: arrivals, and the places of their partners by side.
+        meetings: arrivals, and the places of their partners by queue.
         parking: arrivals, and their own places.
         late: arrivals whose partners were given up.
     """
 
-    meetings: list[tuple[Arrival, dict[int, Place]]] = field(default_factory=list)
+    meetings: list[tuple[Arrival, dict[str, Place]]] = field(default_factory=list)
     parking: list[tuple[Arrival, Place]] = field(default_factory=list)
     late: list[Arrival] = field(default_factory=list)
 
@@ -175,7 +187,7 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
     waiting: dict[str, Document] = {}
     gone: set[str] = set()
     while True:
-        known = {key: Rendezvous(key, len(spec.sides), stored.get(key)) for key in {one.key for one in arrivals}}
+        known = {key: Rendezvous(key, spec.queues, stored.get(key)) for key in {one.key for one in arrivals}}
         plan = _planned(spec, arrivals, known, gone)
         wanted = {place.text for _, places in plan.meetings for place in places.values()} - waiting.keys()
         found = (yield from _parked(spec, wanted)) if wanted else {}
@@ -186,7 +198,7 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
     doing = _Doing(context.broker.clock.now())
     when = context.broker.clock.stamp()
     for arrival, places in plan.meetings:
-        _join(spec, doing, arrival, {side: waiting[place.text] for side, place in places.items()}, when)
+        _join(spec, doing, arrival, {queue: waiting[place.text] for queue, place in places.items()}, when)
     for arrival, place in plan.parking:
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
@@ -200,16 +212,16 @@ def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], known: Mapping[str, Re
     plan = _Plan()
     for arrival in arrivals:
         meeting = known[arrival.key]
-        places = {side: meeting.first(side, gone) for side in spec.others(arrival.side)}
-        there = {side: place for side, place in places.items() if place is not None}
+        places = {queue: meeting.first(queue, gone) for queue in spec.others(arrival.queue)}
+        there = {queue: place for queue, place in places.items() if place is not None}
         if len(there) == len(places):
             for place in there.values():
                 meeting.take(place)
             plan.meetings.append((arrival, there))
-        elif spec.late != "wait" and meeting.is_late(arrival.side):
+        elif spec.late != "wait" and meeting.is_late(arrival.queue):
             plan.late.append(arrival)
         else:
-            plan.parking.append((arrival, meeting.park(arrival.side)))
+            plan.parking.append((arrival, meeting.park(arrival.queue)))
     return plan
 
 
@@ -227,15 +239,15 @@ def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
     return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
 
 
-def _join(spec: JoinSpec, doing: _Doing, arrival: Arrival, partners: Mapping[int, Document], when: datetime) -> None:
+def _join(spec: JoinSpec, doing: _Doing, arrival: Arrival, partners: Mapping[str, Document], when: datetime) -> None:
     members = [
-        _own(spec, arrival) if side == arrival.side else _partner(spec, side, partners[side])
-        for side in range(len(spec.sides))
+        _own(spec, arrival) if side.name == arrival.queue else _partner(spec, side, partners[side.name])
+        for side in spec.sides
     ]
     try:
         doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
     except PayloadTooLarge as error:
-        if spec.sides[arrival.side].settings.dead is None:
+        if members[0].context.settings.dead is None:
             raise
         doing.own += [buried(member, doing.now, reason=str(error), error=error) for member in members]
         doing.settled += len(members)
@@ -245,13 +257,14 @@ def _join(spec: JoinSpec, doing: _Doing, arrival: Arrival, partners: Mapping[int
 
 def _own(spec: JoinSpec, arrival: Arrival) -> Member:
     item = arrival.item
-    return Member(spec.sides[arrival.side], item, {"_id": item.id, "token": item.token})
+    return Member(spec.side(arrival.queue), item, {"_id": item.id, "token": item.token})
 
 
-def _partner(spec: JoinSpec, side: int, document: Document) -> Member:
+def _partner(spec: JoinSpec, context: QueueContext[Any], document: Document) -> Member:
     """Return who waits, as it was in the queue that it came by; somebody who gives it up just now comes too late."""
-    context = spec.sides[side]
-    item = context.raw_item({**document, "q": context.name, "token": None, "key": None}, document["parked"]["at"])
+    parked = document["parked"]
+    as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
+    item = context.raw_item(as_it_came, parked.get("at", spec.parked.broker.clock.now()))
     return Member(context, item, {"_id": document["_id"], "q": spec.parked.name})
 
 
@@ -264,7 +277,12 @@ def _park(spec: JoinSpec, doing: _Doing, arrival: Arrival, place: Place) -> None
         "when": until,
         "reserved": False,
         "attempts": 0,
-        "parked": {"queue": item.queue, "value": arrival.value, "at": doing.now},
+        "parked": {
+            "queue": item.queue,
+            "value": arrival.value,
+            "at": doing.now,
+            **({} if item.key is None else {"key": item.key}),
+        },
     }
     gone = dict.fromkeys(("token", "error", "batch"), "")
     filter = {"_id": item.id, "token": item.token}
@@ -278,7 +296,7 @@ def _settle_late(spec: JoinSpec, doing: _Doing, arrival: Arrival) -> None:
     if spec.late == "drop":
         doing.members.append(member)
         return
-    reason = f"it came too late: its partner of {spec.names(spec.others(arrival.side))} was given up before"
+    reason = f"it came too late: its partner of {spec.named(arrival.queue)} was given up before"
     if member.context.settings.dead is None:
         raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
     doing.own.append(buried(member, doing.now, reason=reason, error=None))
@@ -291,23 +309,22 @@ def _settle_late(spec: JoinSpec, doing: _Doing, arrival: Arrival) -> None:
 def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[_Doing]:
     """Do what there is to do about parked items whose time is up, in a transaction."""
     broker = spec.parked.broker
-    places = [Place.of(item.key) for item in items]
+    places = [Place.of(item.key, spec.queues) for item in items]
     stored = yield from _rendezvous(spec, {place.key for place in places if place is not None})
-    known = {key: Rendezvous(key, len(spec.sides), document) for key, document in stored.items()}
+    known = {key: Rendezvous(key, spec.queues, document) for key, document in stored.items()}
     doing, when = _Doing(broker.clock.now()), broker.clock.stamp()
     values = {}
     for item, place in zip(items, places, strict=True):
         member = _parking(spec, item, place)
-        side = 0 if place is None or place.side >= len(spec.sides) else place.side
         if place is not None and place.key in known:
             known[place.key].give_up(place, remembered=spec.late != "wait")
-            values[place.key] = item.stored("parked", {}).get("value")
+            values[place.key] = _note(item).get("value")
         if spec.missing == "pass":
-            members = [member if other == side else None for other in range(len(spec.sides))]
+            members = [member if side is member.context else None for side in spec.sides]
             doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
             doing.members.append(member)
             continue
-        reason = f"no item of {spec.names(spec.others(side))} came within {spec.timeout}"
+        reason = f"no item of {spec.named(member.item.queue)} came within {spec.timeout}"
         if member.context.settings.dead is None:
             raise PartnerMissing(item.id, member.item.queue, reason)
         doing.own.append(buried(member, doing.now, reason=reason, error=None))
@@ -318,9 +335,16 @@ def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[_Doing]:
 
 
 def _parking(spec: JoinSpec, item: Item[Any], place: Place | None) -> Member:
-    side = 0 if place is None or place.side >= len(spec.sides) else place.side
-    context = spec.sides[side]
-    return Member(context, item.with_stored("q", context.name), {"_id": item.id, "token": item.token})
+    """Return a parked item as it was in the queue that it came by; of a queue that is none of the join's, the first."""
+    context = spec.sides[0] if place is None else spec.side(place.queue)
+    as_it_came = item.with_stored("q", context.name).with_stored("key", _note(item).get("key"))
+    return Member(context, as_it_came, {"_id": item.id, "token": item.token})
+
+
+def _note(item: Item[Any]) -> Mapping[str, Any]:
+    """Return what was written on an item when it was parked."""
+    stored = item.stored("parked")
+    return stored if isinstance(stored, Mapping) else {}
 
 
 # --- what is sent ------------------------------------------------------------------------------------

@@ -71,9 +71,8 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
         once=None,
     )
     document["hops"] = 1 + max(member.item.hops for member in there)
-    document["inputs"] = [
-        {"id": member.item.id, "queue": member.item.queue, "hops": member.item.hops} for member in there
-    ]
+    inputs = [{"id": member.item.id, "queue": member.item.queue, "hops": member.item.hops} for member in there]
+    document["joined"] = {"queue": queue, "inputs": inputs}
     bare = encoding.raw(document)
     trail = _trail(queue, there, now)
     if trail:
@@ -94,7 +93,8 @@ def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
         own = {"trail": stored if isinstance(stored, list) else []}
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
-    return sorted(entries, key=_settled)[-HOPS:]
+    told = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
+    return sorted(told, key=_settled)[-HOPS:]
 
 
 def _is_recorded(member: Member) -> bool:
@@ -133,8 +133,10 @@ def buried(member: Member, now: datetime, *, reason: str | None, error: Exceptio
 
 
 def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
-    """Return an update that leaves an item in the queue that it came by, and not where it was parked."""
+    """Return an update that leaves an item in the queue that it came by, with its own key, and not where it waited."""
     if member.item.stored("parked") is None:
         return update
-    changes = {**update["$set"], "q": member.item.queue}
-    return {**update, "$set": changes, "$unset": {**update["$unset"], **dict.fromkeys(PARKED, "")}}
+    key = member.item.key
+    changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
+    gone = {name: "" for name in PARKED if name not in changes}
+    return {**update, "$set": changes, "$unset": {**update["$unset"], **gone}}

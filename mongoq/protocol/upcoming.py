@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import heads_of, heads_pipeline
+from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow
 
-__all__ = ["next_when", "next_whens"]
+__all__ = ["is_at_work", "next_when", "next_whens"]
 
 
 def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
@@ -22,6 +23,18 @@ def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
     yield from ready(context.broker, write=False)
     groups: Any = yield from heads_of(context.name)
     return min((group["when"] for group in groups), default=None)
+
+
+def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
+    """Say whether anything is ready or reserved in a queue, for that long at most, whatever is scheduled (``find``)."""
+    yield from ready(context.broker, write=False)
+    now = context.broker.clock.now()
+    filter = {
+        "q": context.name,
+        "when": {"$lte": now + lease},
+        "$or": [{"when": {"$lte": now}}, {"reserved": True}],
+    }
+    return (yield from find_one(context.broker, filter, {"_id": 1})) is not None
 
 
 def next_whens(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:

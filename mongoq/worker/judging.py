@@ -48,6 +48,8 @@ class Judge:
             return self.failure(consumer, item, told)
         if isinstance(told, Retry):
             return self._failed(consumer, item, told.error, told.delay)
+        if isinstance(told, Fork) and not told.moves:
+            return Drop()
         return told  # type: ignore[no-any-return]  # an outcome, or None
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any
@@ -153,7 +154,7 @@ def passed(site: Site, pipeline: mongoq.Pipeline) -> None:
 
 
 def test_a_partner_that_never_comes_is_an_error_in_the_end(site: Site) -> None:
-    id = site.queue("a").push({"id": 1}, headers={"from": "test"})
+    id = site.queue("a").push({"id": 1}, headers={"from": "test"}, key="mine")
     pipeline, join = joining(timeout=60)
     join(both)
     site.drain(pipeline)
@@ -164,6 +165,7 @@ def test_a_partner_that_never_comes_is_an_error_in_the_end(site: Site) -> None:
     [letter] = site.queue("graph.errors").peek(5)
     assert letter.origin is not None
     assert (letter.id, letter.payload, letter.headers, letter.key) == (id, {"id": 1}, {"from": "test"}, None)
+    assert letter.origin.key == "mine"
     assert (letter.origin.queue, letter.origin.stage) == ("a", "both")
     assert letter.origin.reason == "no item of 'b' came within 0:01:00"
     assert list(pipeline.waiting(site.broker)) == []
@@ -278,7 +280,7 @@ def test_an_error_item_tells_its_inputs_and_goes_back(site: Site) -> None:
     site.drain(pipeline)
     [letter] = site.queue("graph.errors").peek(5)
     assert letter.payload == [{"id": 1}, {"id": 1}]
-    assert [(one["queue"], one["id"]) for one in letter.stored("inputs")] == [("a", ids[0]), ("b", ids[1])]
+    assert [(one["queue"], one["id"]) for one in letter.stored("joined")["inputs"]] == [("a", ids[0]), ("b", ids[1])]
     broken = False
     if site.engine == "virtual":
         return  # a replay needs a server
@@ -326,6 +328,7 @@ def test_what_was_joined_is_in_the_history_of_its_queue(site: Site) -> None:
     for name in "ab":
         [item] = site.queue(name).history()
         assert (item.id, item.payload, item.queue) == (ids[name], {"id": 1}, name)
+        assert item.key == ("k" if name == "a" else None)
         assert item.processed is not None
     [item] = site.queue("out").peek(5)
     assert [(hop.queue, hop.to) for hop in item.trail] == [
@@ -426,10 +429,99 @@ def test_those_who_wait_are_not_looked_through(server_site: Site) -> None:
     site.queue("a").push_many([{"n": n} for n in range(3_000)])
     site.drain(pipeline)
     raw = site.broker._driver._backend.targets["collection"]
-    plan = raw.find({"q": "graph.both.waiting", "key": {"$in": ["*:0:2000"]}, "when": {"$exists": True}}).explain()
+    plan = raw.find(
+        {
+            "q": "graph.both.waiting",
+            "key": {"$in": [f"*:{sha256(b'a').hexdigest()[:8]}:2000"]},
+            "when": {"$exists": True},
+        }
+    ).explain()
     stats = plan["executionStats"]
     assert stats["totalKeysExamined"] <= 2
     assert stats["totalDocsExamined"] == 1
     site.queue("b").push("b")
     site.drain(pipeline)
     assert site.payloads("out") == [{"a": {"n": 0}, "b": "b"}]
+
+
+def test_given_up_letters_of_one_value_go_back_and_wait_anew(server_site: Site) -> None:
+    pipeline, join = joining(timeout=60, late="wait")
+    join(both)
+    for n in range(2):
+        server_site.queue("a").push({"id": 1, "n": n}, key=f"k{n}")
+        server_site.drain(pipeline)
+        passed(server_site, pipeline)
+    assert server_site.broker.dead_queue("graph.errors").replay().pushed == 2
+    assert sorted(str(item.key) for item in server_site.queue("a").peek(5)) == ["k0", "k1"]
+    server_site.queue("b").push_many([{"id": 1}, {"id": 1}])
+    server_site.drain(pipeline)
+    assert sorted(pair["a"]["n"] for pair in server_site.payloads("out")) == [0, 1]
+
+
+def test_a_drain_ends_when_what_was_given_up_has_been_run(server_site: Site) -> None:
+    pipeline, join = joining(timeout=0.2, missing="pass")
+    join(both)
+    for n in range(5):
+        server_site.queue("a").push({"id": n})
+        server_site.drain(pipeline)
+        time.sleep(0.25)
+        server_site.drain(pipeline)
+        assert len(server_site.payloads("out")) == n + 1
+
+
+def test_who_waits_is_known_by_its_queue_whatever_the_order_or_number_of_them(server_site: Site) -> None:
+    def made(*sources: str) -> mongoq.Pipeline:
+        pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+
+        @pipeline.join(sources, to="out", on="id", name="both")
+        def both(*payloads: Any) -> Any:
+            return mongoq.Move("out", payload=[payload["from"] for payload in payloads])
+
+        return pipeline
+
+    def push(*names: str) -> None:
+        for name in names:
+            server_site.queue(name).push({"id": 1, "from": name})
+
+    push("a")
+    server_site.drain(made("a", "b"))
+    push("a")
+    server_site.drain(made("b", "a"))
+    push("a", "b")
+    server_site.drain(made("a", "b", "c"))
+    assert server_site.payloads("out") == []
+    push("c")
+    server_site.drain(made("c", "a", "b"))
+    assert server_site.payloads("out") == [["c", "a", "b"]]
+    push("b", "b")
+    server_site.drain(made("b", "a"))
+    assert server_site.payloads("out") == [["c", "a", "b"], ["b", "a"], ["b", "a"]]
+    assert (server_site.broker.queues(), left_over(server_site)) == (["out"], [])
+
+
+def test_a_pair_does_not_go_back_to_where_it_was_two(server_site: Site) -> None:
+    for name in "ab":
+        server_site.queue(name).push({"id": 1, "from": name})
+    pipeline, join = joining(trail="payloads")
+
+    @join
+    def work(a: Any, b: Any) -> Any:
+        raise ValueError("broken")
+
+    server_site.drain(pipeline)
+    letters = server_site.broker.dead_queue("graph.errors")
+    told = letters.replay(hop="a")
+    assert (told.pushed, told.refused) == (0, 1)
+    assert told.refusals[0][1] == "hop: it was joined with others behind 'a'; those would be lost"
+    assert letters.replay(hop="graph.work.joined").pushed == 1
+
+
+def test_a_value_that_cannot_be_joined_stops_a_join_without_an_error_queue(server_site: Site) -> None:
+    id = server_site.queue("a").push({"n": 1})
+    pipeline, join = joining(errors=None)
+    join(both)
+    with pytest.raises(mongoq.StageStopped) as stopped:
+        server_site.drain(pipeline)
+    assert isinstance(stopped.value.__cause__, mongoq.PartnerMissing)
+    assert "cannot be joined: 'id' is missing, or null" in str(stopped.value.__cause__)
+    assert server_site.queue("a").get(id) is not None

@@ -13,7 +13,7 @@ from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
-from mongoq.protocol.upcoming import next_when
+from mongoq.protocol.upcoming import is_at_work, next_when
 from mongoq.worker.aio.feed import AsyncFeed
 from mongoq.worker.aio.station import AsyncStation
 from mongoq.worker.consumer import Consumer
@@ -281,5 +281,6 @@ class AsyncEngine:
         return True
 
     async def _is_drained(self, station: AsyncStation) -> bool:
-        when = await self._driver.run(next_when(station.context))
-        return when is None or (station.consumer.lingers and when > self._now())
+        if station.consumer.lingers:
+            return not await self._driver.run(is_at_work(station.context, station.lease()))
+        return await self._driver.run(next_when(station.context)) is None

@@ -14,7 +14,7 @@ from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
-from mongoq.protocol.upcoming import next_when
+from mongoq.protocol.upcoming import is_at_work, next_when
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
 from mongoq.worker.hands_threads import ThreadHands
@@ -282,5 +282,6 @@ class Engine:
         return True
 
     def _is_drained(self, station: Station) -> bool:
-        when = self._driver.run(next_when(station.context))
-        return when is None or (station.consumer.lingers and when > self._now())
+        if station.consumer.lingers:
+            return not self._driver.run(is_at_work(station.context, station.lease()))
+        return self._driver.run(next_when(station.context)) is None
