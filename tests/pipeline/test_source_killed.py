@@ -40,7 +40,7 @@ def ended(process: subprocess.Popen[Any]) -> None:
 
 
 def numbers(broker: mongoq.Broker) -> list[int]:
-    return [item.payload["n"] for item in broker.queue("raw").peek(10_000)]
+    return [item.payload["n"] for item in broker.queue("raw").peek(200_000)]
 
 
 def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills: int, records: int) -> None:
@@ -48,32 +48,36 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     crew = [started(uri, database, engine, records) for _ in range(2)]
-    sizes = set()
+    worked = kills // 2
     try:
-        for _ in range(kills):
-            time.sleep(chance.uniform(0.05, 1.5))
+        for kill in range(kills):
+            before = broker.queue("raw").size()
+            while (
+                kill < worked and broker.queue("raw").size() == before < records
+            ):  # later, before they have begun as well
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0.0, 0.4))
             place = chance.randrange(2)
             ended(crew[place])
-            sizes.add(broker.queue("raw").size())
             crew[place] = started(uri, database, engine, records)
     finally:
         for process in crew:
             ended(process)
-    assert len(sizes) > 2, "they have worked between the kills"
-    feeding(records).drain(broker)
+    assert 0 < broker.queue("raw").size() < records, "they were killed at work"
+    feeding(records, pause=0).drain(broker)
     assert numbers(broker) == list(range(records))
 
 
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
-    fought(uri, database, broker, engine, kills=8, records=5_000)
+    fought(uri, database, broker, engine, kills=8, records=30_000)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_sixty_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
-    fought(uri, database, broker, engine, kills=60, records=10_000)
+    fought(uri, database, broker, engine, kills=60, records=200_000)
 
 
 def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
