@@ -23,6 +23,7 @@ __all__ = ["Made", "Yielded", "documents", "noted", "yielded"]
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON: it is written with every batch."""
 LARGEST = 2**63
+"""An int from here on is more than BSON holds."""
 OVERHEAD = 1024
 """Bytes that an envelope adds to payload and headers, and more."""
 

@@ -27,6 +27,7 @@ AGE = 0.5
 AHEAD = 2
 """Batches that a generator may be ahead of what is pushed."""
 REST = 60.0
+"""Seconds after which a generator looks around, though nobody has taken anything."""
 
 
 class Reading:
