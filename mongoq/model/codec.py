@@ -96,6 +96,10 @@ class Encoding:
             return self.of_bytes(raw[raw.index(0, 5) + 1 : -1])
         return self.of_bytes(raw)[name]
 
+    def decoded(self, value: Any) -> Any:
+        """Return a value in the form that travels as it is read again."""
+        return bson.decode(bson.encode({"": value}, codec_options=self.options), codec_options=self.options)[""]
+
     def raw(self, document: Mapping[str, Any]) -> RawBSONDocument:
         """Return a document that was made of encoded values as bytes that travel."""
         return self.of_bytes(bson.encode(document, codec_options=self.options))

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-import bson
 from bson import ObjectId
 
 from mongoq.protocol.batch import chunks
@@ -135,13 +134,12 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
     yield from prepared(context, fresh=False)
     yield from refreshed(broker)
     part, made = documents(context, batch)
-    position = broker.encoding.unwrapped("position", part[-1].position)
     try:
-        yield from transacted(broker, partial(_attempt, broker, tenure, len(part), position, made))
+        yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
     except _Unmatched:
         yield from _resolved(broker, tenure, len(part))
     tenure.pushed += len(part)
-    tenure.position = bson.decode(part[-1].position, codec_options=broker.encoding.options)["position"]
+    tenure.position = broker.encoding.decoded(part[-1].position)
     noted(broker, made)
     return len(part)
 

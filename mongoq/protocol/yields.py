@@ -11,6 +11,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.codec import Encoding
 from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.record import Record
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -21,6 +22,8 @@ __all__ = ["Made", "Yielded", "documents", "noted", "yielded"]
 
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON: it is written with every batch."""
+LARGEST = 2**63
+"""An int from here on is more than BSON holds."""
 OVERHEAD = 1024
 """Bytes that an envelope adds to payload and headers, and more."""
 
@@ -30,14 +33,14 @@ class Yielded(NamedTuple):
 
     Attributes:
         wrapped: ``{"payload": payload}`` as BSON.
-        position: ``{"position": position}`` as BSON.
+        position: in the form to send.
         priority: as it was told.
         delay: as it was told.
         headers: in the form to send.
     """
 
     wrapped: bytes
-    position: bytes
+    position: Any
     priority: int
     delay: Any
     headers: Any
@@ -49,15 +52,20 @@ def yielded(context: QueueContext[Any], record: Any) -> Yielded:
         raise ArgumentInvalid("yield", f"a mongoq.Record(payload, position=…), not {type(record).__name__}")
     if record.position is None:
         raise ArgumentInvalid("position", "None stands for the beginning; give the position behind the record")
-    encoding = context.broker.encoding
-    check_due(record.delay, None)
+    headers = None if record.headers is None else checked_headers(record.headers, context.broker.encoding)
+    if record.delay is not None:
+        check_due(record.delay, None)
+    position = _position(context.broker.encoding, record.position)
     return Yielded(
-        context.codec.wrapped(record.payload),
-        encoding.wrapped("position", record.position, limit=POSITION_LIMIT),
-        checked_priority(record.priority),
-        record.delay,
-        checked_headers(record.headers, encoding),
+        context.codec.wrapped(record.payload), position, checked_priority(record.priority), record.delay, headers
     )
+
+
+def _position(encoding: Encoding, position: Any) -> Any:
+    """Return a position that nobody changes any more: most are numbers, which are not encoded each."""
+    if type(position) is int and -LARGEST <= position < LARGEST:
+        return position
+    return encoding.encode("position", position, limit=POSITION_LIMIT)
 
 
 class Made(NamedTuple):

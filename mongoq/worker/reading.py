@@ -27,6 +27,7 @@ AGE = 0.5
 AHEAD = 2
 """Batches that a generator may be ahead of what is pushed."""
 REST = 60.0
+"""Seconds after which a generator looks around, though nobody has taken anything."""
 
 
 class Reading:
@@ -56,9 +57,8 @@ class Reading:
         self._context = context
         self._batch = batch
         self._ring = ring
-        self._lock = threading.Lock()
         self._records: deque[Yielded] = deque()
-        self._bytes = 0
+        self._read_bytes = self._taken_bytes = 0  # each is written by one thread alone
         self._since = 0.0
         self._room = Bell()
         self._closed = False
@@ -84,18 +84,21 @@ class Reading:
         """Take what is to be pushed next: the oldest records, a batch at most."""
         taken: list[Yielded] = []
         size = 0
-        with self._lock:
-            while self._records and len(taken) < self._batch and size < BYTES:
-                record = self._records.popleft()
-                taken.append(record)
-                size += len(record.wrapped)
-            self._bytes -= size
-            self._since = time.monotonic()
+        while self._records and len(taken) < self._batch and size < BYTES:
+            record = self._records.popleft()
+            taken.append(record)
+            size += len(record.wrapped)
+        self._taken_bytes += size
+        self._since = time.monotonic()
         self._room.ring()
         return taken
 
     def _is_full(self) -> bool:
-        return len(self._records) >= self._batch or self._bytes >= BYTES
+        return self._is_ahead_by(1)
+
+    def _is_ahead_by(self, batches: int) -> bool:
+        size = self._read_bytes - self._taken_bytes
+        return len(self._records) >= self._batch * batches or size >= BYTES * batches
 
     # --- the generator ---------------------------------------------------------------------------
 
@@ -135,13 +138,12 @@ class Reading:
         if self._closed:
             return False
         checked = yielded(self._context, record)
-        with self._lock:
-            if not self._records:
-                self._since = time.monotonic()
-            self._records.append(checked)
-            self._bytes += len(checked.wrapped)
-            number = len(self._records)
-        if number in (1, self._batch) or self._bytes >= BYTES:
+        if not self._records:
+            self._since = time.monotonic()
+        was_full = self._is_full()
+        self._read_bytes += len(checked.wrapped)
+        self._records.append(checked)
+        if len(self._records) == 1 or (self._is_full() and not was_full):
             self._ring()
         return True
 
@@ -149,7 +151,7 @@ class Reading:
         return self._closed
 
     def _is_ahead(self) -> bool:
-        return not self._closed and (len(self._records) >= self._batch * AHEAD or self._bytes >= BYTES * AHEAD)
+        return not self._closed and self._is_ahead_by(AHEAD)
 
     def _failed(self, error: BaseException) -> None:
         if self._closed:

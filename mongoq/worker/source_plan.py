@@ -18,6 +18,7 @@ __all__ = ["MOST", "SourcePlan", "source_plan"]
 MOST = 10_000
 """Records of a batch."""
 SHORTEST = timedelta(milliseconds=100)
+"""A lease that is extended three times before it ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

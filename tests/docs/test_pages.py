@@ -33,6 +33,7 @@ HOW_TO = (
     "history-and-replay",
     "outbox",
     "pipelines",
+    "sources",
     "routing",
     "forks",
     "joins",

@@ -15,7 +15,7 @@ __all__ = ["LEASE", "NAME", "feeding"]
 NAME, LEASE = "counting", 0.6
 
 
-def feeding(records: int, *, every: float | None = None) -> mongoq.Pipeline:
+def feeding(records: int, *, every: float | None = None, pause: float = 0.01) -> mongoq.Pipeline:
     """Return a pipeline whose source counts, and stumbles now and then."""
     pipeline = mongoq.Pipeline("feeding", outputs="raw")
 
@@ -23,7 +23,7 @@ def feeding(records: int, *, every: float | None = None) -> mongoq.Pipeline:
     def count(position: int | None) -> Iterator[Any]:
         for n in range(position or 0, records):
             if n % 10 == 0:
-                time.sleep(0.01)
+                time.sleep(pause)
             yield mongoq.Record({"n": n}, position=n + 1)
 
     return pipeline

@@ -41,7 +41,7 @@ def ended(process: subprocess.Popen[Any]) -> None:
 
 
 def numbers(broker: mongoq.Broker) -> list[int]:
-    return [item.payload["n"] for item in broker.queue("raw").peek(10_000)]
+    return [item.payload["n"] for item in broker.queue("raw").peek(200_000)]
 
 
 def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills: int, records: int) -> None:
@@ -61,20 +61,20 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills
     finally:
         for process in crew:
             ended(process)
-    feeding(records).drain(broker)
+    feeding(records, pause=0).drain(broker)
     assert numbers(broker) == list(range(records))
 
 
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
-    fought(uri, database, broker, engine, kills=8, records=5_000)
+    fought(uri, database, broker, engine, kills=8, records=30_000)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_sixty_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
-    fought(uri, database, broker, engine, kills=60, records=10_000)
+    fought(uri, database, broker, engine, kills=60, records=200_000)
 
 
 def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(

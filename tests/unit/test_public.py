@@ -34,10 +34,12 @@ ERRORS = [
     mongoq.CollectionSharded("app.mongoq"),
     mongoq.SchemaTooNew("app.mongoq", 3, 2, 1),
     mongoq.TransactionsUnavailable("mongomock"),
+    mongoq.TransactionsUnavailable("mongomock", needed_by=["source 'rows'"]),
     mongoq.ServerUnavailable("start one"),
     mongoq.AuthenticationFailed("check user"),
     mongoq.GraphInvalid("flights", ["one", "two"]),
     mongoq.StageStopped("check", "raw", ID),
+    mongoq.StageStopped("rows", "raw", None),
     mongoq.BrokerClosed(),
     mongoq.EmbeddedServerUnavailable("install one"),
 ]
