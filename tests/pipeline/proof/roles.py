@@ -20,7 +20,14 @@ DATABASE = "proof"
 
 
 def drain(
-    uri: str, collection: str, graph: str, engine: str, place: int | None, side: Side, report: str | None
+    *,
+    uri: str,
+    collection: str,
+    graph: str,
+    engine: str,
+    place: int | None = None,
+    side: Side = "before",
+    report: str | None = None,
 ) -> None:
     """Drain a graph; die before or after the command in a place, or report the commands."""
     death = Death(place, side)
@@ -39,7 +46,7 @@ async def _drained(uri: str, collection: str, pipeline: mongoq.Pipeline, death: 
         await pipeline.drain_async(mongoq.AsyncBroker(client[DATABASE][collection]))
 
 
-def work(uri: str, collection: str, graph: str, engine: str) -> None:
+def work(*, uri: str, collection: str, graph: str, engine: str) -> None:
     """Work on a graph for ever; a server that is away at the start is tried again."""
     pipeline = GRAPHS[graph].pipeline()
     if engine == "asyncio":

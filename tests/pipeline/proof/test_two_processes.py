@@ -59,8 +59,7 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
         servers.wait_until_whole()
         for pid in crew:
             nursery.kill(pid)
-        alone = {**told, "engine": "threads", "place": None, "side": "before", "report": None}
-        assert nursery.wait(nursery.start("drain", **alone), PATIENCE) == 0
+        assert nursery.wait(nursery.start("drain", engine="threads", **told), PATIENCE) == 0
         found = {queue: payloads(counts) for queue, counts in left(broker).items()}
     assert found == {queue: counted([*coming] * kills) for queue, coming in GRAPHS[GRAPH].comes.items()}
 

@@ -54,11 +54,11 @@ class Laboratory:
         """Run a graph that nobody kills; return the commands that it takes, and what comes of it."""
         report = self.notes / f"{graph}-{engine}.json"
         with self._fed(graph, "clean") as broker:
-            assert self._drained(graph, engine, "clean", None, "before", str(report)) == 0
+            assert self._drained(graph, engine, "clean", report=str(report)) == 0
             return json.loads(report.read_text()), left(broker)
 
     def killed(self, graph: str, engine: str, places: Iterable[Place]) -> list[tuple[Place, bool, Left]]:
-        """Kill in each place, and drain the rest; tell whether the process was killed there, and what has come of it."""
+        """Kill in each place, and drain the rest; tell whether a process was killed there, and what has come of it."""
         free: SimpleQueue[str] = SimpleQueue()
         for bench in range(BENCHES):
             free.put(f"bench{bench}")
@@ -67,9 +67,9 @@ class Laboratory:
             bench = free.get()
             try:
                 with self._fed(graph, bench) as broker:
-                    code = self._drained(graph, engine, bench, *place)
+                    code = self._drained(graph, engine, bench, place=place[0], side=place[1])
                     assert code in (0, -signal.SIGKILL), f"{place}: {code}\n{self.nursery.log.read_text()}"
-                    assert self._drained(graph, engine, bench, None, "before") == 0
+                    assert self._drained(graph, engine, bench) == 0
                     return place, code != 0, left(broker)
             finally:
                 free.put(bench)
@@ -85,11 +85,10 @@ class Laboratory:
         fed(broker, graph)
         yield broker
 
-    def _drained(
-        self, graph: str, engine: str, bench: str, place: int | None, side: Side, report: str | None = None
-    ) -> int:
-        told = {"graph": graph, "engine": engine, "collection": bench, "place": place, "side": side, "report": report}
-        return self.nursery.wait(self.nursery.start("drain", uri=self.uri, **told), PATIENCE)
+    def _drained(self, graph: str, engine: str, bench: str, **told: Any) -> int:
+        """Let a process drain it, and return how that ends."""
+        pid = self.nursery.start("drain", uri=self.uri, graph=graph, engine=engine, collection=bench, **told)
+        return self.nursery.wait(pid, PATIENCE)
 
 
 def fed(broker: mongoq.Broker, graph: str) -> None:
