@@ -12,6 +12,7 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
+from mongoq.protocol import transaction
 from tests.pipeline.conftest import QUICK, counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.proof.catalogue import GRAPHS
@@ -78,6 +79,22 @@ def test_forks_survive_losses(
     found = {queue: payloads(counts) for queue, counts in left(broker).items()}
     assert found == {queue: counted(coming) for queue, coming in forking.comes.items()}
     assert proxied[0].lost == 4
+
+
+def test_a_fork_whose_commit_happened_and_stays_unknown_is_done_once(
+    proxied: tuple[Proxy, mongoq.Broker],
+    broker: mongoq.Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(transaction, "LIMIT", 0.05)
+    forking, often = GRAPHS["fork-loop"], 30
+    with worked(proxied, broker, forking.pipeline(), *[("reply", "commitTransaction")] * often):
+        fed(broker, "fork-loop")
+    found = {queue: payloads(counts) for queue, counts in left(broker).items()}
+    assert found == {queue: counted(coming) for queue, coming in forking.comes.items()}
+    assert proxied[0].lost == often
+    assert "was not settled" in caplog.text, "it was given up, and then found settled"
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])

@@ -47,14 +47,14 @@ def proven(laboratory: Laboratory, graph: str, engine: str, *, most: int | None)
     assert {queue: payloads(found) for queue, found in clean.items()} == expected
     places: Sequence[Place] = [(place, side) for place in range(len(commands)) for side in ("before", "after")]
     if most is not None:
-        step = -(-len(places) // most)
+        step = -(-len(places) // most) | 1  # odd, so that both sides have their turns
         places = places[random.Random(SEED).randrange(step) :: step]
     trials = laboratory.killed(graph, engine, places)
     wrong = {place: found for place, _, found in trials if found != clean}
     assert not wrong, f"{len(wrong)} of {len(trials)} differ, such as {next(iter(wrong.items()))}, not {clean}"
     died = sum(killed for _, killed, _ in trials)
     print(f"{graph}, {engine}: {died} of {len(trials)} died; {Counter(commands)}")
-    assert died > len(trials) * 0.7
+    assert died > len(trials) / 2
 
 
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
