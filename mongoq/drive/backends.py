@@ -16,6 +16,7 @@ from pymongo.errors import (
     AutoReconnect,
     BulkWriteError,
     DuplicateKeyError,
+    ExecutionTimeout,
     OperationFailure,
     ServerSelectionTimeoutError,
     WriteConcernError,
@@ -27,6 +28,7 @@ from mongoq.drive import plain
 from mongoq.drive.sessions import Sessions
 from mongoq.model.codec import Options, codec_options
 from mongoq.protocol.request import (
+    Blocked,
     Command,
     Duplicate,
     Interruption,
@@ -169,6 +171,8 @@ def interruption(error: Exception) -> Interruption | None:
         return Duplicate(error)
     if isinstance(error, WriteConcernError):
         return ReplyLost(error)
+    if isinstance(error, ExecutionTimeout):
+        return Blocked(error)
     if isinstance(error, AutoReconnect) and not isinstance(error, ServerSelectionTimeoutError):
         return ReplyLost(error)
     if isinstance(error, OperationFailure) and error.code in UNHEARD_CODES:

@@ -102,6 +102,8 @@ def _find_and_modify(collection: str, arguments: Mapping[str, Any]) -> dict[str,
     command: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"]}
     if "sort" in arguments:
         command["sort"] = dict(arguments["sort"])
+    if "maxTimeMS" in arguments:
+        command["maxTimeMS"] = arguments["maxTimeMS"]
     return {**command, "update": arguments["update"], "new": False, "writeConcern": MAJORITY}
 
 

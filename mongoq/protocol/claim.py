@@ -97,12 +97,18 @@ def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | 
     return claimed and claimed[0]
 
 
-def claim_telling(context: QueueContext[Any], lease: timedelta) -> Flow[tuple[Item[Any], bool] | None]:
-    """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing."""
+def claim_telling(
+    context: QueueContext[Any], lease: timedelta, *, patience: float | None = None
+) -> Flow[tuple[Item[Any], bool] | None]:
+    """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing.
+
+    A transaction whose process died keeps others off the items that it settles, for a minute and more. With
+    ``patience`` the claim waits for its end so many seconds, and then raises ``Blocked``.
+    """
     yield from looked(context)
     while not context.state.paused:
         try:
-            claimed, spent, lapsed = yield from _claim(context, lease)
+            claimed, spent, lapsed = yield from _claim(context, lease, patience)
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
@@ -132,7 +138,7 @@ def _renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flo
 
 
 def _claim(
-    context: QueueContext[M], lease: timedelta, *, sends: int = SENDS
+    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
 ) -> Flow[tuple[Item[Any] | None, bool, bool]]:
     """Send the claim, and say whether the item had all its runs and is to be buried, and whether its lease ran out.
 
@@ -151,6 +157,7 @@ def _claim(
             "filter": start.filter,
             "update": {"$set": mine, "$inc": {"attempts": 1}},
             "sort": ORDER,
+            **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
         undo=lambda before: before and _unclaim(before, token),
         resolved=True,
@@ -160,14 +167,14 @@ def _claim(
     except ReplyLost:
         after = yield from insisted(_held_under(context, mine, now))
         if after is None and sends > 1:
-            return (yield from _claim(context, lease, sends=sends - 1))
+            return (yield from _claim(context, lease, patience, sends=sends - 1))
         if after is None:
             raise
         spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
         return context.raw_item(after, now, due=now), spent, attempts_of(after) > 1
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
-        return (yield from _claim(context, lease))
+        return (yield from _claim(context, lease, patience))
     heads.found(start, before)
     if before is None:
         return None, False, False

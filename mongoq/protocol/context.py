@@ -78,6 +78,8 @@ class QueueState(Known):
         heads: where the queue begins.
         crowd: how far to keep from others who claim batches.
         fenced_off: the priorities with a document at their end.
+        held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
+            others off the first of it.
     """
 
     paused: bool = False
@@ -85,6 +87,7 @@ class QueueState(Known):
     heads: Heads = field(default_factory=Heads)
     crowd: Crowd = field(default_factory=Crowd)
     fenced_off: set[int] = field(default_factory=set)
+    held_up: float = 0.0
 
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Remember what was read or written; the same options keep their identity."""

@@ -18,6 +18,7 @@ __all__ = [
     "Begin",
     "Begun",
     "Beside",
+    "Blocked",
     "Command",
     "Duplicate",
     "Flow",
@@ -199,6 +200,10 @@ class Interruption(Exception):
 
 class ReplyLost(Interruption):
     """The command may or may not have happened: the connection broke, or the write concern was not confirmed."""
+
+
+class Blocked(Interruption):
+    """The server gave up after the time that the command was given, most likely waiting for a transaction to end."""
 
 
 class Duplicate(Interruption):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -23,6 +24,7 @@ from mongoq.protocol.claim import (
 )
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.heads import eligible
 from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
@@ -94,9 +96,10 @@ def take(
     """
     where = None if screen is None else screen.where
     while not context.state.paused:
-        first = yield from _first(context, n, remembered=screen is not None)
+        held_up = sparing and time.monotonic() < context.state.held_up
+        first = yield from (_fresh if held_up else _first)(context, n, remembered=screen is not None)
         if first is None:
-            return None
+            return Taken([], lapsed=True) if held_up else None
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
             if one is None or screen is None or (yield from keeps(context, screen, one)):
@@ -144,8 +147,7 @@ def _first(context: QueueContext[Any], n: int, *, remembered: bool = False) -> F
 
     ``None`` when nothing is eligible.
     """
-    heads, crowd = context.state.heads, context.state.crowd
-    fields = {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
+    heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
     yield from looked(context)
     while True:
         start, skip = heads.start(context.name, context.broker.clock.now()), crowd.skip(n)
@@ -158,6 +160,17 @@ def _first(context: QueueContext[Any], n: int, *, remembered: bool = False) -> F
             crowd.beyond()
         elif not (yield from looked_behind(context)):
             return None
+
+
+def _fresh(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
+    """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
+    filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
+    read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
+    return [document for document in read if _is_ordinary(document)] or None
+
+
+def _fields(*, remembered: bool) -> dict[str, int]:
+    return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
 
 
 def _is_ordinary(document: Document) -> bool:

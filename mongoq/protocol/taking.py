@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from mongoq.model.item import Item
 from mongoq.protocol.claim import claim_telling, reserve_now
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.request import Flow
+from mongoq.protocol.request import Blocked, Flow
 from mongoq.protocol.reserve_many import Taken, take
 from mongoq.protocol.screening import Screen, keeps
 from mongoq.protocol.settings import prepared
@@ -19,6 +20,11 @@ from mongoq.protocol.waiting import waiting
 __all__ = ["take_alone", "take_beside"]
 
 M = TypeVar("M")
+
+PATIENCE = 0.5
+"""Seconds that a claim of a single item waits for a transaction that settles it; all the worker waits meanwhile."""
+HELD_UP = 1.0
+"""Seconds for which what has lapsed is passed by after that."""
 
 
 def take_beside(
@@ -44,19 +50,26 @@ def take_alone(
 ) -> Flow[tuple[Item[M] | None, bool] | None]:
     """Claim the first item for a run by itself, and say whether its last lease ran out; ``None`` when there is none.
 
+    Nor is there one when a transaction keeps others off it: what has lapsed is passed by for a moment, since that may
+    take a minute to end, and there is other work to do.
     One that does not match the ``screen`` was settled, and ``None`` stands in its place.
     """
     lapsed = False
 
     def claimed(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
         nonlocal lapsed
-        told = yield from claim_telling(context, length)
+        told = yield from claim_telling(context, length, patience=PATIENCE)
         if told is None:
             return None
         lapsed = told[1]
         return told[0]
 
-    item = yield from reserve_now(context, lease, "bury", claimed)
+    try:
+        item = yield from reserve_now(context, lease, "bury", claimed)
+    except Blocked:
+        context.state.held_up = time.monotonic() + HELD_UP
+        return None
+    context.state.held_up = 0.0
     if item is None:
         return None
     if screen is None or (yield from keeps(context, screen, item)):

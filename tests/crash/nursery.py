@@ -8,6 +8,7 @@ As a program it takes orders from standard input, and answers each with a line.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -21,27 +22,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from tests.crash.producer import produce
-from tests.crash.worker import work
-
 __all__ = ["Nursery"]
 
 ROOT = Path(__file__).parents[2]
-ROLES: dict[str, Callable[..., None]] = {"produce": produce, "work": work}
+LOOK = 0.02
+"""Seconds between two looks whether a member has ended."""
 
 
 class Nursery:
-    """The nursery as its owner sees it.
+    """The nursery as its owner sees it; several threads may give orders.
 
     Attributes:
         log: the file that takes what members have to say, which is why they ended if nobody killed them.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, roles: str = "tests.crash.roles") -> None:
+        """Open it, for members in the ``ROLES`` of a module."""
         self.log = log
+        self._lock = threading.Lock()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.nursery"],
+                [sys.executable, "-m", "tests.crash.nursery", roles],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -62,7 +63,7 @@ class Nursery:
 
     def start(self, role: str, **arguments: Any) -> int:
         """Start a member, and return its process id."""
-        return self._answer({"start": role, "arguments": arguments})
+        return int(self._answer({"start": role, "arguments": arguments}))
 
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Send a signal to a member."""
@@ -77,19 +78,31 @@ class Nursery:
         status = self._answer({"kill": pid})
         assert status == -signal.SIGKILL, f"member {pid} ended by itself, with status {status}:\n{self.log.read_text()}"
 
-    def _answer(self, order: dict[str, Any]) -> int:
+    def wait(self, pid: int, patience: float) -> int:
+        """Wait so many seconds for the end of a member, and return its exit code; a signal is negative."""
+        deadline = time.monotonic() + patience
+        while (code := self._answer({"look": pid})) is None:
+            assert time.monotonic() < deadline, f"member {pid} has no end:\n{self.log.read_text()}"
+            time.sleep(LOOK)
+        return int(code)
+
+    def _answer(self, order: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        with self._lock:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
 
 
-def _obey(order: dict[str, Any]) -> int:
+def _obey(order: dict[str, Any], roles: Any) -> int | None:
     match order:
         case {"start": role, "arguments": arguments}:
             nursery = os.getpid()  # asked for afterwards, it may be gone
-            return os.fork() or _live(role, arguments, nursery)
+            return os.fork() or _live(roles.ROLES[role], arguments, nursery)
+        case {"look": pid}:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            return os.waitstatus_to_exitcode(status) if ended else None
         case {"signal": pid, "number": number}:
             os.kill(pid, number)
             return 0
@@ -99,18 +112,20 @@ def _obey(order: dict[str, Any]) -> int:
     raise AssertionError(order)
 
 
-def _live(role: str, arguments: dict[str, Any], nursery: int) -> NoReturn:
+def _live(role: Callable[..., None], arguments: dict[str, Any], nursery: int) -> NoReturn:
     """Be a member, until the end."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     threading.Thread(target=_end_with, args=(nursery,), daemon=True).start()
+    code = 1
     try:
-        ROLES[role](**arguments)
+        role(**arguments)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(1)
+        os._exit(code)
 
 
 def _end_with(nursery: int) -> NoReturn:
@@ -122,13 +137,15 @@ def _end_with(nursery: int) -> NoReturn:
 
 def _main() -> None:
     alive: set[int] = set()
+    roles = importlib.import_module(sys.argv[1])
     for line in sys.stdin:
         order = json.loads(line)
-        answer = _obey(order)
-        if "start" in order:
+        answer = _obey(order, roles)
+        if answer is not None and "start" in order:
             alive.add(answer)
-        alive.discard(order.get("kill", 0))
-        print(answer, flush=True)
+        elif answer is not None:
+            alive -= {order.get("kill"), order.get("look")}
+        print(json.dumps(answer), flush=True)
     for pid in alive:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

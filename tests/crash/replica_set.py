@@ -8,7 +8,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,14 +47,18 @@ class ReplicaSet:
     A member that stands still (SIGSTOP) keeps its connections, and says nothing.
     """
 
-    def __init__(self, within: Path, *, members: int) -> None:
+    def __init__(self, within: Path, *, members: int, parameters: Mapping[str, str | int] | None = None) -> None:
         self._directory = TemporaryDirectory(dir=within)
         self._ports = _free_ports(members)
         self._nodes: list[Node | None] = [None] * members
         self._still: set[int] = set()
         self._mongod = find_mongod()
         self._options = Options(
-            replica_set=NAME, cache_mb=256, history_window_seconds=0, parameters={"enableTestCommands": 1}, auth=None
+            replica_set=NAME,
+            cache_mb=256,
+            history_window_seconds=0,
+            parameters={"enableTestCommands": 1, **(parameters or {})},
+            auth=None,
         )
 
     def __enter__(self) -> Self:

@@ -12,8 +12,11 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
+from mongoq.protocol import transaction
 from tests.pipeline.conftest import QUICK, counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
+from tests.pipeline.proof.catalogue import GRAPHS
+from tests.pipeline.proof.trial import fed, left, payloads
 from tests.proxy import Kind, Proxy
 
 ITEMS = 60
@@ -63,6 +66,34 @@ def test_a_graph_survives_losses(
     assert broker.queues() == sorted([OUT, ERRORS])
     if command in ("find", "update"):  # which there are in any case
         assert proxied[0].lost > 0
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+@pytest.mark.parametrize("command", ["update", "delete", "insert", "commitTransaction"])
+def test_forks_survive_losses(
+    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind, command: str
+) -> None:
+    forking = GRAPHS["fork-loop"]
+    with worked(proxied, broker, forking.pipeline(), *[(kind, command)] * 4):
+        fed(broker, "fork-loop")
+    found = {queue: payloads(counts) for queue, counts in left(broker).items()}
+    assert found == {queue: counted(coming) for queue, coming in forking.comes.items()}
+    assert proxied[0].lost == 4
+
+
+def test_a_fork_whose_commit_happened_and_stays_unknown_is_done_once(
+    proxied: tuple[Proxy, mongoq.Broker],
+    broker: mongoq.Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(transaction, "LIMIT", 0.05)
+    forking = GRAPHS["fork-loop"]
+    with worked(proxied, broker, forking.pipeline(), *[("reply", "commitTransaction")] * 30):
+        fed(broker, "fork-loop")
+    found = {queue: payloads(counts) for queue, counts in left(broker).items()}
+    assert found == {queue: counted(coming) for queue, coming in forking.comes.items()}
+    assert "was not settled" in caplog.text, "it was given up, and then found settled"
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])

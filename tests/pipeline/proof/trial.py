@@ -1,0 +1,118 @@
+"""Trials: a graph is fed, drained by processes that die, and what has come of it is looked at."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from pymongo import MongoClient
+
+import mongoq
+from tests.crash.nursery import Nursery
+from tests.pipeline.proof.catalogue import GRAPHS
+from tests.pipeline.proof.death import Side
+from tests.pipeline.proof.roles import DATABASE
+
+__all__ = ["PATIENCE", "Laboratory", "Place", "fed", "left", "payloads"]
+
+BENCHES = 10
+"""Trials at a time: most of the time each waits, for a lease to end or a transaction to be given up."""
+PATIENCE = 60.0
+
+Place = tuple[int, Side]
+Passed = tuple[str, int]
+"""A payload, and how many stages it has passed."""
+Left = dict[str, Counter[Passed]]
+"""What is in each queue."""
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """Where trials are made.
+
+    Attributes:
+        uri: of a server that gives up the transactions of the dead soon.
+        client: one of our own to that server.
+        nursery: makes the processes.
+        notes: a directory.
+    """
+
+    uri: str
+    client: MongoClient[Any]
+    nursery: Nursery
+    notes: Path
+
+    def clean(self, graph: str, engine: str) -> tuple[list[str], Left]:
+        """Run a graph that nobody kills; return the commands that it takes, and what comes of it."""
+        report = self.notes / f"{graph}-{engine}.json"
+        with self._fed(graph, "clean") as broker:
+            assert self._drained(graph, engine, "clean", report=str(report)) == 0
+            return json.loads(report.read_text()), left(broker)
+
+    def killed(self, graph: str, engine: str, places: Iterable[Place]) -> list[tuple[Place, bool, Left]]:
+        """Kill in each place, and drain the rest; tell whether a process was killed there, and what has come of it."""
+        free: SimpleQueue[str] = SimpleQueue()
+        for bench in range(BENCHES):
+            free.put(f"bench{bench}")
+
+        def trial(place: Place) -> tuple[Place, bool, Left]:
+            bench = free.get()
+            try:
+                with self._fed(graph, bench) as broker:
+                    code = self._drained(graph, engine, bench, place=place[0], side=place[1])
+                    assert code in (0, -signal.SIGKILL), f"{place}: {code}\n{self.nursery.log.read_text()}"
+                    assert self._drained(graph, engine, bench) == 0
+                    return place, code != 0, left(broker)
+            finally:
+                free.put(bench)
+
+        with ThreadPoolExecutor(BENCHES) as trials:
+            return list(trials.map(trial, places))
+
+    @contextmanager
+    def _fed(self, graph: str, bench: str) -> Iterator[mongoq.Broker]:
+        collection = self.client[DATABASE][bench]
+        collection.delete_many({})
+        broker = mongoq.Broker(collection)
+        fed(broker, graph)
+        yield broker
+
+    def _drained(self, graph: str, engine: str, bench: str, **told: Any) -> int:
+        """Let a process drain it, and return how that ends."""
+        pid = self.nursery.start("drain", uri=self.uri, graph=graph, engine=engine, collection=bench, **told)
+        return self.nursery.wait(pid, PATIENCE)
+
+
+def fed(broker: mongoq.Broker, graph: str) -> None:
+    """Push what a graph is fed with."""
+    for queue, payloads in GRAPHS[graph].pushed.items():
+        broker.queue(queue).push_many(payloads)
+
+
+def left(broker: mongoq.Broker) -> Left:
+    """Return all that is left, and make sure that nobody holds any of it."""
+    raw = broker._driver._backend.targets["collection"]
+    live = list(raw.find({"_id": {"$type": "objectId"}}))
+    assert [item for item in live if item["reserved"] or "token" in item or "when" not in item] == []
+    queues = sorted({item["q"] for item in live})
+    assert broker.queues() == queues
+    return {
+        queue: Counter((repr(item["payload"]), item.get("hops", 0)) for item in live if item["q"] == queue)
+        for queue in queues
+    }
+
+
+def payloads(found: Counter[Passed]) -> Counter[str]:
+    """Return the payloads alone."""
+    told: Counter[str] = Counter()
+    for (payload, _), number in found.items():
+        told[payload] += number
+    return told
