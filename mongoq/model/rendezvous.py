@@ -6,8 +6,7 @@ On each side places are counted on as items come, and taken in their order, so n
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -21,6 +20,8 @@ from bson import Decimal128, ObjectId
 __all__ = ["Place", "Rendezvous", "Unjoinable", "rendezvous_id", "value_key"]
 
 VALUE_BYTES = 1024
+DIGITS = 18
+"""Of the number of a place."""
 Document = Mapping[str, Any]
 
 
@@ -57,13 +58,15 @@ _OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(
 
 def _number(value: Any) -> dict[str, Any]:
     """Return a number in the one form that all that equal it have."""
-    if not math.isfinite(value):
-        raise Unjoinable(f"is {value}, which is no number to look for")
     exact = Decimal(value)
-    if not exact or -VALUE_BYTES < exact.adjusted() < VALUE_BYTES:
-        text = f"{exact:f}"
-        return {"number": text.rstrip("0").rstrip(".") if "." in text else text if exact else "0"}
-    raise Unjoinable("is a number of very many digits")
+    if not exact.is_finite():
+        raise Unjoinable(f"is {value}, which is no number to look for")
+    if not exact:
+        return {"number": "0"}
+    if not -VALUE_BYTES < exact.adjusted() < VALUE_BYTES:
+        raise Unjoinable("is a number of very many digits")
+    text = f"{exact:f}"
+    return {"number": text.rstrip("0").rstrip(".") if "." in text else text}
 
 
 def rendezvous_id(join: str, key: str) -> str:
@@ -97,7 +100,7 @@ class Place:
         ``None`` when it is none: some other program may have written anything, and a join may have had other queues.
         """
         parts = text.split(":") if isinstance(text, str) else []
-        if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal()):
+        if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) <= DIGITS):
             return None
         queue = next((queue for queue in queues if _tag(queue) == parts[1]), None)
         return None if queue is None else cls(parts[0], queue, int(parts[2]))
@@ -150,6 +153,11 @@ class Rendezvous:
                 return place
         return None
 
+    def following(self, place: Place, most: int) -> Iterator[Place]:
+        """Return the places behind one, so many at most."""
+        for number in range(place.number + 1, min(place.number + 1 + most, self._lines[place.queue].come)):
+            yield Place(self.key, place.queue, number)
+
     def park(self, queue: str) -> Place:
         """Return the next place of a line."""
         line = self._lines[queue]
@@ -162,11 +170,14 @@ class Rendezvous:
         line.taken = max(line.taken, place.number + 1)
 
     def give_up(self, place: Place, *, remembered: bool) -> None:
-        """Let somebody leave without partners; ``remembered`` says that these will be known to come late."""
+        """Let somebody leave without partners.
+
+        ``remembered`` says that these will be known to come late, unless it was the partner of one given up before.
+        """
         line = self._lines[place.queue]
         if line.taken == place.number:
             line.taken += 1
-        if remembered:
+        if remembered and not self.is_late(place.queue):
             for queue in self._queues:
                 self._lines[queue].missed += queue != place.queue
 

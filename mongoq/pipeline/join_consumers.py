@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Apart
@@ -107,19 +107,35 @@ def takes_job(handler: Callable[..., Any], number: int) -> bool:
 
 def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
     """Return the handler as one of a single payload, which is the list of all."""
-    with_job = takes_job(handler, len(stage.sources))
+    number = len(stage.sources)
+    with_job = takes_job(handler, number)
     function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function):
 
         async def called_async(payloads: Sequence[Any], job: Any) -> Any:
-            return await handler(*payloads, *([job] if with_job else []))
+            return await handler(*_several(payloads, number), *([job] if with_job else []))
 
-        return called_async
+        return _named(called_async, handler)
 
     def called(payloads: Sequence[Any], job: Any) -> Any:
-        return handler(*payloads, *([job] if with_job else []))
+        return handler(*_several(payloads, number), *([job] if with_job else []))
 
-    return called
+    return _named(called, handler)
+
+
+def _several(payloads: Any, number: int) -> Sequence[Any]:
+    """Return the payloads of an item that was joined; anything may have been put into its queue by hand."""
+    if not isinstance(payloads, list | tuple):
+        raise PayloadInvalid("payload", f"a list of {number}, one of each queue, not {type(payloads).__name__}")
+    if len(payloads) != number:
+        raise PayloadInvalid("payload", f"a list of {number}, one of each queue, not of {len(payloads):,}")
+    return payloads
+
+
+def _named(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Let errors name the handler."""
+    function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
+    return function
 
 
 class _Quiet(Judge):
@@ -143,11 +159,13 @@ class _Arrivals(_Quiet):
         return [self._arrival(consumer, item) for item in items]
 
     def _arrival(self, consumer: Consumer, item: Item[Any]) -> Verdict:
-        value = None if self._path is None else _found(item.payload, self._path)
         try:
+            value = None if self._path is None else _found(item.payload, self._path)
             key = ANY if self._path is None else value_key(value)
         except Unjoinable as unfit:
             return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
+        except Exception as error:  # of one item alone
+            return self.failure(consumer, item, error)
         return Apart(self._way, Arrival(item, key, value))
 
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from mongoq.errors import MongoqError
+from bson.errors import BSONError
+
+from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.batch import own_error
 from mongoq.protocol.bulk import STATE
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import lost
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.request import Duplicate, Flow, PartlyRefused, Refused
+from mongoq.protocol.request import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
 from mongoq.protocol.transaction import transacted
 
 __all__ = ["Exchange", "Short", "exchanged"]
@@ -31,7 +33,11 @@ class Short(Exception):
     """Fewer items were found under their tokens than there were to settle."""
 
 
-OWN = (Short, MongoqError, Refused, PartlyRefused, Duplicate)
+OWN = (
+    *(Short, MongoqError, Refused, PartlyRefused, Duplicate, Unreadable),
+    # what other programs have put into the fields of an item may be anything
+    *(ArithmeticError, AttributeError, BSONError, LookupError, TypeError, ValueError),
+)
 """Errors that are about one of the items, and not about the server."""
 
 
@@ -88,7 +94,24 @@ def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> F
     if len(wanted) > 1:
         return (yield from _by_halves(exchange, wanted))
     [one] = wanted
-    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, Short) else own_error(error)}
+    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, Short) else _told(error)}
+
+
+def _told(error: Exception) -> Exception:
+    """Return the error of one item: what the server will refuse again is told as one that is not to be tried again."""
+    cause = own_error(error)
+    if isinstance(error, MongoqError) or not _stays(error):
+        return cause
+    told = OutcomeInvalid(f"it cannot be settled like that: {cause}")
+    told.__cause__ = cause
+    return told
+
+
+def _stays(error: Exception) -> bool:
+    """Say whether an error would be the same another time."""
+    if isinstance(error, PartlyRefused):
+        return all(isinstance(one, Refused | Duplicate) for one in error.refusals.values())
+    return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
 
 
 def _by_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:

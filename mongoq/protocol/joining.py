@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 from bson import ObjectId
@@ -38,6 +39,8 @@ REMEMBERED = timedelta(days=7)
 """How long it is known that an item was given up, and its partners come too late."""
 ARRIVALS = 500
 """Items of one transaction."""
+AHEAD = 50_000
+"""Places that are looked at in one command once some of them are empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,19 +189,23 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
     stored = yield from _rendezvous(spec, {arrival.key for arrival in arrivals})
     waiting: dict[str, Document] = {}
     gone: set[str] = set()
+    ahead = 0
     while True:
         known = {key: Rendezvous(key, spec.queues, stored.get(key)) for key in {one.key for one in arrivals}}
         plan = _planned(spec, arrivals, known, gone)
-        wanted = {place.text for _, places in plan.meetings for place in places.values()} - waiting.keys()
+        places = {place.text: place for _, met in plan.meetings for place in met.values()}
+        wanted = places.keys() - waiting.keys()
         found = (yield from _parked(spec, wanted)) if wanted else {}
         waiting |= found
         if len(found) == len(wanted):
             break
-        gone |= wanted - found.keys()
+        missing = wanted - found.keys()
+        ahead = min(ahead * 8 + 8, AHEAD)
+        gone |= missing | (yield from _gone(spec, known, map(places.__getitem__, missing), ahead))
     doing = _Doing(context.broker.clock.now())
     when = context.broker.clock.stamp()
-    for arrival, places in plan.meetings:
-        _join(spec, doing, arrival, {queue: waiting[place.text] for queue, place in places.items()}, when)
+    for arrival, met in plan.meetings:
+        _join(spec, doing, arrival, {queue: waiting[place.text] for queue, place in met.items()}, when)
     for arrival, place in plan.parking:
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
@@ -234,9 +241,23 @@ def _rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]
 
 def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
     """Find who waits at some places (by the index of keys)."""
-    filter = {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
-    found = yield from find_few(spec.parked.broker, filter, [("key", 1)], len(texts))
+    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
     return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
+
+
+def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
+    return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
+
+
+def _gone(spec: JoinSpec, known: Mapping[str, Rendezvous], places: Iterable[Place], ahead: int) -> Flow[set[str]]:
+    """Return at which places behind some that are empty nobody waits either; a whole queue may have been purged."""
+    behind = (other.text for place in places for other in known[place.key].following(place, ahead))
+    texts = set(islice(behind, AHEAD))
+    if not texts:
+        return texts
+    fields = {"_id": 0, "key": 1}
+    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
+    return texts - {document["key"] for document in found}
 
 
 def _join(spec: JoinSpec, doing: _Doing, arrival: Arrival, partners: Mapping[str, Document], when: datetime) -> None:
@@ -314,30 +335,47 @@ def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[_Doing]:
     known = {key: Rendezvous(key, spec.queues, document) for key, document in stored.items()}
     doing, when = _Doing(broker.clock.now()), broker.clock.stamp()
     values = {}
-    for item, place in zip(items, places, strict=True):
-        member = _parking(spec, item, place)
+    for item, place in sorted(zip(items, places, strict=True), key=_number):
         if place is not None and place.key in known:
             known[place.key].give_up(place, remembered=spec.late != "wait")
             values[place.key] = _note(item).get("value")
-        if spec.missing == "pass":
-            members = [member if side is member.context else None for side in spec.sides]
-            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
-            doing.members.append(member)
-            continue
-        reason = f"no item of {spec.named(member.item.queue)} came within {spec.timeout}"
-        if member.context.settings.dead is None:
-            raise PartnerMissing(item.id, member.item.queue, reason)
-        doing.own.append(buried(member, doing.now, reason=reason, error=None))
-        doing.settled += 1
+    for item in items:
+        _part(spec, doing, item, when)
     yield from _remembered(spec, known.values(), doing.now, values)
     yield from _sent(broker, doing)
     return doing
 
 
-def _parking(spec: JoinSpec, item: Item[Any], place: Place | None) -> Member:
-    """Return a parked item as it was in the queue that it came by; of a queue that is none of the join's, the first."""
-    context = spec.sides[0] if place is None else spec.side(place.queue)
-    as_it_came = item.with_stored("q", context.name).with_stored("key", _note(item).get("key"))
+def _number(one: tuple[Item[Any], Place | None]) -> int:
+    return 0 if one[1] is None else one[1].number
+
+
+def _part(spec: JoinSpec, doing: _Doing, item: Item[Any], when: datetime) -> None:
+    """Let one go on without partners, or to the error queue."""
+    member = _parking(spec, item)
+    queue = member.item.queue
+    reason, error = f"no item of {spec.named(queue)} came within {spec.timeout}", None
+    if spec.missing == "pass" and queue in spec.queues:
+        members = [member if side.name == queue else None for side in spec.sides]
+        try:
+            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+        except PayloadTooLarge as large:
+            reason, error = str(large), large
+        else:
+            doing.members.append(member)
+            return
+    if member.context.settings.dead is None:
+        raise PartnerMissing(item.id, queue, reason)
+    doing.own.append(buried(member, doing.now, reason=reason, error=error))
+    doing.settled += 1
+
+
+def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
+    """Return a parked item as it was in the queue that it came by, which the join may name no more."""
+    told = _note(item).get("queue")
+    queue = told if isinstance(told, str) else spec.queues[0]
+    context = spec.side(queue) if queue in spec.queues else spec.sides[0]
+    as_it_came = item.with_stored("q", queue).with_stored("key", _note(item).get("key"))
     return Member(context, as_it_came, {"_id": item.id, "token": item.token})
 
 

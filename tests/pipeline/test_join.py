@@ -525,3 +525,159 @@ def test_a_value_that_cannot_be_joined_stops_a_join_without_an_error_queue(serve
     assert isinstance(stopped.value.__cause__, mongoq.PartnerMissing)
     assert "cannot be joined: 'id' is missing, or null" in str(stopped.value.__cause__)
     assert server_site.queue("a").get(id) is not None
+
+
+@pytest.mark.parametrize("odd", [Decimal128("sNaN"), Decimal128("NaN"), Decimal128("1E+6000")], ids=str)
+def test_an_odd_number_fails_alone(site: Site, odd: Any) -> None:
+    site.queue("a").push_many([{"id": 1}, {"id": odd}, {"id": 2}])
+    site.queue("b").push_many([{"id": 1}, {"id": 2}])
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    assert len(site.payloads("out")) == 2
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.origin is not None
+    assert letter.origin.reason.startswith("cannot be joined: 'id' is ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"headers": "x"}, {"priority": "x"}, {"parked": {}}, {"parked": {"at": "x"}}, {"trail": 5}],
+    ids=str,
+)
+def test_who_waits_with_odd_fields_stops_nobody_else(server_site: Site, change: Any) -> None:
+    """Other programs may have written anything to an item; its partner fails, and all others are joined."""
+    site = server_site
+    raw = site.broker._driver._backend.targets["collection"]
+    pipeline, join = joining()
+    join(both)
+    site.queue("a").push_many([{"id": n} for n in range(5)])
+    site.drain(pipeline)
+    raw.update_one({"q": "graph.both.waiting", "payload.id": 2}, {"$set": change})
+    site.queue("b").push_many([{"id": n} for n in range(5)])
+    site.drain(pipeline)
+    joined = {pair["a"]["id"] for pair in site.payloads("out")}
+    assert joined >= {0, 1, 3, 4}
+    assert len(joined) + len(site.payloads("graph.errors")) == 5
+
+
+def test_a_place_that_is_taken_is_the_error_of_one_item(server_site: Site) -> None:
+    """Somebody has removed the control document of a value for which one waits."""
+    site = server_site
+    raw = site.broker._driver._backend.targets["collection"]
+    pipeline, join = joining()
+    join(both)
+    site.queue("a").push({"id": 1})
+    site.drain(pipeline)
+    raw.delete_many({"_id": {"$regex": "^join:"}})
+    site.queue("a").push_many([{"id": 1, "again": True}, {"id": 2}])
+    site.drain(pipeline)
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.payload == {"id": 1, "again": True}
+    assert letter.error is not None
+    assert letter.error.message.startswith("it cannot be settled like that: ")
+    assert sorted(one.value for one in pipeline.waiting(site.broker)) == [1, 2]
+
+
+def of_all(sources: Any, **options: Any) -> Any:
+    """Return a pipeline with a join of these queues, which goes on with the payloads as they come."""
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+
+    @pipeline.join(list(sources), to="out", on="id", name="both", **options)
+    def all_of(*payloads: Any) -> Any:
+        return mongoq.Move("out", payload=[payload and payload["from"] for payload in payloads])
+
+    return pipeline
+
+
+def test_sides_are_known_by_their_queues(site: Site) -> None:
+    """A join may name its queues in another order, or one more, while items wait."""
+    site.queue("a").push({"id": 1, "from": "a1"})
+    site.drain(of_all("ab"))
+    site.queue("a").push({"id": 1, "from": "a2"})
+    site.drain(of_all("ba"))
+    assert site.payloads("out") == []
+    site.queue("b").push({"id": 1, "from": "b1"})
+    site.drain(of_all("ba"))
+    assert site.payloads("out") == [["b1", "a1"]]
+    site.queue("a").push({"id": 1, "from": "a3"})
+    site.drain(of_all("cab"))
+    for name in "bc":
+        site.queue(name).push({"id": 1, "from": name})
+    site.drain(of_all("cab"))
+    assert site.payloads("out") == [["b1", "a1"], ["c", "a2", "b"]]
+    site.drain(of_all("bc", timeout=60))
+    [waiting] = of_all("bc").waiting(site.broker)
+    assert (waiting.queue, waiting.item.payload["from"]) == ("a", "a3")
+
+
+def test_those_given_up_together_are_not_missed_themselves(site: Site) -> None:
+    """Only the third of them comes too late; the next three are joined."""
+    pipeline = of_all("abc", timeout=60)
+    for name in "ab":
+        site.queue(name).push({"id": 1, "from": name})
+    site.drain(pipeline)
+    passed(site, pipeline)
+    site.queue("c").push({"id": 1, "from": "c"})
+    site.drain(pipeline)
+    assert sorted(payload["from"] for payload in site.payloads("graph.errors")) == ["a", "b", "c"]
+    for name in "abc":
+        site.queue(name).push({"id": 1, "from": name})
+        site.drain(pipeline)
+    assert site.payloads("out") == [["a", "b", "c"]]
+    assert left_over(site) == []
+
+
+def test_one_that_is_too_large_to_go_on_alone_goes_to_the_error_path(site: Site) -> None:
+    pipeline = of_all("ab", timeout=60, missing="pass")
+    site.queue("a").push({"id": 1, "from": "x" * (16 * 1024 * 1024 - 64 * 1024 - 100)})
+    site.queue("a").push({"id": 2, "from": "a"})
+    site.drain(pipeline)
+    passed(site, pipeline)
+    site.drain(pipeline)
+    assert site.payloads("out") == [["a", None]]
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.error is not None
+    assert letter.error.message.startswith("payload of 1 items joined: ")
+    assert site.broker.queues() == ["graph.errors", "out"]
+
+
+def test_empty_places_are_passed_in_few_looks(server_site: Site) -> None:
+    """All who wait are removed at once."""
+    site = server_site
+    pipeline, join = joining(on=None)
+    join(both)
+    site.queue("a").push_many(range(4_000))
+    site.drain(pipeline)
+    site.queue("graph.both.waiting").purge()
+    site.queue("b").push_many(["b", "c"])
+    database = site.broker._driver._backend.targets["collection"].database
+    database.command({"profile": 1, "slowms": 0, "filter": {"op": "query"}})
+    site.drain(pipeline)
+    database.command({"profile": 0})
+    assert [one.item.payload for one in pipeline.waiting(site.broker)] == ["b", "c"]
+    looks = database["system.profile"].count_documents({"command.filter.q": "graph.both.waiting"})
+    assert 0 < looks < 20
+
+
+@pytest.mark.parametrize("payload", [{"x": 1, "y": 2}, "ab", [1], [1, 2, 3], None], ids=str)
+def test_what_was_put_among_the_joined_by_hand_is_an_error(site: Site, payload: Any) -> None:
+    site.queue("graph.both.joined").push(payload)
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    assert site.payloads("out") == []
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.error is not None
+    assert letter.error.message.startswith("payload: a list of 2, one of each queue, not ")
+
+
+def test_a_coroutine_function_is_named_by_its_own_name(server_site: Site) -> None:
+    pipeline, join = joining()
+
+    async def work(a: Any, b: Any) -> Any:
+        return both(a, b)
+
+    join(work)
+    with pytest.raises(mongoq.GraphInvalid, match=r"<locals>\.work is a coroutine function"):
+        pipeline.drain(server_site.broker if server_site.engine == "threads" else pytest.skip("threads alone"))
