@@ -164,7 +164,8 @@ class Item(Generic[M]):
     @property
     def headers(self) -> Mapping[str, Any]:
         """Metadata given by the producer."""
-        return self._document.get("headers") or {}
+        headers = self._document.get("headers")
+        return headers if isinstance(headers, Mapping) else {}  # other programs may have written anything
 
     @property
     def token(self) -> ObjectId | None:

@@ -66,7 +66,7 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
         [None if member is None else member.item.stored("payload") for member in members],
         id=id,
         when=when,
-        priority=min(member.item.priority for member in there),
+        priority=min(map(_priority, there)),
         headers=headers or None,
         once=None,
     )
@@ -81,6 +81,12 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
     if len(raw.raw) > SIZE_LIMIT:
         raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
     return Pair(document, raw)
+
+
+def _priority(member: Member) -> int:
+    """Return the priority of an item; other programs may have written anything."""
+    priority: Any = member.item.priority
+    return priority if isinstance(priority, int) else 0
 
 
 def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:

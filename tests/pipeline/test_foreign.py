@@ -26,6 +26,8 @@ ODD: Mapping[str, Mapping[str, Any]] = {
     "attempts are a text": {"attempts": "3"},
     "when is a list": {"when": [LONG_AGO]},
     "hops are a text": {"hops": "x"},
+    "headers are a text": {"headers": "x"},
+    "headers are a list": {"headers": [1]},
 }
 
 
@@ -75,3 +77,26 @@ def test_an_item_of_an_odd_id_that_does_not_fit_counts_as_screened(broker: mongo
 
     told = pipeline.drain(broker).stages["work"]
     assert (told.moved, told.screened, told.settled) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+@pytest.mark.parametrize("changes", list(ODD.values()), ids=list(ODD))
+def test_an_odd_document_blocks_no_fork(
+    broker: mongoq.Broker, raw: Any, delivery: Any, changes: Mapping[str, Any]
+) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"])
+
+    @pipeline.stage("raw", to=["out", "rest"], lease=5, max_retries=0, delivery=delivery)
+    def work(_: Any) -> Any:
+        return mongoq.Fork([mongoq.Move("out"), mongoq.Move("rest")])
+
+    raw.insert_one(odd("fits", changes))
+    broker.queue("raw").push({"kind": "fits"})
+    with pipeline.start(broker) as run:
+        deadline = time.monotonic() + 20
+        while raw.count_documents({"q": "raw", "when": {"$type": "date"}}):
+            assert time.monotonic() < deadline
+            run.wait(0.02)
+    out, rest, errors = (raw.count_documents({"q": name}) for name in ("out", "rest", "line.errors"))
+    assert out == rest >= 1
+    assert raw.count_documents({"q": "raw"}) + out + errors == 2

@@ -46,7 +46,7 @@ class Graph:
 
     def pipeline(self) -> mongoq.Pipeline:
         outputs = [queue for queue in self.comes if queue != ERRORS]
-        pipeline = mongoq.Pipeline("proof", errors=ERRORS, inputs=list(self.pushed), outputs=outputs)
+        pipeline = mongoq.Pipeline("proof", errors=ERRORS, inputs=list(self.pushed) or None, outputs=outputs)
         self.declare(pipeline)
         return pipeline
 
@@ -125,6 +125,47 @@ def fork_loop(pipeline: mongoq.Pipeline) -> None:
         return payloads
 
 
+def join(pipeline: mongoq.Pipeline) -> None:
+    """Orders meet their payments, some of them several of one value; some cannot be joined, or fail once they are."""
+
+    @pipeline.join(["orders", "payments"], to="out", on="n", **COMMON)
+    def settle(order: Any, payment: Any, job: Any) -> Any:
+        if order["kind"] == "bad":
+            return mongoq.Dead("a bad one")
+        if job.item.attempts == 1 and order["n"] == 1:
+            raise ValueError("the first time")
+        return {**order, "paid": payment["n"]}
+
+
+def fork_join(pipeline: mongoq.Pipeline) -> None:
+    """Both halves of an item go their own ways, and meet again."""
+
+    @pipeline.stage("raw", to=["left", "right"], **COMMON)
+    def split(payload: Any) -> Any:
+        return mongoq.Fork([mongoq.Move("left"), mongoq.Move("right")])
+
+    @pipeline.stage("left", to="checked", batch=3, **COMMON)
+    def check(payloads: Any) -> Any:
+        return [{**payload, "checked": True} for payload in payloads]
+
+    @pipeline.join(["checked", "right"], to="out", on="n", **COMMON)
+    def unite(checked: Any, raw: Any) -> Any:
+        return [mongoq.Dead("a bad one"), {**checked, "raw": raw["n"]}][checked["kind"] == "plain"]
+
+
+def source(pipeline: mongoq.Pipeline) -> None:
+    """Records come by themselves, in several batches."""
+
+    @pipeline.source(to="raw", name="rows", batch=3, lease=LEASE)
+    def rows(position: Any) -> Any:
+        for place in range(position or 0, len(LINE)):
+            yield mongoq.Record(LINE[place], position=place + 1)
+
+    @pipeline.stage("raw", to="out", **COMMON)
+    def check(payload: Any) -> Any:
+        return mongoq.Dead("a bad one") if payload["kind"] == "bad" else payload
+
+
 def _kinds(*kinds: str, **fields: Any) -> list[dict[str, Any]]:
     return [{"n": n, "kind": kind, **fields} for n, kind in enumerate(kinds)]
 
@@ -138,6 +179,7 @@ def _sides(payloads: Sequence[Any]) -> list[dict[str, Any]]:
 LINE = _kinds("plain", "plain", "bad", "drop", "skip", "plain", "plain")
 FORKED = _kinds("two", "three", "large", "bad", "two", "three")
 TURNING = [{"n": n, "rounds": 0, "most": most} for n, most in enumerate((ROUNDS, 0, 1, 2, 1))]
+ORDERS = _kinds("plain", "plain", "bad", "plain", "plain")
 LEAVING = _kinds(*["plain", "plain", "plain", "bad"] * 2, rounds=0)
 
 GRAPHS = {
@@ -162,6 +204,30 @@ GRAPHS = {
         loop,
         pushed={"turning": TURNING},
         comes={"out": [{**payload, "rounds": payload["most"]} for payload in TURNING]},
+    ),
+    "join": Graph(
+        join,
+        pushed={
+            "orders": [*ORDERS, ORDERS[0], {"n": None, "kind": "plain"}],
+            "payments": [{"n": n} for n in (4, 0, 2, 3, 0, 1)],
+        },
+        comes={
+            "out": [{**one, "paid": one["n"]} for one in (*ORDERS, ORDERS[0]) if one["kind"] == "plain"],
+            ERRORS: [[ORDERS[2], {"n": 2}], {"n": None, "kind": "plain"}],
+        },
+    ),
+    "fork-join": Graph(
+        fork_join,
+        pushed={"raw": ORDERS},
+        comes={
+            "out": [{**one, "checked": True, "raw": one["n"]} for one in ORDERS if one["kind"] == "plain"],
+            ERRORS: [[{**ORDERS[2], "checked": True}, ORDERS[2]]],
+        },
+    ),
+    "source": Graph(
+        source,
+        pushed={},
+        comes={"out": [payload for payload in LINE if payload["kind"] != "bad"], ERRORS: [LINE[2]]},
     ),
     "fork-loop": Graph(
         fork_loop,
