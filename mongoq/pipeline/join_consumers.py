@@ -20,7 +20,9 @@ from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.judging import StageJudge
 from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
-from mongoq.protocol.joining import ARRIVALS, Arrival, JoinSpec, arrived, given_up
+from mongoq.protocol.joining import Arrival, arrived
+from mongoq.protocol.meeting import ARRIVALS, JoinSpec
+from mongoq.protocol.parting import given_up
 from mongoq.worker.consumer import Consumer, consumer
 from mongoq.worker.judging import Judge, Verdict
 

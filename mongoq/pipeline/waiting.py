@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.model.item import Item
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.stage import Stage
-from mongoq.protocol.joining import FOREVER
+from mongoq.protocol.meeting import FOREVER
 
 __all__ = ["Waiting", "pairs_queue", "parked_queue", "queues_of", "waiting"]
 

@@ -9,78 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from bson import ObjectId
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Document, Item
-from mongoq.model.rendezvous import Place, Rendezvous, rendezvous_id
+from mongoq.model.rendezvous import Place, Rendezvous
 from mongoq.protocol.batch import chunks
-from mongoq.protocol.bulk import Statement, found_by
-from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.exchange import Exchange, Short, exchanged
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.exchange import Exchange, exchanged
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.outputs import noted
-from mongoq.protocol.pairing import Member, Pair, buried, leaving, pair
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.meeting import ARRIVALS, FOREVER, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
+from mongoq.protocol.pairing import Member, buried, pair
+from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 
-__all__ = ["FOREVER", "Arrival", "JoinSpec", "Late", "Missing", "arrived", "given_up"]
+__all__ = ["Arrival", "arrived"]
 
-Late = Literal["error", "wait", "drop"]
-Missing = Literal["error", "pass"]
-FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
-"""Until when items wait whose join has no timeout."""
-REMEMBERED = timedelta(days=7)
-"""How long it is known that an item was given up, and its partners come too late."""
-ARRIVALS = 500
-"""Items of one transaction."""
 AHEAD = 50_000
 """Places that are looked at in one command once some of them are empty."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JoinSpec:
-    """What a join goes by.
-
-    Attributes:
-        name: what its rendezvous are known by: the pipeline and the stage.
-        sides: the queues that items come by, each with the settings of the stage.
-        parked: the queue of those that wait.
-        pairs: the queue of those that were joined.
-        timeout: how long one waits; ``None`` for ever.
-        missing: what becomes of one whose partners have not come by then.
-        late: what becomes of a partner that comes later.
-    """
-
-    name: str
-    sides: tuple[QueueContext[Any], ...]
-    parked: QueueContext[Any]
-    pairs: str
-    timeout: timedelta | None
-    missing: Missing
-    late: Late
-
-    @property
-    def queues(self) -> list[str]:
-        """The names of these queues."""
-        return [side.name for side in self.sides]
-
-    def others(self, queue: str) -> list[str]:
-        """Return the names of the other queues."""
-        return [other for other in self.queues if other != queue]
-
-    def named(self, queue: str) -> str:
-        """Name the other queues in a sentence."""
-        return ", ".join(map(repr, self.others(queue)))
-
-    def side(self, queue: str) -> QueueContext[Any]:
-        """Return one of the queues by its name."""
-        return next(side for side in self.sides if side.name == queue)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +61,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
     """
     context = spec.side(arrivals[0].queue)
     yield from prepared(context)
-    way = Exchange(context, partial(_met, spec, context), _item_of, partial(_noted, context))
+    way = Exchange(context, partial(_met, spec, context), _item_of, partial(noted_of, context))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(arrivals, lambda _: 0, most=ARRIVALS):
         failed |= yield from exchanged(way, chunk)
@@ -119,54 +70,6 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
 
 def _item_of(arrival: Arrival) -> Item[Any]:
     return arrival.item
-
-
-def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
-    """Settle parked items whose time is up, as the join says; returns by ``id_key`` the errors of the others.
-
-    A crash leaves each where it was, or settled; a partner that comes at the same moment takes it, or is too late.
-    """
-    context = spec.parked
-    yield from prepared(context)
-    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(_noted, context))
-    failed: dict[Any, Exception] = {}
-    for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
-        failed |= yield from exchanged(way, chunk)
-    return failed
-
-
-@dataclass(slots=True)
-class _Doing:
-    """What one transaction does.
-
-    Attributes:
-        now: when it began.
-        own: statements of single items, each of which is to find one.
-        settled: how many those are.
-        pairs: what is written.
-        members: who leaves for good.
-        parked: who waits from now on, and until when.
-    """
-
-    now: datetime
-    own: list[Statement] = field(default_factory=list)
-    settled: int = 0
-    pairs: list[Pair] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
-    parked: list[tuple[Item[Any], datetime]] = field(default_factory=list)
-
-
-def _noted(context: QueueContext[Any], done: _Doing) -> None:
-    """Count what was done, and wake who waits for it in this process."""
-    for one in done.pairs:
-        noted(context, one.document)
-    for member in done.members:
-        member.context.count("commit")
-    if done.parked:
-        context.count("move", len(done.parked))
-
-
-# --- arrivals ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -184,9 +87,9 @@ class _Plan:
     late: list[Arrival] = field(default_factory=list)
 
 
-def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]) -> Flow[_Doing]:
+def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]) -> Flow[Doing]:
     """Do what there is to do about arrivals, in a transaction."""
-    stored = yield from _rendezvous(spec, {arrival.key for arrival in arrivals})
+    stored = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
     waiting: dict[str, Document] = {}
     gone: set[str] = set()
     ahead = 0
@@ -202,7 +105,7 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
         missing = wanted - found.keys()
         ahead = min(ahead * 8 + 8, AHEAD)
         gone |= missing | (yield from _gone(spec, known, map(places.__getitem__, missing), ahead))
-    doing = _Doing(context.broker.clock.now())
+    doing = Doing(context.broker.clock.now())
     when = context.broker.clock.stamp()
     for arrival, met in plan.meetings:
         _join(spec, doing, arrival, {queue: waiting[place.text] for queue, place in met.items()}, when)
@@ -210,8 +113,8 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
-    yield from _remembered(spec, known.values(), doing.now, {one.key: one.value for one in arrivals})
-    yield from _sent(context.broker, doing)
+    yield from remembered(spec, known.values(), doing.now, {one.key: one.value for one in arrivals})
+    yield from sent(context.broker, doing)
     return doing
 
 
@@ -230,13 +133,6 @@ def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], known: Mapping[str, Re
         else:
             plan.parking.append((arrival, meeting.park(arrival.queue)))
     return plan
-
-
-def _rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:
-    ids = {rendezvous_id(spec.name, key): key for key in keys}
-    broker = spec.parked.broker
-    found = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
-    return {ids[document["_id"]]: document for document in found}
 
 
 def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
@@ -260,7 +156,7 @@ def _gone(spec: JoinSpec, known: Mapping[str, Rendezvous], places: Iterable[Plac
     return texts - {document["key"] for document in found}
 
 
-def _join(spec: JoinSpec, doing: _Doing, arrival: Arrival, partners: Mapping[str, Document], when: datetime) -> None:
+def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str, Document], when: datetime) -> None:
     members = [
         _own(spec, arrival) if side.name == arrival.queue else _partner(spec, side, partners[side.name])
         for side in spec.sides
@@ -289,7 +185,7 @@ def _partner(spec: JoinSpec, context: QueueContext[Any], document: Document) -> 
     return Member(context, item, {"_id": document["_id"], "q": spec.parked.name})
 
 
-def _park(spec: JoinSpec, doing: _Doing, arrival: Arrival, place: Place) -> None:
+def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
     until = FOREVER if spec.timeout is None else doing.now + spec.timeout
     item = arrival.item
     changes = {
@@ -312,7 +208,7 @@ def _park(spec: JoinSpec, doing: _Doing, arrival: Arrival, place: Place) -> None
     doing.parked.append((item, until))
 
 
-def _settle_late(spec: JoinSpec, doing: _Doing, arrival: Arrival) -> None:
+def _settle_late(spec: JoinSpec, doing: Doing, arrival: Arrival) -> None:
     member = _own(spec, arrival)
     if spec.late == "drop":
         doing.members.append(member)
@@ -322,100 +218,3 @@ def _settle_late(spec: JoinSpec, doing: _Doing, arrival: Arrival) -> None:
         raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
     doing.own.append(buried(member, doing.now, reason=reason, error=None))
     doing.settled += 1
-
-
-# --- whose time is up --------------------------------------------------------------------------------
-
-
-def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[_Doing]:
-    """Do what there is to do about parked items whose time is up, in a transaction."""
-    broker = spec.parked.broker
-    places = [Place.of(item.key, spec.queues) for item in items]
-    stored = yield from _rendezvous(spec, {place.key for place in places if place is not None})
-    known = {key: Rendezvous(key, spec.queues, document) for key, document in stored.items()}
-    doing, when = _Doing(broker.clock.now()), broker.clock.stamp()
-    values = {}
-    for item, place in sorted(zip(items, places, strict=True), key=_number):
-        if place is not None and place.key in known:
-            known[place.key].give_up(place, remembered=spec.late != "wait")
-            values[place.key] = _note(item).get("value")
-    for item in items:
-        _part(spec, doing, item, when)
-    yield from _remembered(spec, known.values(), doing.now, values)
-    yield from _sent(broker, doing)
-    return doing
-
-
-def _number(one: tuple[Item[Any], Place | None]) -> int:
-    return 0 if one[1] is None else one[1].number
-
-
-def _part(spec: JoinSpec, doing: _Doing, item: Item[Any], when: datetime) -> None:
-    """Let one go on without partners, or to the error queue."""
-    member = _parking(spec, item)
-    queue = member.item.queue
-    reason, error = f"no item of {spec.named(queue)} came within {spec.timeout}", None
-    if spec.missing == "pass" and queue in spec.queues:
-        members = [member if side.name == queue else None for side in spec.sides]
-        try:
-            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
-        except PayloadTooLarge as large:
-            reason, error = str(large), large
-        else:
-            doing.members.append(member)
-            return
-    if member.context.settings.dead is None:
-        raise PartnerMissing(item.id, queue, reason)
-    doing.own.append(buried(member, doing.now, reason=reason, error=error))
-    doing.settled += 1
-
-
-def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
-    """Return a parked item as it was in the queue that it came by, which the join may name no more."""
-    told = _note(item).get("queue")
-    queue = told if isinstance(told, str) else spec.queues[0]
-    context = spec.side(queue) if queue in spec.queues else spec.sides[0]
-    as_it_came = item.with_stored("q", queue).with_stored("key", _note(item).get("key"))
-    return Member(context, as_it_came, {"_id": item.id, "token": item.token})
-
-
-def _note(item: Item[Any]) -> Mapping[str, Any]:
-    """Return what was written on an item when it was parked."""
-    stored = item.stored("parked")
-    return stored if isinstance(stored, Mapping) else {}
-
-
-# --- what is sent ------------------------------------------------------------------------------------
-
-
-def _remembered(spec: JoinSpec, known: Iterable[Rendezvous], now: datetime, values: Mapping[str, Any]) -> Flow[None]:
-    """Write what is known of the values; what there is nothing to remember of goes.
-
-    Who writes the same document at the same time meets a conflict, and has another go.
-    """
-    requests: list[Statement] = []
-    done: list[str] = []
-    for meeting in known:
-        filter = {"_id": rendezvous_id(spec.name, meeting.key)}
-        if meeting.done:
-            done += [filter["_id"]] if meeting.stored else []
-            continue
-        changes = {**meeting.fields(), "value": values.get(meeting.key), "at": now}
-        if meeting.empty:
-            update = {"$set": {**changes, "expires": now + REMEMBERED}}
-        else:
-            update = {"$set": changes, "$unset": {"expires": ""}}
-        requests.append(("UpdateOne", {"filter": filter, "update": update, "upsert": True}))
-    if done:
-        requests.append(("DeleteMany", {"filter": {"_id": {"$in": done}}}))
-    if requests:
-        yield from found_by(spec.parked.broker, requests)
-
-
-def _sent(broker: BrokerContext, doing: _Doing) -> Flow[None]:
-    expected = doing.settled + len(doing.members)
-    requests = [*doing.own, *leaving(doing.members, doing.now)]
-    if requests and (yield from found_by(broker, requests)) < expected:
-        raise Short
-    for chunk in chunks([one.raw for one in doing.pairs], lambda document: len(document.raw)):
-        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
@@ -13,6 +13,7 @@ from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, id_key
 from mongoq.protocol import foreign
 from mongoq.protocol.batch import IDS
+from mongoq.protocol.candidates import candidates, fresh_candidates
 from mongoq.protocol.claim import (
     OnInvalid,
     bury_exhausted,
@@ -24,8 +25,7 @@ from mongoq.protocol.claim import (
 )
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.heads import eligible
-from mongoq.protocol.looks import ORDER, looked, looked_behind
+from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
 from mongoq.protocol.screening import Screen, keeps, screened
@@ -97,7 +97,7 @@ def take(
     where = None if screen is None else screen.where
     while not context.state.paused:
         held_up = sparing and time.monotonic() < context.state.held_up
-        first = yield from (_fresh if held_up else _first)(context, n, remembered=screen is not None)
+        first = yield from (fresh_candidates if held_up else candidates)(context, n, remembered=screen is not None)
         if first is None:
             return Taken([], lapsed=True) if held_up else None
         if not first:
@@ -119,7 +119,7 @@ def take(
 
 def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
     """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
-    first = yield from _first(context, MANY, remembered=True)
+    first = yield from candidates(context, MANY, remembered=True)
     if not first:
         return 0
     claim = ClaimOfMany.of(context, first, context.settings.lease, where=screen.where)
@@ -129,7 +129,7 @@ def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
     """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
     while not context.state.paused:
-        first = yield from _first(context, n)
+        first = yield from candidates(context, n)
         if first is None:
             return []
         if not first:
@@ -140,42 +140,6 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
         if items:
             return items
     return []
-
-
-def _first(context: QueueContext[Any], n: int, *, remembered: bool = False) -> Flow[list[Document] | None]:
-    """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
-
-    ``None`` when nothing is eligible.
-    """
-    heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
-    yield from looked(context)
-    while True:
-        start, skip = heads.start(context.name, context.broker.clock.now()), crowd.skip(n)
-        read = yield from find_few(context.broker, start.filter, ORDER, n, projection=fields, skip=skip)
-        if not skip:
-            heads.found(start, read[0] if read else None)
-        if read:
-            return [document for document in read if _is_ordinary(document)]
-        if skip:
-            crowd.beyond()
-        elif not (yield from looked_behind(context)):
-            return None
-
-
-def _fresh(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
-    """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
-    filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
-    read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
-    return [document for document in read if _is_ordinary(document)] or None
-
-
-def _fields(*, remembered: bool) -> dict[str, int]:
-    return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
-
-
-def _is_ordinary(document: Document) -> bool:
-    """Say whether it can go into a batch; what some other program made of odd types is claimed by itself."""
-    return isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
 
 
 def _claimed(claim: ClaimOfMany, tried: int) -> Flow[list[Item[Any]]]:

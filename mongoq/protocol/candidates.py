@@ -1,0 +1,51 @@
+"""Candidates: what may be claimed together, read by the index."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from mongoq.model.envelope import Document
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.heads import eligible
+from mongoq.protocol.looks import ORDER, looked, looked_behind
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.request import Flow
+
+__all__ = ["candidates", "fresh_candidates"]
+
+
+def candidates(context: QueueContext[Any], n: int, *, remembered: bool = False) -> Flow[list[Document] | None]:
+    """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
+
+    ``None`` when nothing is eligible.
+    """
+    heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
+    yield from looked(context)
+    while True:
+        start, skip = heads.start(context.name, context.broker.clock.now()), crowd.skip(n)
+        read = yield from find_few(context.broker, start.filter, ORDER, n, projection=fields, skip=skip)
+        if not skip:
+            heads.found(start, read[0] if read else None)
+        if read:
+            return [document for document in read if _is_ordinary(document)]
+        if skip:
+            crowd.beyond()
+        elif not (yield from looked_behind(context)):
+            return None
+
+
+def fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
+    """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
+    filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
+    read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
+    return [document for document in read if _is_ordinary(document)] or None
+
+
+def _fields(*, remembered: bool) -> dict[str, int]:
+    return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
+
+
+def _is_ordinary(document: Document) -> bool:
+    """Say whether it can go into a batch; what some other program made of odd types is claimed by itself."""
+    return isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)

@@ -1,0 +1,154 @@
+"""What the two sides of a join share: what it goes by, and how what was decided is written, all in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from mongoq.model.item import Document, Item
+from mongoq.model.rendezvous import Rendezvous, rendezvous_id
+from mongoq.protocol.batch import chunks
+from mongoq.protocol.bulk import Statement, found_by
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.exchange import Short
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.outputs import noted
+from mongoq.protocol.pairing import Member, Pair, leaving
+from mongoq.protocol.request import Command, Flow
+
+__all__ = [
+    "ARRIVALS",
+    "FOREVER",
+    "Doing",
+    "JoinSpec",
+    "Late",
+    "Missing",
+    "noted_of",
+    "remembered",
+    "rendezvous",
+    "sent",
+]
+
+Late = Literal["error", "wait", "drop"]
+Missing = Literal["error", "pass"]
+FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""Until when items wait whose join has no timeout."""
+REMEMBERED = timedelta(days=7)
+"""How long it is known that an item was given up, and its partners come too late."""
+ARRIVALS = 500
+"""Items of one transaction."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinSpec:
+    """What a join goes by.
+
+    Attributes:
+        name: what its rendezvous are known by: the pipeline and the stage.
+        sides: the queues that items come by, each with the settings of the stage.
+        parked: the queue of those that wait.
+        pairs: the queue of those that were joined.
+        timeout: how long one waits; ``None`` for ever.
+        missing: what becomes of one whose partners have not come by then.
+        late: what becomes of a partner that comes later.
+    """
+
+    name: str
+    sides: tuple[QueueContext[Any], ...]
+    parked: QueueContext[Any]
+    pairs: str
+    timeout: timedelta | None
+    missing: Missing
+    late: Late
+
+    @property
+    def queues(self) -> list[str]:
+        """The names of these queues."""
+        return [side.name for side in self.sides]
+
+    def others(self, queue: str) -> list[str]:
+        """Return the names of the other queues."""
+        return [other for other in self.queues if other != queue]
+
+    def named(self, queue: str) -> str:
+        """Name the other queues in a sentence."""
+        return ", ".join(map(repr, self.others(queue)))
+
+    def side(self, queue: str) -> QueueContext[Any]:
+        """Return one of the queues by its name."""
+        return next(side for side in self.sides if side.name == queue)
+
+
+@dataclass(slots=True)
+class Doing:
+    """What one transaction does.
+
+    Attributes:
+        now: when it began.
+        own: statements of single items, each of which is to find one.
+        settled: how many those are.
+        pairs: what is written.
+        members: who leaves for good.
+        parked: who waits from now on, and until when.
+    """
+
+    now: datetime
+    own: list[Statement] = field(default_factory=list)
+    settled: int = 0
+    pairs: list[Pair] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    parked: list[tuple[Item[Any], datetime]] = field(default_factory=list)
+
+
+def noted_of(context: QueueContext[Any], done: Doing) -> None:
+    """Count what was done, and wake who waits for it in this process."""
+    for one in done.pairs:
+        noted(context, one.document)
+    for member in done.members:
+        member.context.count("commit")
+    if done.parked:
+        context.count("move", len(done.parked))
+
+
+def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:
+    """Read what is stored of some values, by their keys."""
+    ids = {rendezvous_id(spec.name, key): key for key in keys}
+    broker = spec.parked.broker
+    found = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    return {ids[document["_id"]]: document for document in found}
+
+
+def remembered(spec: JoinSpec, known: Iterable[Rendezvous], now: datetime, values: Mapping[str, Any]) -> Flow[None]:
+    """Write what is known of the values; what there is nothing to remember of goes.
+
+    Who writes the same document at the same time meets a conflict, and has another go.
+    """
+    requests: list[Statement] = []
+    done: list[str] = []
+    for meeting in known:
+        filter = {"_id": rendezvous_id(spec.name, meeting.key)}
+        if meeting.done:
+            done += [filter["_id"]] if meeting.stored else []
+            continue
+        changes = {**meeting.fields(), "value": values.get(meeting.key), "at": now}
+        if meeting.empty:
+            update = {"$set": {**changes, "expires": now + REMEMBERED}}
+        else:
+            update = {"$set": changes, "$unset": {"expires": ""}}
+        requests.append(("UpdateOne", {"filter": filter, "update": update, "upsert": True}))
+    if done:
+        requests.append(("DeleteMany", {"filter": {"_id": {"$in": done}}}))
+    if requests:
+        yield from found_by(spec.parked.broker, requests)
+
+
+def sent(broker: BrokerContext, doing: Doing) -> Flow[None]:
+    """Write what is done; raises ``Short`` when an item is somebody else's by now."""
+    expected = doing.settled + len(doing.members)
+    requests = [*doing.own, *leaving(doing.members, doing.now)]
+    if requests and (yield from found_by(broker, requests)) < expected:
+        raise Short
+    for chunk in chunks([one.raw for one in doing.pairs], lambda document: len(document.raw)):
+        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

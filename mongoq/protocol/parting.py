@@ -1,0 +1,94 @@
+"""Items whose partners have not come in time: they go on alone, or to the error queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import PartnerMissing, PayloadTooLarge
+from mongoq.model.item import Item
+from mongoq.model.rendezvous import Place, Rendezvous
+from mongoq.protocol.batch import chunks
+from mongoq.protocol.exchange import Exchange, exchanged
+from mongoq.protocol.meeting import ARRIVALS, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
+from mongoq.protocol.pairing import Member, buried, pair
+from mongoq.protocol.request import Flow
+from mongoq.protocol.settings import prepared
+
+__all__ = ["given_up"]
+
+
+def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
+    """Settle parked items whose time is up, as the join says; returns by ``id_key`` the errors of the others.
+
+    A crash leaves each where it was, or settled; a partner that comes at the same moment takes it, or is too late.
+    """
+    context = spec.parked
+    yield from prepared(context)
+    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, context))
+    failed: dict[Any, Exception] = {}
+    for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
+        failed |= yield from exchanged(way, chunk)
+    return failed
+
+
+def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[Doing]:
+    """Do what there is to do about parked items whose time is up, in a transaction."""
+    broker = spec.parked.broker
+    places = [Place.of(item.key, spec.queues) for item in items]
+    stored = yield from rendezvous(spec, {place.key for place in places if place is not None})
+    known = {key: Rendezvous(key, spec.queues, document) for key, document in stored.items()}
+    doing, when = Doing(broker.clock.now()), broker.clock.stamp()
+    values = {}
+    for item, place in sorted(zip(items, places, strict=True), key=_number):
+        if place is not None and place.key in known:
+            known[place.key].give_up(place, remembered=spec.late != "wait")
+            values[place.key] = _note(item).get("value")
+    for item in items:
+        _part(spec, doing, item, when)
+    yield from remembered(spec, known.values(), doing.now, values)
+    yield from sent(broker, doing)
+    return doing
+
+
+def _number(one: tuple[Item[Any], Place | None]) -> int:
+    return 0 if one[1] is None else one[1].number
+
+
+def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None:
+    """Let one go on without partners, or to the error queue."""
+    member = _parking(spec, item)
+    queue = member.item.queue
+    reason, error = f"no item of {spec.named(queue)} came within {spec.timeout}", None
+    if spec.missing == "pass" and queue in spec.queues:
+        members = [member if side.name == queue else None for side in spec.sides]
+        try:
+            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+        except PayloadTooLarge as large:
+            reason, error = str(large), large
+        else:
+            doing.members.append(member)
+            return
+    if member.context.settings.dead is None:
+        raise PartnerMissing(item.id, queue, reason)
+    doing.own.append(buried(member, doing.now, reason=reason, error=error))
+    doing.settled += 1
+
+
+def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
+    """Return a parked item as it was in the queue that it came by, which the join may name no more."""
+    told = _note(item).get("queue")
+    queue = told if isinstance(told, str) else spec.queues[0]
+    context = spec.side(queue) if queue in spec.queues else spec.sides[0]
+    as_it_came = item.with_stored("q", queue).with_stored("key", _note(item).get("key"))
+    return Member(context, as_it_came, {"_id": item.id, "token": item.token})
+
+
+def _note(item: Item[Any]) -> Mapping[str, Any]:
+    """Return what was written on an item when it was parked."""
+    stored = item.stored("parked")
+    return stored if isinstance(stored, Mapping) else {}
