@@ -1,4 +1,4 @@
-"""``python -m bench exactly-once``: forks and joins, counted in moves."""
+"""``python -m bench exactly-once``: forks and joins, counted in moves, and a source beside inserts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.benchmark import Benchmark
 from bench.crew import consumed
 from bench.operations import PAYLOAD_BYTES, payload
 from bench.place import Place, place
-from bench.shapes import INPUTS, OUTPUTS, SHAPES
+from bench.shapes import INPUTS, INSERTS, OUTPUTS, SHAPES
 from mongoq import Broker
 
 __all__ = ["BENCHMARK", "MOST"]
@@ -20,6 +20,9 @@ __all__ = ["BENCHMARK", "MOST"]
 PUSHED = 10_000
 MOST = {"fork": 3.0, "join": 4.0}
 """How many moves each may cost."""
+LEAST = 0.6
+"""How fast a source is to be, beside inserts."""
+WAYS = (*SHAPES, INSERTS)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,16 +32,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "shapes", memory=True) as here:
-        taken: dict[str, list[float]] = {shape: [] for shape in SHAPES}
+        taken: dict[str, list[float]] = {shape: [] for shape in WAYS}
         for turn in range(options.rounds):
-            for shape in reversed(SHAPES) if turn % 2 else SHAPES:
+            for shape in reversed(WAYS) if turn % 2 else WAYS:
                 seconds = _taken(here, shape, options.items)
                 taken[shape].append(seconds)
-                report.progress(f"{shape:6} {options.items / seconds:9,.0f}/s")
+                report.progress(f"{shape:8} {options.items / seconds:9,.0f}/s")
         result = {
             "machine": report.machine(here.client, write_concern="majority", payload_bytes=PAYLOAD_BYTES),
             "settings": {"rounds": options.rounds, "items": options.items},
-            "shapes": {shape: _result(shape, taken, options.items) for shape in SHAPES},
+            "shapes": {shape: _result(shape, taken, options.items) for shape in WAYS},
         }
     return {**result, "missed": [shape for shape, told in result["shapes"].items() if not told["reached"]]}
 
@@ -48,10 +51,10 @@ def _taken(here: Place, shape: str, items: int) -> float:
     collection = here.client[here.database][f"{here.collection}_shape"]
     try:
         with Broker(collection) as broker:
-            for queue in INPUTS[shape]:
+            for queue in INPUTS.get(shape, []):
                 for start in range(0, items, PUSHED):
                     broker.queue(queue).push_many(map(payload, range(start, min(items, start + PUSHED))))
-        command = [sys.executable, "-m", "bench.shapes", shape, here.uri, here.database, collection.name]
+        command = [sys.executable, "-m", "bench.shapes", shape, here.uri, here.database, collection.name, str(items)]
         [told] = consumed([command])
         there = collection.count_documents({"q": {"$in": list(OUTPUTS)}})
         if there != items * (2 if shape == "fork" else 1):
@@ -62,15 +65,16 @@ def _taken(here: Place, shape: str, items: int) -> float:
 
 
 def _result(shape: str, taken: dict[str, list[float]], items: int) -> dict[str, Any]:
-    ratios = [own / move for own, move in zip(taken[shape], taken["move"], strict=True)]
-    moves, most = round(median(ratios), 2), MOST.get(shape)
-    return {
+    told = {
         "per_second": round(items / median(taken[shape])),
         "all": [round(items / seconds) for seconds in taken[shape]],
-        "moves": moves,
-        "most": most,
-        "reached": most is None or moves <= most,
     }
+    if shape in ("source", INSERTS):
+        ratio = round(median(bare / own for own, bare in zip(taken[shape], taken[INSERTS], strict=True)), 2)
+        return {**told, "to_inserts": ratio, "least": LEAST, "reached": ratio >= LEAST}
+    moves = round(median(own / move for own, move in zip(taken[shape], taken["move"], strict=True)), 2)
+    most = MOST.get(shape)
+    return {**told, "moves": moves, "most": most, "reached": most is None or moves <= most}
 
 
-BENCHMARK = Benchmark("forks of two and joins of two, counted in moves", add_options, run)
+BENCHMARK = Benchmark("forks of two and joins of two, counted in moves, and a source beside inserts", add_options, run)

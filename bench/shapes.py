@@ -1,4 +1,4 @@
-"""``python -m bench.shapes SHAPE URI DATABASE COLLECTION ITEMS``: a pipeline of one stage, in a process of its own.
+"""``python -m bench.shapes SHAPE URI DATABASE COLLECTION ITEMS``: a pipeline of one part, in a process of its own.
 
 It tells when it began and when the last of what it does was written, by the clock of the machine.
 """
@@ -8,22 +8,27 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
-from pymongo import MongoClient
+from bson import ObjectId
+from pymongo import MongoClient, WriteConcern
 from pymongo.monitoring import CommandListener
 
 from bench.drain import begin
-from mongoq import Broker, Fork, Move, Pipeline
+from bench.operations import payload
+from mongoq import Broker, Fork, Move, Pipeline, Record
 
-__all__ = ["INPUTS", "OUTPUTS", "SHAPES"]
+__all__ = ["INPUTS", "INSERTS", "OUTPUTS", "SHAPES"]
 
 INPUTS = {"move": ["bench.raw"], "fork": ["bench.raw"], "join": ["bench.left", "bench.right"]}
 """The queues that are filled before, by the shape."""
 OUTPUTS = ("bench.a", "bench.b")
 CONCURRENCY = 8
 BATCH = 100
+INSERTED = 1_000
+"""Records, or documents, at once."""
 
 
 class Written(CommandListener):
@@ -68,6 +73,34 @@ def join() -> Pipeline:
     return pipeline
 
 
+def source(items: int) -> Pipeline:
+    """Make so many."""
+    pipeline = Pipeline("bench", outputs=OUTPUTS[0])
+
+    @pipeline.source(to=OUTPUTS[0], batch=INSERTED)
+    def records(position: int | None) -> Iterator[Record]:
+        for number in range(position or 0, items):
+            yield Record(payload(number), position=number + 1)
+
+    return pipeline
+
+
+def inserts(collection: Any, items: int) -> tuple[float, float]:
+    """Insert as many by the bare driver; return when that began and ended."""
+    bare = collection.with_options(write_concern=WriteConcern(w="majority"))
+    bare.insert_one({})
+    began = begin()
+    for start in range(0, items, INSERTED):
+        now = datetime.now(UTC)
+        bare.insert_many([_document(number, now) for number in range(start, min(items, start + INSERTED))])
+    return began, time.monotonic()
+
+
+def _document(number: int, now: datetime) -> dict[str, Any]:
+    head = {"q": OUTPUTS[0], "payload": payload(number), "when": now, "priority": 0, "attempts": 0, "reserved": False}
+    return {"_id": ObjectId(), **head}
+
+
 def _same(payloads: list[Any]) -> list[Any]:
     return payloads
 
@@ -80,16 +113,26 @@ def _first(left: Any, _right: Any) -> Any:
     return left
 
 
-SHAPES: dict[str, Callable[[], Pipeline]] = {"move": move, "fork": fork, "join": join}
+SHAPES: dict[str, Callable[[int], Pipeline]] = {
+    "move": lambda _: move(),
+    "fork": lambda _: fork(),
+    "join": lambda _: join(),
+    "source": source,
+}
+INSERTS = "inserts"
 
 
 def main() -> None:
-    shape, uri, database, collection = sys.argv[1:]
+    shape, uri, database, collection, items = sys.argv[1:]
     written = Written()
     with MongoClient[Any](uri, event_listeners=[written]) as client:
+        if shape == INSERTS:
+            began, ended = inserts(client[database][collection], int(items))
+            print(json.dumps({"began": began, "ended": ended}))
+            return
         broker = Broker(client[database][collection])
         broker.ping()
-        pipeline = SHAPES[shape]()
+        pipeline = SHAPES[shape](int(items))
         began = begin()
         pipeline.drain(broker)
         broker.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -681,3 +682,20 @@ def test_a_coroutine_function_is_named_by_its_own_name(server_site: Site) -> Non
     join(work)
     with pytest.raises(mongoq.GraphInvalid, match=r"<locals>\.work is a coroutine function"):
         pipeline.drain(server_site.broker if server_site.engine == "threads" else pytest.skip("threads alone"))
+
+
+def test_a_drain_waits_for_who_is_just_given_up(server_site: Site) -> None:
+    """Somebody else has taken one whose time is up, and is gone; it comes back when that lease ends."""
+    site = server_site
+    raw = site.broker._driver._backend.targets["collection"]
+    pipeline, join = joining(timeout=600)
+    join(both)
+    site.queue("a").push_many([{"id": 1}, {"id": 2}])
+    site.drain(pipeline)
+    soon = site.broker._context.clock.now() + timedelta(seconds=0.7)
+    held = {"when": soon, "reserved": True, "token": ObjectId(), "attempts": 1}
+    raw.update_one({"q": "graph.both.waiting", "payload.id": 1}, {"$set": held})
+    with mongoq.connect(site._uri, database=site._database) as other:  # ours does not look before they are due
+        Site(site.engine, other, site._uri, site._database).drain(pipeline)
+    assert site.payloads("graph.errors") == [{"id": 1}]
+    assert [one.value for one in pipeline.waiting(site.broker)] == [2]

@@ -29,6 +29,14 @@ SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 DOCUMENT = f"source:feeding/{NAME}"
 
 
+@pytest.fixture(autouse=True)
+def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
+    """Let the server drop the transactions of the dead soon: who takes over waits for that."""
+    client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=1)
+    yield
+    client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
+
+
 def started(uri: str, database: str, engine: str, records: int) -> subprocess.Popen[Any]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), uri, database, engine, str(records)]
