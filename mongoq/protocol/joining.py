@@ -30,6 +30,8 @@ from mongoq.protocol.settings import prepared
 
 __all__ = ["Arrival", "arrived"]
 
+TAKEN = dict.fromkeys(("token", "error", "batch"), "")
+"""What a reservation leaves, and an item that waits has no more."""
 AHEAD = 50_000
 """Places that are looked at in one command once some of them are empty."""
 
@@ -181,7 +183,8 @@ def _partner(spec: JoinSpec, context: QueueContext[Any], document: Document) -> 
     """Return who waits, as it was in the queue that it came by; somebody who gives it up just now comes too late."""
     parked = document["parked"]
     as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
-    item = context.raw_item(as_it_came, parked.get("at", spec.parked.broker.clock.now()))
+    at = parked.get("at")
+    item = context.raw_item(as_it_came, at if isinstance(at, datetime) else spec.parked.broker.clock.now())
     return Member(context, item, {"_id": document["_id"], "q": spec.parked.name})
 
 
@@ -201,9 +204,8 @@ def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
             **({} if item.key is None else {"key": item.key}),
         },
     }
-    gone = dict.fromkeys(("token", "error", "batch"), "")
     filter = {"_id": item.id, "token": item.token}
-    doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": gone}}))
+    doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
     doing.settled += 1
     doing.parked.append((item, until))
 

@@ -53,6 +53,7 @@ class JoinSpec:
         timeout: how long one waits; ``None`` for ever.
         missing: what becomes of one whose partners have not come by then.
         late: what becomes of a partner that comes later.
+        queues: the names of the queues that items come by.
     """
 
     name: str
@@ -63,10 +64,10 @@ class JoinSpec:
     missing: Missing
     late: Late
 
-    @property
-    def queues(self) -> list[str]:
-        """The names of these queues."""
-        return [side.name for side in self.sides]
+    queues: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "queues", tuple(side.name for side in self.sides))
 
     def others(self, queue: str) -> list[str]:
         """Return the names of the other queues."""
