@@ -16,6 +16,7 @@ from uuid import UUID
 
 import bson
 from bson import Decimal128, ObjectId
+from bson.binary import UuidRepresentation
 
 __all__ = ["Place", "Rendezvous", "Unjoinable", "rendezvous_id", "value_key"]
 
@@ -52,7 +53,7 @@ def value_key(value: Any) -> str:
 
 
 _OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(
-    uuid_representation=bson.binary.UuidRepresentation.STANDARD, tz_aware=True
+    uuid_representation=UuidRepresentation.STANDARD, tz_aware=True
 )
 
 
