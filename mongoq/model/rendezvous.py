@@ -52,9 +52,7 @@ def value_key(value: Any) -> str:
     return hashlib.sha256(raw).hexdigest()[:40]
 
 
-_OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(
-    uuid_representation=UuidRepresentation.STANDARD, tz_aware=True
-)
+_OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
 
 
 def _number(value: Any) -> dict[str, Any]:
