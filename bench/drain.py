@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from pymongo import AsyncMongoClient, MongoClient
-from pymongo.monitoring import CommandListener
 
 from bench import bare_many
 from bench.bare import Bare
 from bench.shells import bare_collection
+from bench.watched import Watched
 from mongoq import AsyncBroker, AsyncWorker, Broker, Worker
 
 __all__ = ["CONCURRENCY", "QUEUE", "WAYS"]
@@ -30,32 +30,16 @@ CLAIM = 1_000
 """Items of a claim of the bare loop."""
 
 
-class Settled(CommandListener):
-    """Counts what was deleted, and knows when the last of it was: how long a worker looks for more does not count."""
-
-    def __init__(self) -> None:
-        self.items, self.last = 0, 0.0
-        self._sent: set[int] = set()
-
-    def started(self, event: Any) -> None:
-        if event.command_name == "delete" and "token" in event.command["deletes"][0]["q"]:
-            self._sent.add(event.request_id)
-
-    def failed(self, event: Any) -> None:
-        self._sent.discard(event.request_id)
-
-    def succeeded(self, event: Any) -> None:
-        if event.request_id in self._sent:
-            self._sent.remove(event.request_id)
-            self.items += event.reply["n"]
-            self.last = time.monotonic()
+def deletes(event: Any) -> bool:
+    """Say whether a command deletes under a token."""
+    return event.command_name == "delete" and "token" in event.command["deletes"][0]["q"]
 
 
 class Drain:
     """The queue, and who is told of commands."""
 
     def __init__(self, uri: str, database: str, collection: str) -> None:
-        self.settled = Settled()
+        self.settled = Watched(deletes)
         self._uri, self._database, self._collection = uri, database, collection
 
     def client(self) -> MongoClient[Any]:
@@ -71,7 +55,7 @@ class Drain:
         return Bare(bare_collection(client, self._database, self._collection), QUEUE, "", "bench")
 
     def told(self, began: float) -> dict[str, Any]:
-        return {"items": self.settled.items, "began": began, "ended": self.settled.last}
+        return {"items": self.settled.done, "began": began, "ended": self.settled.last}
 
 
 def begin() -> float:

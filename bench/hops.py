@@ -9,18 +9,17 @@ import asyncio
 import itertools
 import json
 import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import AsyncMongoClient, MongoClient, UpdateOne
-from pymongo.monitoring import CommandListener
 
 from bench import bare_many
 from bench.bare import Bare
 from bench.drain import begin
 from bench.shells import bare_collection
+from bench.watched import Watched
 from mongoq import AsyncBroker, Broker, Pipeline
 
 __all__ = ["CONCURRENCY", "LINE", "WAYS"]
@@ -34,34 +33,19 @@ CLAIM = 1_000
 """Items of a claim of the bare loop."""
 
 
-class Moved(CommandListener):
-    """Counts hops, and knows when the last of them was."""
-
-    def __init__(self) -> None:
-        self.hops, self.last = 0, 0.0
-        self._sent: set[int] = set()
-
-    def started(self, event: Any) -> None:
-        if event.command_name == "update":
-            first = event.command["updates"][0]
-            if "token" in first["q"] and "q" in first["u"].get("$set", {}):
-                self._sent.add(event.request_id)
-
-    def failed(self, event: Any) -> None:
-        self._sent.discard(event.request_id)
-
-    def succeeded(self, event: Any) -> None:
-        if event.request_id in self._sent:
-            self._sent.remove(event.request_id)
-            self.hops += event.reply["n"]
-            self.last = time.monotonic()
+def moves(event: Any) -> bool:
+    """Say whether a command moves under a token."""
+    if event.command_name != "update":
+        return False
+    first = event.command["updates"][0]
+    return "token" in first["q"] and "q" in first["u"].get("$set", {})
 
 
 class Way:
     """Where the queues are, and who is told of commands."""
 
     def __init__(self, uri: str, database: str, collection: str) -> None:
-        self.moved = Moved()
+        self.moved = Watched(moves)
         self.uri, self.database, self.collection = uri, database, collection
 
 
@@ -153,7 +137,7 @@ def main() -> None:
     name, *where = sys.argv[1:]
     way = Way(*where)
     began = WAYS[name](way)
-    print(json.dumps({"items": way.moved.hops, "began": began, "ended": way.moved.last}))
+    print(json.dumps({"items": way.moved.done, "began": began, "ended": way.moved.last}))
 
 
 if __name__ == "__main__":

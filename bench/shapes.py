@@ -14,10 +14,10 @@ from typing import Any
 
 from bson import ObjectId
 from pymongo import MongoClient, WriteConcern
-from pymongo.monitoring import CommandListener
 
 from bench.drain import begin
 from bench.operations import payload
+from bench.watched import Watched
 from mongoq import Broker, Fork, Move, Pipeline, Record
 
 __all__ = ["INPUTS", "INSERTS", "OUTPUTS", "SHAPES"]
@@ -31,25 +31,11 @@ INSERTED = 1_000
 """Records, or documents, at once."""
 
 
-class Written(CommandListener):
-    """Knows when the last command ended that moved items or committed a transaction."""
-
-    def __init__(self) -> None:
-        self.last = 0.0
-        self._sent: set[int] = set()
-
-    def started(self, event: Any) -> None:
-        moves = event.command_name == "update" and "token" in event.command["updates"][0]["q"]
-        if moves or event.command_name == "commitTransaction":
-            self._sent.add(event.request_id)
-
-    def failed(self, event: Any) -> None:
-        self._sent.discard(event.request_id)
-
-    def succeeded(self, event: Any) -> None:
-        if event.request_id in self._sent:
-            self._sent.remove(event.request_id)
-            self.last = time.monotonic()
+def writes(event: Any) -> bool:
+    """Say whether a command moves items, or commits a transaction."""
+    if event.command_name == "update":
+        return "token" in event.command["updates"][0]["q"]
+    return bool(event.command_name == "commitTransaction")
 
 
 def move() -> Pipeline:
@@ -124,7 +110,7 @@ INSERTS = "inserts"
 
 def main() -> None:
     shape, uri, database, collection, items = sys.argv[1:]
-    written = Written()
+    written = Watched(writes)
     with MongoClient[Any](uri, event_listeners=[written]) as client:
         if shape == INSERTS:
             began, ended = inserts(client[database][collection], int(items))
