@@ -20,6 +20,7 @@ from mongoq.protocol.bulk import found_by
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, documents_page, history_range
 from mongoq.protocol.hops import hop_destination, payload_at
+from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.read import NOT_RESERVED
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost
@@ -107,7 +108,7 @@ class _Chosen:
             size = int(min(PAGE, room))
             wanted, self._ids = self._ids[:size], self._ids[size:]
             filter = {"_id": {"$in": wanted}, "q": self._context.name, "when": {"$exists": True}}
-            found = yield from find_few(self._context.broker, filter, [("_id", 1)], len(wanted))
+            found = yield from find_few(self._context.broker, filter, ORDER, len(wanted))
             there = {document["_id"] for document in found}
             self.missing += tuple(id for id in wanted if id not in there)
         return found
