@@ -129,12 +129,12 @@ def test_losses_on_the_network_lose_and_repeat_nothing(
     proxy, own = proxied
     own.ensure_indexes()
     with feeding(400).start(own) as run:
-        while command != "findAndModify" and not broker.queue("raw").size():
-            assert not run.wait(0.01)
+        if command != "findAndModify":
+            until(lambda: broker.queue("raw").size())
         for _ in range(4):
             proxy.lose(kind, command, times=1)
-        while not (feed := run._engine.feeds[0]).over:  # progress would meet the losses itself
-            assert not run.wait(0.05)
+        assert run.wait(30), "a run of nothing but sources ends with them"
+    [feed] = run._engine.feeds  # progress would meet the losses itself
     assert (feed.pushed, feed.ended) == (400, True)
     assert numbers(broker) == list(range(400))
     assert proxy.lost > 0 or command in ("find", "findAndModify")
