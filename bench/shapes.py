@@ -55,7 +55,7 @@ def fork() -> Pipeline:
 def join() -> Pipeline:
     """Make one of two."""
     pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS[0])
-    pipeline.join(INPUTS["join"], to=OUTPUTS[0], on="order", concurrency=CONCURRENCY)(_first)
+    pipeline.join(INPUTS["join"], to=OUTPUTS[0], on="order", concurrency=CONCURRENCY, batch=BATCH)(_firsts)
     return pipeline
 
 
@@ -95,8 +95,8 @@ def _doubled(payloads: list[Any]) -> list[Fork]:
     return [Fork([Move(queue) for queue in OUTPUTS]) for _ in payloads]
 
 
-def _first(left: Any, _right: Any) -> Any:
-    return left
+def _firsts(pairs: list[Any]) -> list[Any]:
+    return [left for left, _right in pairs]
 
 
 SHAPES: dict[str, Callable[[int], Pipeline]] = {

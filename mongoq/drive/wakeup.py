@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
+from mongoq.drive.deferral import on_main_thread
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.hub import Hub
 
 __all__ = ["rest", "rest_aio", "suit"]
 
+LOOK = 1.0
+"""Seconds after which the main thread looks whether a signal has come.
 
+One that the system hands to another thread, or that comes just before the wait begins, does not end a wait of Python's.
+"""
 MOTOR = 2.0
 """Seconds that the server may hold an answer back from a thread of Motor's."""
 
@@ -32,9 +38,20 @@ def rest(bell: Bell, seconds: float) -> None:
     bell.alarm = open_gate
     try:
         if not bell.rung:
-            gate.acquire(timeout=seconds)
+            _pass(gate, seconds)
     finally:
         bell.alarm = None
+
+
+def _pass(gate: threading.Lock, seconds: float) -> None:
+    """Wait until a gate is open, or for so many seconds; handlers of signals run meanwhile."""
+    if not on_main_thread():
+        gate.acquire(timeout=seconds)
+        return
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if gate.acquire(timeout=min(left, LOOK)):
+            return
 
 
 async def rest_aio(bell: Bell, seconds: float) -> None:

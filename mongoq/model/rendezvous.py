@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -124,6 +124,10 @@ class _Line:
     taken: int = 0
     missed: int = 0
 
+    def fields(self, queue: str) -> dict[str, Any]:
+        """Return what is to be stored."""
+        return {"queue": queue, "come": self.come, "taken": self.taken, "missed": self.missed}
+
 
 class Rendezvous:
     """What is known of a value: by queue how many have come to wait, how many places are behind, who was given up.
@@ -200,7 +204,7 @@ class Rendezvous:
 
     def fields(self) -> dict[str, Any]:
         """Return what is to be stored."""
-        return {"lines": [{"queue": queue, **asdict(line)} for queue, line in self._lines.items()]}
+        return {"lines": [line.fields(queue) for queue, line in self._lines.items()]}
 
 
 def _lines(stored: Any) -> dict[str, _Line]:

@@ -23,7 +23,9 @@ def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
     return type(handle)(handle._driver, replace(handle._context, overriding=overriding, stage=mark))
 
 
-def stage_judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJudge:
+def stage_judge(
+    graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageJudge] = StageJudge
+) -> StageJudge:
     """Return what says what becomes of the items of a stage."""
     models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
     targets = {
@@ -31,13 +33,13 @@ def stage_judge(graph: Graph, stage: Stage, handle: Any, broker: Any) -> StageJu
     }
     untyped = broker._context.untyped
     if graph.errors_of(stage) is not None:
-        return StageJudge(stage, targets, models, untyped, most=None)
+        return kind(stage, targets, models, untyped, most=None)
 
     def most() -> int | None:
         given = stage.options.get("max_retries", handle.settings.max_retries)
         return None if given is None else given + 1
 
-    return StageJudge(stage, targets, models, untyped, most=most)
+    return kind(stage, targets, models, untyped, most=most)
 
 
 def model_behind(graph: Graph, queue: str) -> Any:

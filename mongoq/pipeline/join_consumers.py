@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item
+from mongoq.model.outcomes import Release
 from mongoq.model.outcomes import Apart
 from mongoq.model.rendezvous import Unjoinable, value_key
 from mongoq.pipeline.graph import Graph
@@ -44,14 +45,17 @@ def joining(
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
         return replace(told, stage=stage.name, judge=judge)
 
-    judge = stage_judge(graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker)
+    judge = stage_judge(
+        graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
+    )
     arrivals = partial(arrived, spec)
     found = [own(handle, _Arrivals(judge, stage, handle.name, arrivals)) for handle in sides]
     if spec.timeout is not None:
         parked = type(sides[0])(sides[0]._driver, spec.parked)
         found.append(replace(own(parked, _GivenUp(judge, partial(given_up, spec))), lingers=True))
     pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
-    runs = consumer(pairs, spread(stage.handler, stage), **{**defaults, **options}, coroutines=coroutines)
+    handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
+    runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
     return [*found, replace(runs, stage=stage.name, judge=judge)]
 
 
@@ -115,29 +119,46 @@ def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function):
 
         async def called_async(payloads: Sequence[Any], job: Any) -> Any:
-            return await handler(*_several(payloads, number), *([job] if with_job else []))
+            return await handler(*payloads, *([job] if with_job else []))
 
         return _named(called_async, handler)
 
     def called(payloads: Sequence[Any], job: Any) -> Any:
-        return handler(*_several(payloads, number), *([job] if with_job else []))
+        return handler(*payloads, *([job] if with_job else []))
 
     return _named(called, handler)
-
-
-def _several(payloads: Any, number: int) -> Sequence[Any]:
-    """Return the payloads of an item that was joined; anything may have been put into its queue by hand."""
-    if not isinstance(payloads, list | tuple):
-        raise PayloadInvalid("payload", f"a list of {number}, one of each queue, not {type(payloads).__name__}")
-    if len(payloads) != number:
-        raise PayloadInvalid("payload", f"a list of {number}, one of each queue, not of {len(payloads):,}")
-    return payloads
 
 
 def _named(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
     """Let errors name the handler."""
     function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
     return function
+
+
+class _PairJudge(StageJudge):
+    """Says what becomes of pairs; anything may have been put into their queue by hand, and is not run."""
+
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+        """Refuse what is no pair, and let the others of its batch come again."""
+        refused = super().refusal(consumer, items)
+        if refused is not None:
+            return refused
+        errors = [_oddity(item.payload, self.width) for item in items]
+        if not any(errors):
+            return None
+        return [
+            Release() if error is None else self.failure(consumer, item, error)
+            for item, error in zip(items, errors, strict=True)
+        ]
+
+
+def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
+    """Return what is wrong with a payload that is not one of each queue."""
+    if not isinstance(payload, list | tuple):
+        return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {type(payload).__name__}")
+    if len(payload) != number:
+        return PayloadInvalid("payload", f"a list of {number}, one of each queue, not of {len(payload):,}")
+    return None
 
 
 class _Quiet(Judge):

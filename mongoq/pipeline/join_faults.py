@@ -31,7 +31,8 @@ def join_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_the_value(stage, join)
     yield from _of_time(join)
     yield from _of_models(stage)
-    yield from _of_the_handler(stage)
+    if stage.options.get("batch") is None:  # else it takes a list, as that of any stage
+        yield from _of_the_handler(stage)
     yield from _of_the_rest(stage)
     yield from _of_its_queues(graph, stage)
 
@@ -95,8 +96,6 @@ def _of_the_rest(stage: Stage) -> Iterator[str]:
         yield "where: a join takes all items of its queues; let a stage before it choose"
     if stage.delivery != "exactly-once":
         yield "delivery: a join is exactly once; leave it out"
-    if stage.options.get("batch") is not None:
-        yield "batch: the handler of a join takes the items that belong together, one run each; leave it out"
     if stage.shared:
         yield "shared: an item that went elsewhere would be missed; give each stage a queue of its own"
 

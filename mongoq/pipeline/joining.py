@@ -67,6 +67,7 @@ class Joining:
         max_retries: int | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
+        batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
         """Declare a stage that joins: its handler takes one item of each of its queues, which belong together.
@@ -110,6 +111,8 @@ class Joining:
             max_retries: how many further runs an item gets.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
+            batch: the handler takes one list, of the payloads of up to so many pairs, ``[(order, payment), …]``, and the
+                job, if it takes two arguments; it returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(
@@ -120,6 +123,7 @@ class Joining:
             max_retries=max_retries,
             success_on=success_on,
             max_time=max_time,
+            batch=batch,
             probe=probe,
         )
         how = Join(on, timeout, missing, late)

@@ -33,6 +33,9 @@ class StageJudge(Judge):
         models: those of the targets that are handles, by their names.
         untyped: encodes what goes to the others.
         most: tells how many runs an item gets before the stage stops; ``None`` where there is an error queue.
+
+    Attributes:
+        width: how many queues it takes items from.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class StageJudge(Judge):
         *,
         most: Callable[[], int | None] | None,
     ) -> None:
+        self.width = len(stage.sources)
         self._name = stage.name
         self._targets = targets
         self._only = next(iter(targets.values())) if len(targets) == 1 else None

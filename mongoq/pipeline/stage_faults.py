@@ -38,6 +38,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
         yield from join_faults(graph, stage)
     else:
         yield from _refused(lambda: Codec(ENCODING, stage.model))
+    if stage.join is None or stage.options.get("batch") is not None:
         yield from _refused(lambda: consumer(None, stage.handler, **CONSUMER))
     for option, value in stage.options.items():
         yield from _refused(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]

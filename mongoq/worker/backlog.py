@@ -23,8 +23,9 @@ __all__ = ["Backlog", "Verdict"]
 
 Verdict = tuple[Item[Any], Outcome | None]
 
-UNSETTLED = 4_000
-"""Items that wait to be settled before no more are claimed: the server is slower than the handler."""
+UNSETTLED = 2_000
+"""Items that wait to be settled, or are just being settled, before no more are claimed: the server is slower than the
+handler."""
 
 
 class Backlog:
@@ -67,7 +68,7 @@ class Backlog:
         """Return how many items to claim now."""
         with self._lock:
             now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
-            if self.closed or len(self.verdicts) > UNSETTLED:
+            if self.closed or self._unsettled() > max(UNSETTLED, self._size):
                 return 0
             if self._probe is not None and self._probe.closed:
                 return int(not self._leases.items and not self._probe.pause(now))
@@ -75,6 +76,10 @@ class Backlog:
             ahead = self._pace.ahead
             wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
             return wanted if wanted > 0 and wanted * 2 >= ahead else 0
+
+    def _unsettled(self) -> int:
+        """Return of how many items the runs have ended; those that are just being settled are held as well."""
+        return self._leases.items - len(self._waiting) - sum(len(run.items) for run in self.running)
 
     def pause(self, most: float) -> float:
         """Return for how many seconds to rest when there is no room."""

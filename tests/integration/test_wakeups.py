@@ -518,6 +518,27 @@ def test_a_signal_handler_may_push_what_its_thread_waits_for(broker: mongoq.Brok
     assert item.payload == "from a handler"
 
 
+def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_waits(broker: mongoq.Broker) -> None:
+    """Python runs the handler in the main thread, whose wait nothing has interrupted."""
+
+    def hand_over() -> None:
+        until(lambda: at_rest(broker, "orders", 1))
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: broker.queue("orders").push("from a handler"))
+    thread = threading.Thread(target=hand_over)
+    try:
+        thread.start()
+        began = time.monotonic()
+        item = broker.queue("orders").reserve(wait=60)
+        assert time.monotonic() - began < 30
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert item is not None
+    assert item.payload == "from a handler"
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_after_a_fork_both_are_woken(uri: str, database: str) -> None:
     with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other:

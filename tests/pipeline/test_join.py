@@ -226,6 +226,35 @@ def test_payloads_come_as_their_models(site: Site) -> None:
     assert letter.payload == [{"id": 2, "total": "much"}, {"id": 2, "paid": 1}]
 
 
+@pytest.mark.parametrize("model", [None, [Order, Payment]], ids=["untyped", "typed"])
+def test_a_batch_of_pairs_is_one_call(site: Site, model: Any) -> None:
+    total = {n: {"id": n, "total": n + 0.5} for n in range(10)}
+    site.queue("a").push_many(total.values())
+    site.queue("b").push_many([{"id": n, "paid": 1} for n in reversed(range(10))])
+    pipeline, join = joining(model=model, batch=4)
+    sizes = []
+
+    @join
+    def settle(pairs: Any, job: Any) -> Any:
+        sizes.append(len(pairs))
+        assert [item.payload for item in job.items] == pairs
+        assert len({job.hash_of(item) for item in job.items}) == len(pairs)
+        return [_settled(order, payment) for order, payment in pairs]
+
+    def _settled(order: Any, payment: Any) -> Any:
+        order, payment = (one if model is None else one.model_dump() for one in (order, payment))
+        if order["id"] == 3:
+            return ValueError("not this one")
+        return mongoq.Drop() if order["id"] == 5 else {"open": order["total"] - payment["paid"]}
+
+    site.drain(pipeline)
+    assert counted(site.payloads("out")) == counted([{"open": n - 0.5} for n in range(10) if n not in (3, 5)])
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.payload == [total[3], {"id": 3, "paid": 1}]
+    assert max(sizes) == 4
+    assert sum(sizes) == 10
+
+
 def test_a_failed_run_has_the_same_partners_and_hash_again(site: Site) -> None:
     ids = [site.queue("a").push({"id": 1}), site.queue("b").push({"id": 1})]
     pipeline, join = joining(max_retries=2, retry=QUICK)
@@ -671,6 +700,19 @@ def test_what_was_put_among_the_joined_by_hand_is_an_error(site: Site, payload: 
     [letter] = site.queue("graph.errors").peek(5)
     assert letter.error is not None
     assert letter.error.message.startswith("payload: a list of 2, one of each queue, not ")
+
+
+def test_what_was_put_among_the_joined_by_hand_fails_alone_in_a_batch(site: Site) -> None:
+    site.queue("graph.both.joined").push_many([[1, 2], [1], {"x": 1, "y": 2}, [3, 4]])
+    pipeline, join = joining(batch=10)
+
+    @join
+    def both(pairs: Any) -> Any:
+        return [a + b for a, b in pairs]
+
+    site.drain(pipeline)
+    assert counted(site.payloads("out")) == counted([3, 7])
+    assert counted(letter.payload for letter in site.queue("graph.errors").peek(5)) == counted([[1], {"x": 1, "y": 2}])
 
 
 def test_a_coroutine_function_is_named_by_its_own_name(server_site: Site) -> None:

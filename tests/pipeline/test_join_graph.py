@@ -59,6 +59,10 @@ def generator(a: Any, b: Any) -> Any:
         ({"handler": four}, "it is to take 2 payloads, one of each queue, and maybe the job"),
         ({"handler": generator}, "it is a generator"),
         ({"handler": "no function"}, "handler: a function, not str"),
+        ({"handler": "no function", "batch": 5}, "handler: a function, not str"),
+        ({"handler": generator, "batch": 5}, "is a generator"),
+        ({"handler": four, "batch": 5}, "is to take (payload) or (payload, job)"),
+        ({"handler": one, "batch": 0}, "batch: "),
         ({"name": "x" * 110}, "which is no name of a queue"),
         ({"to": "graph.join.joined"}, "is where its own items wait or are joined"),
     ],
@@ -85,6 +89,8 @@ def test_handlers_may_take_the_job_or_any_number() -> None:
 
     for handler in (with_job, any_number, together):
         pipeline(handler=handler).check()
+    for handler in (any_number, together):
+        pipeline(handler=handler, batch=5).check()
 
 
 RECIPE = {

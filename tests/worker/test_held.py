@@ -194,5 +194,10 @@ def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
     while run := held.next(Bell()):
         held.finish(run, [None])
     assert held.room() == 0
-    held.take_verdicts()
+    verdicts = held.take_verdicts()
+    assert held.room() == 0, "they are on their way"
+    held.again(verdicts[:3_000])
+    held.settled(item for item, _ in verdicts[3_000:])
+    assert held.room() == 0
+    held.settled(item for item, _ in held.take_verdicts())
     assert held.room() > 0
