@@ -13,14 +13,15 @@ from pydantic import TypeAdapter
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Release
-from mongoq.model.outcomes import Apart
+from mongoq.model.outcomes import Apart, Release
+from mongoq.model.qualified import qualified
 from mongoq.model.rendezvous import Unjoinable, value_key
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.judging import StageJudge
 from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
+from mongoq.protocol.context import QueueContext
 from mongoq.protocol.joining import Arrival, arrived
 from mongoq.protocol.meeting import ARRIVALS, JoinSpec
 from mongoq.protocol.parting import given_up
@@ -39,11 +40,11 @@ def joining(
     """Return the consumers of a join that was checked."""
     options = {name: value for name, value in stage.options.items() if name in defaults}
     spec, sides = _spec(graph, stage, broker)
-    quiet = {**defaults, "lease": options.get("lease"), "retry": options.get("retry"), "batch": ARRIVALS}
+    quiet = {**defaults, "lease": options.get("lease"), "retry": options.get("retry"), "batch": ARRIVALS, "prefetch": ARRIVALS}
 
     def own(handle: Any, judge: Judge) -> Consumer:
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
-        return replace(told, stage=stage.name, judge=judge)
+        return replace(told, stage=stage.name, judge=judge, claims=_unlimited(handle._context))
 
     judge = stage_judge(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
@@ -65,15 +66,20 @@ def _spec(graph: Graph, stage: Stage, broker: Any) -> tuple[JoinSpec, list[Any]]
     sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
     parked = marked(graph, stage, broker.queue(parked_queue(graph, stage)))._context
     spec = JoinSpec(
-        name=f"{graph.name}/{stage.name}",
+        name=qualified(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),
-        parked=replace(parked, overriding={**parked.overriding, "max_retries": None}),
+        parked=_unlimited(parked),
         pairs=pairs_queue(graph, stage),
         timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
         missing=join.missing,
         late=join.late,
     )
     return spec, sides
+
+
+def _unlimited(context: QueueContext[Any]) -> QueueContext[Any]:
+    """Return the context of a queue whose items nobody runs: however often their leases run out, they come again."""
+    return replace(context, overriding={**context.overriding, "max_retries": None})
 
 
 def _model(stage: Stage) -> Any:

@@ -111,8 +111,8 @@ class Joining:
             max_retries: how many further runs an item gets.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
-            batch: the handler takes one list, of the payloads of up to so many pairs, ``[(order, payment), …]``, and the
-                job, if it takes two arguments; it returns a list with an entry for each.
+            batch: the handler takes one list, of the payloads of up to so many pairs, ``[(order, payment), …]``, and
+                the job, if it takes two arguments; it returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mongoq.model.item import Item
+from mongoq.model.qualified import qualified
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.stage import Stage
 from mongoq.protocol.meeting import FOREVER
@@ -38,12 +39,12 @@ class Waiting:
 
 def parked_queue(graph: Graph, stage: Stage) -> str:
     """Return the name of the queue where items wait for their partners."""
-    return f"{graph.name}.{stage.name}.waiting"
+    return f"{qualified(graph.name, stage.name, '.')}.waiting"
 
 
 def pairs_queue(graph: Graph, stage: Stage) -> str:
     """Return the name of the queue of items that were joined."""
-    return f"{graph.name}.{stage.name}.joined"
+    return f"{qualified(graph.name, stage.name, '.')}.joined"
 
 
 def queues_of(graph: Graph) -> Iterator[tuple[Stage, str]]:

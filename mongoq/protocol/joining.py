@@ -24,7 +24,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.exchange import Exchange, exchanged
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.meeting import ARRIVALS, FOREVER, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
-from mongoq.protocol.pairing import Member, buried, pair
+from mongoq.protocol.pairing import Member, buried, pair, priority_of
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 
@@ -63,7 +63,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
     """
     context = spec.side(arrivals[0].queue)
     yield from prepared(context)
-    way = Exchange(context, partial(_met, spec, context), _item_of, partial(noted_of, context))
+    way = Exchange(context, partial(_met, spec, context), _item_of, partial(noted_of, spec, context))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(arrivals, lambda _: 0, most=ARRIVALS):
         failed |= yield from exchanged(way, chunk)
@@ -207,7 +207,7 @@ def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
     filter = {"_id": item.id, "token": item.token}
     doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
     doing.settled += 1
-    doing.parked.append((item, until))
+    doing.parked.append((priority_of(item), until))
 
 
 def _settle_late(spec: JoinSpec, doing: Doing, arrival: Arrival) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from mongoq.model.item import Document, Item
+from mongoq.model.item import Document
 from mongoq.model.rendezvous import Rendezvous, rendezvous_id
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.bulk import Statement, found_by
@@ -77,6 +77,11 @@ class JoinSpec:
         """Name the other queues in a sentence."""
         return ", ".join(map(repr, self.others(queue)))
 
+    def missed(self, queue: str) -> str:
+        """Return why who came by this queue is given up."""
+        wanted = "no item" if len(self.queues) == 2 else "not one of each"
+        return f"{wanted} of {self.named(queue)} came within {self.timeout}"
+
     def side(self, queue: str) -> QueueContext[Any]:
         """Return one of the queues by its name."""
         return next(side for side in self.sides if side.name == queue)
@@ -92,7 +97,7 @@ class Doing:
         settled: how many those are.
         pairs: what is written.
         members: who leaves for good.
-        parked: who waits from now on, and until when.
+        parked: the priorities of those who wait from now on, and until when.
     """
 
     now: datetime
@@ -100,17 +105,22 @@ class Doing:
     settled: int = 0
     pairs: list[Pair] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
-    parked: list[tuple[Item[Any], datetime]] = field(default_factory=list)
+    parked: list[tuple[int, datetime]] = field(default_factory=list)
 
 
-def noted_of(context: QueueContext[Any], done: Doing) -> None:
+def noted_of(spec: JoinSpec, context: QueueContext[Any], done: Doing) -> None:
     """Count what was done, and wake who waits for it in this process."""
     for one in done.pairs:
         noted(context, one.document)
     for member in done.members:
         member.context.count("commit")
-    if done.parked:
-        context.count("move", len(done.parked))
+    if not done.parked:
+        return
+    context.count("move", len(done.parked))
+    for priority, until in done.parked:
+        spec.parked.placed(priority, until)
+    if spec.timeout is not None:
+        context.broker.tell(spec.parked.name, min(until for _, until in done.parked))
 
 
 def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:

@@ -21,7 +21,7 @@ from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import burial
 from mongoq.protocol.settle import kept_update
 
-__all__ = ["Member", "Pair", "buried", "leaving", "pair"]
+__all__ = ["Member", "Pair", "buried", "leaving", "pair", "priority_of"]
 
 PARKED = ("key", "parked")
 """What an item has while it waits for its partners."""
@@ -66,7 +66,7 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
         [None if member is None else member.item.stored("payload") for member in members],
         id=id,
         when=when,
-        priority=min(map(_priority, there)),
+        priority=min(priority_of(member.item) for member in there),
         headers=headers or None,
         once=None,
     )
@@ -83,9 +83,9 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
     return Pair(document, raw)
 
 
-def _priority(member: Member) -> int:
+def priority_of(item: Item[Any]) -> int:
     """Return the priority of an item; other programs may have written anything."""
-    priority: Any = member.item.priority
+    priority: Any = item.priority
     return priority if isinstance(priority, int) else 0
 
 

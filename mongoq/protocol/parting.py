@@ -29,7 +29,7 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     """
     context = spec.parked
     yield from prepared(context)
-    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, context))
+    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec, context))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
         failed |= yield from exchanged(way, chunk)
@@ -63,7 +63,7 @@ def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None
     """Let one go on without partners, or to the error queue."""
     member = _parking(spec, item)
     queue = member.item.queue
-    reason, error = f"no item of {spec.named(queue)} came within {spec.timeout}", None
+    reason, error = spec.missed(queue), None
     if spec.missing == "pass" and queue in spec.queues:
         members = [member if side.name == queue else None for side in spec.sides]
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.model.qualified import qualified
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
@@ -33,8 +34,7 @@ SOURCE_PREFIX = "source:"
 
 def source_id(pipeline: str, name: str) -> str:
     """Return the ``_id`` of a source's control document; no two sources share one, whatever they are called."""
-    escaped = pipeline.replace("%", "%25").replace("/", "%2F")
-    return f"{SOURCE_PREFIX}{escaped}/{name}"
+    return f"{SOURCE_PREFIX}{qualified(pipeline, name, '/')}"
 
 
 @dataclass(slots=True)

@@ -28,19 +28,25 @@ HELD_UP = 1.0
 
 
 def take_beside(
-    context: QueueContext[M], n: int, lease: timedelta | None, *, over: Callable[[], bool], screen: Screen | None = None
+    context: QueueContext[M],
+    n: int,
+    lease: timedelta | None,
+    *,
+    over: Callable[[], bool],
+    sparing: bool = True,
+    screen: Screen | None = None,
 ) -> Flow[Taken[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
-    What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the
-    wait, and the answer is ``None``. It also ends when a ``screen`` has settled some that do not match.
+    When it is ``sparing``, what has lapsed is left where it is, and the answer tells that there is some. ``over`` ends
+    the wait, and the answer is ``None``. It also ends when a ``screen`` has settled some that do not match.
     """
 
     def attempt() -> Flow[Taken[M] | None]:
         if over():
             return None
         yield from prepared(context)
-        return (yield from take(context, n, lease, "bury", sparing=True, screen=screen))
+        return (yield from take(context, n, lease, "bury", sparing=sparing, screen=screen))
 
     return (yield from waiting(context, attempt, math.inf, over=over))
 

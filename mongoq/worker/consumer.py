@@ -11,6 +11,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
+from mongoq.protocol.context import QueueContext
 from mongoq.protocol.screening import Screen
 from mongoq.worker.judging import Judge
 
@@ -46,6 +47,8 @@ class Consumer:
         judge: says what a run came to.
         pops: an item leaves the queue before its run, which therefore happens once at most.
         lingers: what is scheduled in the queue keeps nobody who drains it.
+        claims: what it claims from, where no handler runs that could kill the worker: what has lapsed comes along with
+            the others. ``None`` for the queue, where that runs alone.
     """
 
     queue: Any
@@ -65,6 +68,7 @@ class Consumer:
     judge: Judge = JUDGE
     pops: bool = False
     lingers: bool = False
+    claims: QueueContext[Any] | None = None
 
     @property
     def name(self) -> str:

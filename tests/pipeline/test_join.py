@@ -726,6 +726,24 @@ def test_a_coroutine_function_is_named_by_its_own_name(server_site: Site) -> Non
         pipeline.drain(server_site.broker if server_site.engine == "threads" else pytest.skip("threads alone"))
 
 
+def test_what_died_before_it_was_joined_comes_along_with_the_others(
+    server_site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, number = server_site, 20
+    for name in "ab":
+        site.queue(name).push_many([{"id": n} for n in range(number)])
+        for _ in range(3):
+            held = site.queue(name).reserve_many(number, lease=0.01)
+            assert len(held) == number
+            until(lambda held=held: site.broker._context.clock.now() > max(one.lease_until for one in held))  # type: ignore[misc]
+    pipeline, join = joining()
+    join(both)
+    site.drain(pipeline)
+    assert len(site.payloads("out")) == number
+    assert site.payloads("graph.errors") == []
+    assert "alone" not in caplog.text
+
+
 def test_a_drain_waits_for_who_is_just_given_up(server_site: Site) -> None:
     """Somebody else has taken one whose time is up, and is gone; it comes back when that lease ends."""
     site = server_site

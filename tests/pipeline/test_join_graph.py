@@ -10,6 +10,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
+from mongoq.pipeline.waiting import pairs_queue, parked_queue
 from tests.pipeline.stations import Flight, Numbered
 
 
@@ -181,3 +182,15 @@ def test_a_fork_that_nothing_tells_of_is_refused_by_a_standalone_server_when_it_
         assert letter.error.type == "mongoq.errors.TransactionsUnavailable"
         assert broker.queues() == ["graph.errors"]
         broker.close()
+
+
+def test_no_two_joins_share_their_queues_whatever_they_are_called() -> None:
+    def queues(name: str, stage: str) -> set[str]:
+        made = mongoq.Pipeline(name, errors="errors", outputs="out")
+        made.join(["a", "b"], to="out", on="id", name=stage)(together)
+        [one] = made.graph.stages
+        return {parked_queue(made.graph, one), pairs_queue(made.graph, one)}
+
+    assert queues("shop", "settle") == {"shop.settle.waiting", "shop.settle.joined"}
+    told = [queues("a.b", "c"), queues("a", "b.c"), queues("a%2Eb", "c"), queues("a/b", "c"), queues("a", "b/c")]
+    assert len(set().union(*told)) == 2 * len(told)

@@ -66,8 +66,15 @@ class AsyncClaims(AsyncStand):
         if n == 0:
             await self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
             return
-        screen = self.consumer.screen
-        claim = take_beside(self.context, n, self.consumer.lease, over=self._is_interrupted, screen=screen)
+        consumer = self.consumer
+        claim = take_beside(
+            consumer.claims or self.context,
+            n,
+            consumer.lease,
+            over=self._is_interrupted,
+            sparing=consumer.claims is None,
+            screen=consumer.screen,
+        )
         taken = await self._driver.run(claim)
         self._course.well("claim")
         if taken is None:
