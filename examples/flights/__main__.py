@@ -1,12 +1,12 @@
 """``python -m examples.flights``."""
 
 import sys
-from importlib.util import find_spec
 
-if find_spec("rich") is None:
-    sys.exit("rich is not installed: run pip install 'mongoq-driver[demo]', or make setup")
+from examples.extras import require_rich
 
-from examples.flights.cli import main
+require_rich()
+
+from examples.flights.cli import main  # noqa: E402  # it needs rich
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
-import signal
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bson import ObjectId
 from pymongo import MongoClient
 from rich.console import Console
-from rich.logging import RichHandler
 
 import mongoq
+from examples import program
+from examples import show as common
 from examples.flights import show
-from examples.flights.data import DataMissing, data_folder, raw_rows, reference, row_id
-from examples.flights.letters import causes, replay_enrich
+from examples.flights.data import data_folder, raw_rows, reference, row_id
+from examples.flights.letters import replay_enrich
 from examples.flights.model import RawRow
-from examples.flights.pipeline import DONE, ERRORS, Engine, build, prepare
+from examples.flights.pipeline import DONE, ERRORS, build, prepare
 from examples.flights.proof import Proof, prove
 from examples.flights.report import ReportFailed, read_report, what_is_missing
-from examples.flights.running import Site, started
-from mongoq.embedded import EmbeddedServer
+from examples.flights.running import started
+from examples.letters import causes
+from examples.running import Site
 
 __all__ = ["main"]
 
 COLLECTION = "flights"
-OK, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,74 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is said, and is no failure: the queues have done their work, and it is proven.) 1: it is not so. 2: it
     could not start. 130: interrupted.
     """
-    options = _parser().parse_args(arguments)
-    console = Console()
-    _log_to(console)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job cleans up as well
-    try:
-        with _server(options.uri, options.keep) as uri:
-            return _run(console, uri, options)
-    except KeyboardInterrupt:
-        console.print("interrupted; what was in work has been settled")
-        return INTERRUPTED
-    except (DataMissing, mongoq.MongoqError) as error:
-        console.print(str(error), style="red", highlight=False)
-        return UNUSABLE
-
-
-def _log_to(console: Console) -> None:
-    """Show the first warning of each kind among the progress: the dead letters tell of all that have failed.
-
-    Those of others are not shown: for them an interrupt is an error.
-    """
-    kinds = set[str]()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        known = record.msg in kinds
-        kinds.add(record.msg)
-        return not known and record.name.startswith(("mongoq", "examples"))
-
-    handler = RichHandler(console=console, show_path=False)
-    handler.addFilter(is_new)
-    logging.basicConfig(format="%(message)s", handlers=[handler])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.flights",
-        description="Takes departures from New York through a pipeline, mends it, replays what has failed, and lets "
+    parser = program.parser(
+        "examples.flights",
+        "Takes departures from New York through a pipeline, mends it, replays what has failed, and lets "
         "Spark report. Run again on the same data, it goes on where it stopped and doubles nothing.",
+        collection=COLLECTION,
     )
-    parser.add_argument("--rows", type=_positive, default=5000, help="flights, spread over the year (5000)")
-    parser.add_argument("--threads", type=_positive, default=4, help="threads of each stage (4)")
-    parser.add_argument("--engine", choices=get_args(Engine), default="threads", help="what runs the stages (threads)")
     parser.add_argument("--no-spark", action="store_true", help="leave out the report")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--uri",
-        default=os.environ.get("MONGOQ_URI"),
-        help=f"a MongoDB to use, collection {COLLECTION!r} (MONGOQ_URI; default: a private one)",
-    )
-    where.add_argument("--keep", type=Path, metavar="PATH", help="keep the data of the private MongoDB here")
-    return parser
+    return program.ended(_run, parser.parse_args(arguments))
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1 up, not {text!r}")
-    return int(text)
-
-
-@contextmanager
-def _server(uri: str | None, keep: Path | None) -> Iterator[str]:
-    if uri and keep is None:
-        yield uri
-        return
-    with EmbeddedServer(keep) as server:
-        yield server.uri
-
-
-def _run(console: Console, uri: str, options: argparse.Namespace) -> int:
+def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
     folder = data_folder()
     with mongoq.connect(uri, collection=COLLECTION) as broker:
         database = broker.namespace.partition(".")[0]
@@ -117,7 +57,7 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> int:
         in_history = broker.queue(DONE).size(state="processed")
     agreed = _report(console, uri, database, in_history, wanted=not options.no_spark)
     show.proof(console, proof)
-    return OK if proof.holds and agreed else FAILED
+    return proof.holds and agreed
 
 
 def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int) -> None:
@@ -126,7 +66,7 @@ def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int
     console.print(told, highlight=False)
     tables = reference(folder)
     first, mended = (build(tables, broken=broken, engine=site.engine, concurrency=threads) for broken in (True, False))
-    show.picture(console, first)
+    common.picture(console, first)
     _drain(console, site, first, raw_rows(folder, rows), total=rows)
     replayed = replay_enrich(site.broker)
     if replayed:
@@ -137,9 +77,9 @@ def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int
 
 def _drain(console: Console, site: Site, pipeline: mongoq.Pipeline, rows: Iterable[RawRow], *, total: int) -> None:
     with started(pipeline, site, rows) as line:
-        show.watch(console, line, total)
-        show.stages(console, line.progress())
-    show.letters(console, causes(site.broker))
+        common.watch(console, line, total)
+        common.stages(console, line.progress())
+    common.letters(console, causes(site.broker, ERRORS))
 
 
 def _show_trail(console: Console, broker: mongoq.Broker, replayed: Sequence[ObjectId]) -> None:

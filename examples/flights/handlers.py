@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from examples.flights.model import EnrichedFlight, Flight, Reference, Row
 from mongoq import Dead
 
-__all__ = ["Unusable", "as_coroutine", "check", "enrich", "enrich_at_first", "finish", "validate"]
+__all__ = ["Unusable", "as_coroutine", "check", "enrich", "enrich_at_first", "finish", "hour_of", "validate"]
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -66,16 +66,20 @@ def _utc(wall: datetime) -> datetime:
     return moment
 
 
+def hour_of(flight: Flight) -> datetime:
+    """Return the beginning of the hour that a departure was planned for."""
+    return flight.scheduled.replace(minute=0, second=0, microsecond=0)
+
+
 def enrich(flight: Flight, reference: Reference) -> EnrichedFlight:
     """Return the flight with all that the tables know of it."""
-    hour = flight.scheduled.replace(minute=0, second=0, microsecond=0)
     return EnrichedFlight(
         **dict(flight),
         airline=reference.airlines.get(flight.carrier),
         plane=None if flight.tail is None else reference.planes.get(flight.tail),
         origin_airport=reference.airports.get(flight.origin),
         destination_airport=reference.airports.get(flight.destination),
-        weather=reference.weather.get((flight.origin, hour)),
+        weather=reference.weather.get((flight.origin, hour_of(flight))),
     )
 
 

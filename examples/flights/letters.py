@@ -1,44 +1,15 @@
-"""The dead letters of the pipeline: which stage has given up which flights, and why; and the way back."""
+"""The way back of what has failed: dead letters that the mended pipeline takes."""
 
 from __future__ import annotations
-
-from collections import Counter
-from dataclasses import dataclass
 
 from bson import ObjectId
 
 import mongoq
 from examples.flights.pipeline import ERRORS
 
-__all__ = ["Cause", "causes", "letters_of", "replay_enrich"]
+__all__ = ["letters_of", "replay_enrich"]
 
 ENRICH = "enrich"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why flights are dead.
-
-    Attributes:
-        stage: the stage that has given them up.
-        reason: why.
-        error: what its handler raised the last time; ``""`` where it has declared them dead.
-    """
-
-    stage: str
-    reason: str
-    error: str
-
-
-def causes(broker: mongoq.Broker) -> Counter[Cause]:
-    """Count the dead letters."""
-    return Counter(_cause(item) for item in broker.queue(ERRORS).history(state=None))
-
-
-def _cause(item: mongoq.Item[object]) -> Cause:
-    origin, error = item.origin, item.error
-    told = f"{error.type}: {error.message}" if error else ""
-    return Cause(origin.stage or "", origin.reason, told) if origin else Cause("", "", told)
 
 
 def letters_of(broker: mongoq.Broker, stage: str) -> list[ObjectId]:

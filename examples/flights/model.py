@@ -9,12 +9,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-__all__ = ["Airport", "EnrichedFlight", "Flight", "Plane", "RawRow", "Reference", "Row", "Weather"]
+__all__ = ["LATE", "Airport", "EnrichedFlight", "Flight", "Plane", "RawRow", "Reference", "Row", "Weather"]
 
 RawRow = dict[str, Any]
 """A line as the CSV reader gives it: all strings, and ``NA`` for what is not known."""
 
 UNKNOWN = ("", "NA")
+LATE = 15
+"""Minutes; what is delayed by more is late."""
 
 
 def _clock_time(value: Any) -> Any:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import mongoq
 from examples.flights.data import row_id
 from examples.flights.handlers import as_coroutine, check, enrich, enrich_at_first, finish
 from examples.flights.model import EnrichedFlight, Flight, RawRow, Reference, Row
+from examples.running import Engine
 
-__all__ = ["CHECKED", "DONE", "ERRORS", "RAW", "Engine", "build", "is_drained", "prepare", "push"]
+__all__ = ["CHECKED", "DONE", "ERRORS", "QUEUES", "RAW", "build", "prepare", "push"]
 
 RAW, CHECKED, DONE = QUEUES = "flights.raw", "flights.checked", "flights.done"
 ERRORS = "flights.errors"
@@ -25,8 +26,6 @@ LEASE = timedelta(seconds=30)
 HISTORY = timedelta(days=30)
 RETRY = mongoq.Fixed(0.2)
 
-Engine = Literal["threads", "asyncio"]
-"""What runs the stages."""
 Handler = Callable[..., Any]
 
 
@@ -62,8 +61,3 @@ def push(broker: mongoq.Broker, rows: Iterable[RawRow]) -> None:
     """Load some rows, unchecked. Their ids are made from the rows: pushed again, now or in a week, they add nothing."""
     rows = list(rows)
     broker.queue(RAW).push_many(rows, ids=[row_id(row) for row in rows])
-
-
-def is_drained(broker: mongoq.Broker) -> bool:
-    """Say whether nothing is left to do. Looked at in the order in which items meet them, no queue fills up again."""
-    return all(broker.queue(name).next_when() is None for name in QUEUES)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import mongoq
 import mongoq.spark
+from examples.flights.model import LATE
 from examples.flights.pipeline import DONE, ERRORS
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Delays", "Report", "ReportFailed", "read_report", "what_is_missing"]
 
 JAVA = 17
-LATE = 15
 COLUMNS = (
     "airline string, departure_delay int, "  # fields of the payload
     "weather struct<wind_speed: double, precip: double, visib: double>"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import mongoq
 from examples.outbox.shop import Shop, Unpaid
-from mongoq.embedded import EmbeddedServer
+from examples.servers import server
 
 __all__ = ["main"]
 
@@ -20,21 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--uri", help="a MongoDB to use: collections 'outbox' and 'orders' (default: a private one)")
     options = parser.parse_args(arguments)
     try:
-        with _server(options.uri) as uri, Shop(uri) as shop:
+        with server(options.uri) as uri, Shop(uri) as shop:
             tell(shop)
     except mongoq.MongoqError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-@contextmanager
-def _server(uri: str | None) -> Iterator[str]:
-    if uri:
-        yield uri
-        return
-    with EmbeddedServer() as server:
-        yield server.uri
 
 
 def tell(shop: Shop) -> None:

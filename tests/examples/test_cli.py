@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,8 @@ from pymongo import MongoClient
 
 from examples.flights import report
 from examples.flights.report import what_is_missing
+from tests.examples.launching import Launch, output_of, wait_for
 
-ROOT = Path(__file__).parents[2]
-MARK = "FLIGHTS_TEST_RUN"
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 """Not the ends of priorities, which a claim that was slow puts into the index."""
 
@@ -37,50 +34,8 @@ def needs_spark(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Start the demo; at the end of the test no process that comes from it may be left."""
-    mark = uuid.uuid4().hex
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: Any, **environment: str) -> subprocess.Popen[str]:
-        kept = {name: value for name, value in os.environ.items() if name != "MONGOQ_URI"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "examples.flights", *map(str, arguments)],
-            cwd=ROOT,
-            env=kept | {MARK: mark, "COLUMNS": "100"} | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    deadline = time.monotonic() + 20
-    while left := descendants(mark):
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        time.sleep(0.1)
-
-
-def descendants(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == code, output
-    return output
+def start(launch: Launch) -> Start:
+    return partial(launch, "examples.flights")
 
 
 def proven(output: str) -> tuple[int, int, int]:
@@ -93,11 +48,6 @@ def proven(output: str) -> tuple[int, int, int]:
 @pytest.fixture
 def collection(client: MongoClient[Any], database: str) -> Any:
     return client[database]["flights"]
-
-
-@pytest.fixture
-def own_uri(uri: str, database: str) -> str:
-    return uri.replace("/?", f"/{database}?")
 
 
 @needs_spark
@@ -253,8 +203,4 @@ def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tupl
 
 
 def wait_for_work(process: subprocess.Popen[str], collection: Any) -> None:
-    deadline = time.monotonic() + 60
-    while collection.count_documents({"processed": {"$exists": True}}) < 50:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for(process, lambda: collection.count_documents({"processed": {"$exists": True}}) >= 50)

@@ -16,11 +16,13 @@ from bson import ObjectId
 import mongoq
 from examples.flights import pipeline, running
 from examples.flights.data import data_folder, raw_rows, reference, row_id
-from examples.flights.letters import Cause, causes, letters_of, replay_enrich
+from examples.flights.letters import letters_of, replay_enrich
 from examples.flights.model import EnrichedFlight, Flight, RawRow, Reference
-from examples.flights.pipeline import CHECKED, DONE, ERRORS, RAW, Engine, prepare, push
+from examples.flights.pipeline import CHECKED, DONE, ERRORS, RAW, prepare, push
 from examples.flights.proof import Proof, prove
-from examples.flights.running import Site, started
+from examples.flights.running import started
+from examples.letters import Cause, causes
+from examples.running import Engine, Site
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 UNKNOWN = "BQN", "PSE", "SJU", "STT"
@@ -94,7 +96,7 @@ def test_every_flight_is_done_or_dead(each_site: Site, raw: Any, rows: list[RawR
     dead = never_departed(rows)
     assert 0 < dead < 30
     assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead, dead=dead, elsewhere=0)
-    assert causes(each_site.broker) == {Cause("validate", "never departed", ""): dead}
+    assert causes(each_site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
     assert [stage.settled for stage in told.stages.values()] == [300, 300 - dead, 300 - dead]
     validate, enrich, finish = told.stages.values()
     assert (validate.moved, validate.dead, enrich.moved, finish.done) == (300 - dead, dead, 300 - dead, 300 - dead)
@@ -113,7 +115,7 @@ def test_what_the_first_version_fails_at_is_replayed_through_the_mended_one(
     assert (told.dead, told.retried, told.moved) == (len(lost), len(lost), 300 - dead - len(lost))
     assert set(letters_of(broker, "enrich")) == lost
     assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead - len(lost), dead=dead + len(lost), elsewhere=0)
-    found = causes(broker)
+    found = causes(broker, ERRORS)
     assert found.pop(Cause("validate", "never departed", "")) == dead
     assert {(cause.stage, cause.reason) for cause in found} == {("enrich", "retries exhausted")}
     assert {cause.error for cause in found} <= {f"KeyError: {code!r}" for code in UNKNOWN}
@@ -128,7 +130,7 @@ def test_what_the_first_version_fails_at_is_replayed_through_the_mended_one(
     assert letters_of(broker, "enrich") == []
     told = run(each_site, mended).stages["enrich"]
     assert (told.moved, told.dead, told.retried) == (len(lost), 0, 0)
-    assert causes(broker) == {Cause("validate", "never departed", ""): dead}
+    assert causes(broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
     assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead, dead=dead, elsewhere=0)
     assert replay_enrich(broker) == []
     for id in lost:
@@ -303,7 +305,7 @@ def test_garbage_is_dead_with_its_reason(site: Site, raw: Any, rows: list[RawRow
     told = run(site, build(tables), [*garbage, good])
     validate = told.stages["validate"]
     assert (validate.moved, validate.dead) == (1, 5)
-    found = causes(site.broker)
+    found = causes(site.broker, ERRORS)
     assert {cause.stage for cause in found} == {"validate"}
     reasons = Counter(cause.reason for cause in found.elements())
     assert reasons.pop("departure and delay contradict each other") == 1
@@ -340,7 +342,7 @@ def test_letters_of_a_run_that_was_left_are_replayed_by_a_later_one(
     with started(build(tables), site) as line:
         line.wait(0)
     run(site, build(tables))
-    assert causes(site.broker) == {Cause("validate", "never departed", ""): dead}
+    assert causes(site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
     assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead, dead=dead, elsewhere=0)
 
 
