@@ -40,7 +40,13 @@ def joining(
     """Return the consumers of a join that was checked."""
     options = {name: value for name, value in stage.options.items() if name in defaults}
     spec, sides = _spec(graph, stage, broker)
-    quiet = {**defaults, "lease": options.get("lease"), "retry": options.get("retry"), "batch": ARRIVALS, "prefetch": ARRIVALS}
+    quiet = {
+        **defaults,
+        "lease": options.get("lease"),
+        "retry": options.get("retry"),
+        "batch": ARRIVALS,
+        "prefetch": ARRIVALS,
+    }
 
     def own(handle: Any, judge: Judge) -> Consumer:
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)

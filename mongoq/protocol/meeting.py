@@ -37,7 +37,7 @@ FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 """Until when items wait whose join has no timeout."""
 REMEMBERED = timedelta(days=7)
 """How long it is known that an item was given up, and its partners come too late."""
-ARRIVALS = 500
+ARRIVALS = 250
 """Items of one transaction."""
 
 

@@ -71,11 +71,13 @@ class Taken(Generic[M]):
         items: in the order of claims.
         lapsed: there are others, left alone, whose last leases ran out.
         screened: how many others did not match the screen, and were settled.
+        seconds: how long that took.
     """
 
     items: list[Item[M]]
     lapsed: bool = False
     screened: int = 0
+    seconds: float = 0.0
 
 
 def take(

@@ -87,7 +87,7 @@ class Room:
     def turn(self, ticket: Ticket) -> Turn:
         """Say what a waiter is to do now."""
         with self._hub.lock:
-            ticket.asleep = False
+            ticket.asleep = ticket.rung = False
             if ticket.called or self.pending:
                 return "ask"
             if ticket is not self.tickets[0]:
@@ -173,11 +173,11 @@ class Room:
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
     def doze(self, ticket: Ticket) -> float:
-        """Say for how many seconds a waiter may rest unless it rings; 0 when something has happened meanwhile."""
+        """Say for how many seconds a waiter may rest unless it rings; 0 when something has happened since its turn."""
         with self._hub.lock:
-            if ticket.called or self.pending:
+            if ticket.called or ticket.rung or self.pending:
                 return 0.0
-            ticket.rung, ticket.asleep = False, True
+            ticket.asleep = True
             self._hub.attend()
             if ticket is not self.tickets[0]:
                 return math.inf

@@ -46,7 +46,11 @@ def take_beside(
         if over():
             return None
         yield from prepared(context)
-        return (yield from take(context, n, lease, "bury", sparing=sparing, screen=screen))
+        began = time.monotonic()
+        taken = yield from take(context, n, lease, "bury", sparing=sparing, screen=screen)
+        if taken is not None:
+            taken.seconds = time.monotonic() - began
+        return taken
 
     return (yield from waiting(context, attempt, math.inf, over=over))
 

@@ -48,6 +48,8 @@ class Backlog:
         self._leases = Leases()
         self._pace = Pace(consumer.prefetch, least=self._size)
         self._probe = Probe(consumer.retry) if consumer.probe else None
+        # without a handler all that is claimed is to be settled at once
+        self._bearable = max(UNSETTLED, self._size) if consumer.claims is None else self._size
         self.settling, self.fetching = Bell(), Bell()
         self.closed = False
         self.verdicts: list[Verdict] = []
@@ -68,7 +70,7 @@ class Backlog:
         """Return how many items to claim now."""
         with self._lock:
             now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
-            if self.closed or self._unsettled() > max(UNSETTLED, self._size):
+            if self.closed or self._unsettled() > self._bearable:
                 return 0
             if self._probe is not None and self._probe.closed:
                 return int(not self._leases.items and not self._probe.pause(now))
@@ -86,11 +88,13 @@ class Backlog:
         pause = self._probe.pause(time.monotonic()) if self._probe is not None else 0.0
         return min(pause, most) if pause else most
 
-    def put(self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, back: bool = False) -> int:
-        """Take in what was claimed, or give it ``back`` at once; returns for how many runs that is enough."""
+    def put(
+        self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, seconds: float = 0.0, back: bool = False
+    ) -> int:
+        """Take in what was claimed in so many seconds, or give it ``back``; returns for how many runs it is enough."""
         with self._lock:
             self._leases.add(items, lease)
-            self._pace.took(time.monotonic(), full=len(items) >= asked)
+            self._pace.took(time.monotonic(), full=len(items) >= asked, seconds=seconds)
             if self.closed or back:
                 self._release(items)
                 self.settling.ring()
@@ -116,6 +120,8 @@ class Backlog:
             items = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
             self.idle.pop(bell, None)
             run = Run(items, time.monotonic())
+            if not waiting:
+                self._pace.ran_out(run.started)
             self.running.add(run)
             if len(waiting) * 2 <= self._pace.ahead and not self.fetching.rung:
                 self.fetching.ring()

@@ -98,6 +98,24 @@ def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> No
     assert seen == [1, 4, 16, 64, 256, 1024, MOST]
 
 
+def test_it_does_not_matter_when_somebody_looks_that_nothing_waits() -> None:
+    pace, slow = Pace(), Pace()
+    for one, out_at in ((pace, 0.1), (slow, 0.3)):
+        one.took(0, full=True)
+        one.ran_out(out_at)
+        one.look(5.0, waiting=0)
+    assert (pace.ahead, slow.ahead) == (4, 1)
+
+
+def test_items_that_are_worked_off_sooner_than_others_are_claimed_are_fetched_in_larger_numbers() -> None:
+    pace = Pace()
+    for ran_out in (1.9, 2.1):
+        pace.took(0, full=True, seconds=2)
+        pace.ran_out(ran_out)
+        pace.look(5.0, waiting=0)
+    assert pace.ahead == 4
+
+
 def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
     pace, now = Pace(), 0.0
     for _ in range(7):

@@ -12,6 +12,7 @@ from mongoq.model.clock import EPOCH, Sample, ServerClock
 from mongoq.protocol import claim
 from mongoq.protocol.request import Beside, Command, Flow, Request, Rest
 from mongoq.protocol.rooms import Room
+from mongoq.protocol.waiting import waiting
 from tests.unit.scripted import context
 
 OPEN = {"cursor": {"id": 7, "postBatchResumeToken": {"_data": "0"}, "firstBatch": []}}
@@ -148,6 +149,27 @@ def test_a_push_at_any_step_on_the_way_to_sleep_leads_to_another_claim(place: st
         step.answer([] if now == "look" else None)
     assert claims == 1
     step.flow.close()
+
+
+@pytest.mark.parametrize("place", ["look", "listener", "rest"])
+def test_who_is_told_that_it_is_over_on_the_way_to_sleep_does_not_sleep(place: str) -> None:
+    """The worker ends, or lets another consumer go first, just as this one has seen that neither is so."""
+    queue, told = measured(), False
+    if place != "listener":
+        watched(queue)
+
+    def attempt() -> Flow[None]:
+        yield from claim.claim_one(queue, timedelta(seconds=60))
+
+    step = Step(waiting(queue, attempt, 60, over=lambda: told))
+    while step.request is not None:
+        now = {Beside: "listener", Rest: "rest"}.get(type(step.request), "look" if step.is_look() else "")
+        if now == place and not told:
+            told = True
+            queue.broker.hub.wake()
+        assert not (told and isinstance(step.request, Rest)) or step.request.bell.rung
+        step.answer([] if step.is_look() else None)
+    assert told
 
 
 def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:

@@ -64,6 +64,18 @@ def test_it_asks_for_as_many_as_can_run_and_wait() -> None:
     assert held.held == 5
 
 
+def test_what_ran_out_at_once_is_asked_for_in_larger_numbers_by_who_comes_late() -> None:
+    held = backlog(concurrency=1)
+    held.put(claimed(2), LEASE, asked=2)
+    runs = [held.next(Bell()) for _ in range(2)]
+    held._pace._taken_at -= 10
+    held._pace._out_at -= 10
+    for run in runs:
+        assert run is not None
+        held.finish(run, [None])
+    assert held.room() == 1 + 4
+
+
 def test_a_batch_takes_what_waits_up_to_its_size() -> None:
     held = backlog(batch=3, prefetch=6)
     assert held.room() == 12

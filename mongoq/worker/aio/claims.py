@@ -81,7 +81,7 @@ class AsyncClaims(AsyncStand):
             return
         if taken.screened:
             self._screened(taken.screened)
-        self._accept(taken.items, asked=n)
+        self._accept(taken.items, asked=n, seconds=taken.seconds)
         if taken.lapsed and not self._course.is_tired():
             await self._run_alone()
         elif taken.lapsed and not taken.items:
@@ -94,10 +94,11 @@ class AsyncClaims(AsyncStand):
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self._course.is_hushed(self)
 
-    def _accept(self, items: list[Item[Any]], *, asked: int) -> None:
+    def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
             return
-        enough = self.backlog.put(items, self.lease(), asked=asked, back=self._course.is_hushed(self))
+        back = self._course.is_hushed(self)
+        enough = self.backlog.put(items, self.lease(), asked=asked, seconds=seconds, back=back)
         if self._course.is_hushed(self):  # by now; who has the worker waits for what may have been started
             self.backlog.release_waiting()
             return

@@ -82,7 +82,7 @@ class Claims(Stand):
             return
         if taken.screened:
             self._screened(taken.screened)
-        self._accept(taken.items, asked=n)
+        self._accept(taken.items, asked=n, seconds=taken.seconds)
         if taken.lapsed and not self._course.is_tired():
             self._run_alone()
         elif taken.lapsed and not taken.items:
@@ -95,10 +95,11 @@ class Claims(Stand):
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self._course.is_hushed(self)
 
-    def _accept(self, items: list[Item[Any]], *, asked: int) -> None:
+    def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
             return
-        enough = self.backlog.put(items, self.lease(), asked=asked, back=self._course.is_hushed(self))
+        back = self._course.is_hushed(self)
+        enough = self.backlog.put(items, self.lease(), asked=asked, seconds=seconds, back=back)
         if self._course.is_hushed(self):  # by now; who has the worker waits for what may have been started
             self.backlog.release_waiting()
             return
