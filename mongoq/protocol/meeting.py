@@ -65,9 +65,11 @@ class JoinSpec:
     late: Late
 
     queues: tuple[str, ...] = field(init=False)
+    _by_name: dict[str, QueueContext[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "queues", tuple(side.name for side in self.sides))
+        object.__setattr__(self, "_by_name", {side.name: side for side in self.sides})
+        object.__setattr__(self, "queues", tuple(self._by_name))
 
     def others(self, queue: str) -> list[str]:
         """Return the names of the other queues."""
@@ -84,7 +86,7 @@ class JoinSpec:
 
     def side(self, queue: str) -> QueueContext[Any]:
         """Return one of the queues by its name."""
-        return next(side for side in self.sides if side.name == queue)
+        return self._by_name[queue]
 
 
 @dataclass(slots=True)
