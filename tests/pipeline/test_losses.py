@@ -16,7 +16,7 @@ from mongoq.protocol import transaction
 from tests.pipeline.conftest import QUICK, counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.proof.catalogue import GRAPHS
-from tests.pipeline.proof.trial import fed, left, payloads
+from tests.pipeline.proof.trial import fed, outcome
 from tests.proxy import Kind, Proxy
 
 ITEMS = 60
@@ -76,8 +76,7 @@ def test_forks_survive_losses(
     forking = GRAPHS["fork-loop"]
     with worked(proxied, broker, forking.pipeline(), *[(kind, command)] * 4):
         fed(broker, "fork-loop")
-    found = {queue: payloads(counts) for queue, counts in left(broker).items()}
-    assert found == {queue: counted(coming) for queue, coming in forking.comes.items()}
+    assert outcome(broker) == {queue: counted(coming) for queue, coming in forking.comes.items()}
     assert proxied[0].lost == 4
 
 
@@ -91,8 +90,7 @@ def test_a_fork_whose_commit_happened_and_stays_unknown_is_done_once(
     forking = GRAPHS["fork-loop"]
     with worked(proxied, broker, forking.pipeline(), *[("reply", "commitTransaction")] * 30):
         fed(broker, "fork-loop")
-    found = {queue: payloads(counts) for queue, counts in left(broker).items()}
-    assert found == {queue: counted(coming) for queue, coming in forking.comes.items()}
+    assert outcome(broker) == {queue: counted(coming) for queue, coming in forking.comes.items()}
     assert "was not settled" in caplog.text, "it was given up, and then found settled"
 
 
