@@ -42,10 +42,10 @@ test: setup ## Run all tests but the long campaigns
 prove: setup ## Run the long campaigns, the mutants among them
 	@$(BIN)/python -m pytest -m prove tests/crash # by itself: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m prove --ignore tests/crash -n 2 --dist loadgroup
-	@$(BIN)/python scripts/mutants.py
+	@$(BIN)/python scripts/mutants.py --jobs $(JOBS)
 
 mutants: setup ## Break the product line by line: the tests must notice each time
-	@$(BIN)/python scripts/mutants.py
+	@$(BIN)/python scripts/mutants.py --jobs $(JOBS)
 
 bench: setup ## Measure the core beside the bare driver, as JSON
 	@$(BIN)/python -m bench core

@@ -4,7 +4,8 @@
 
 The mutants are in scripts/mutants.toml. Each is applied to a copy of the tree, and the tests it names
 run there: they must fail. What counts is a test that failed; a test run that could not start, a fixture
-that broke or a time limit is an error of the runner, never a kill. The unchanged copy must pass first.
+that broke or a time limit is an error of the runner, never a kill. The unchanged copy must pass first,
+all that is named of a file at once.
 
 Exit status: 0 when all were killed, 1 when one survived, 2 when something could not be judged.
 """
@@ -42,9 +43,13 @@ COPIED = [
     "pyproject.toml",
 ]
 COPIED += ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "mkdocs.yml"]
+GENERATED = ("mongoq/sync/", "mongoq/worker/threads/")
 TIME_LIMIT = 600.0
 
 KILLED, SURVIVED, ERROR, PASSED = "killed", "SURVIVED", "ERROR", "passed"
+
+Selection = tuple[str, ...]
+"""Which tests to run: files, and perhaps ``-k`` and an expression."""
 
 
 class Unusable(Exception):
@@ -59,12 +64,12 @@ class Mutant:
     file: str
     old: str
     new: str
-    tests: tuple[str, ...]
+    tests: Selection
     count: int = 1
 
     def apply(self, root: Path) -> None:
         path = root / self.file
-        if self.file.startswith(("mongoq/sync/", "mongoq/worker/threads/")):
+        if self.file.startswith(GENERATED):
             raise Unusable(f"{self.name}: {self.file} is generated; break what it is made of")
         if not path.is_file():
             raise Unusable(f"{self.name}: there is no file {self.file}")
@@ -73,6 +78,7 @@ class Mutant:
         if found != self.count:
             raise Unusable(f"{self.name}: {self.file} holds the old text {found} times, not {self.count}")
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        forget(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +118,49 @@ def select(mutants: Sequence[Mutant], names: Sequence[str]) -> list[Mutant]:
     return [mutant for mutant in mutants if not names or mutant.name in names]
 
 
+def together(selections: Sequence[Selection]) -> dict[Selection, list[Selection]]:
+    """Selections of the same files by one that selects all that they do, and nothing else."""
+    by_files: dict[Selection, list[Selection]] = {}
+    for tests in selections:
+        by_files.setdefault(_split(tests)[0], []).append(tests)
+    return {_joined(files, [_split(tests)[1] for tests in parts]): parts for files, parts in by_files.items()}
+
+
+def _split(tests: Selection) -> tuple[Selection, str]:
+    if "-k" not in tests:
+        return tests, ""
+    place = tests.index("-k")
+    if place != len(tests) - 2:
+        raise Unusable(f"{' '.join(tests)}: -k and an expression come last")
+    return tests[:place], tests[-1]
+
+
+def _joined(files: Selection, expressions: Sequence[str]) -> Selection:
+    return (*files, "-k", " or ".join(f"({each})" for each in expressions)) if all(expressions) else files
+
+
 # --- copies ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def copy_of(root: Path) -> Iterator[Path]:
-    """A temporary copy of what the tests need; its mongoq is the one that is imported there."""
+def copy_of(root: Path, *, cached: bool = True) -> Iterator[Path]:
+    """A temporary copy of what the tests need, with its bytecode or without; its mongoq is the one imported there."""
+    ignored = None if cached else shutil.ignore_patterns("__pycache__")
     with tempfile.TemporaryDirectory(prefix="mongoq-mutant-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder).resolve()
         for name in COPIED:
             source = root / name
             if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, copy / name, ignore=ignored)
             elif source.exists():
                 shutil.copy2(source, copy / name)
         yield copy
+
+
+def forget(path: Path) -> None:
+    """Remove the bytecode of a file, which might still seem to be that of what the file holds now."""
+    for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        cached.unlink()
 
 
 class Runner:
@@ -139,12 +173,23 @@ class Runner:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def check(self, tests: tuple[str, ...]) -> Outcome:
-        """Whether the tests pass on the unchanged tree."""
+    def compile(self, files: Sequence[str]) -> None:
+        """Leave bytecode in the tree, of tests and of what they import: most of a run would go into that otherwise."""
+        options = ["-q", "-p", "no:cacheprovider", "--collect-only"]
+        code, output = self._python(self._root, "-m", "pytest", *options, *files, writes=True)
+        if code:
+            raise Unusable(f"the tests cannot be collected: {_last_line(output)}")
+
+    def check(self, tests: Selection) -> Outcome:
+        """Whether the tests pass on the unchanged tree, with the mongoq that is in the copy."""
         started = time.monotonic()
         with copy_of(self._root) as copy:
-            verdict, detail = self._test(copy, tests)
-        name = f"unchanged: {' '.join(tests)}"
+            code, output = self._python(copy, "-c", "import mongoq; print(mongoq.__file__)")
+            if code or not Path(output.strip()).resolve().is_relative_to(copy):
+                verdict, detail = ERROR, f"mongoq is not imported from the copy: {_last_line(output)}"
+            else:
+                verdict, detail = self._test(copy, tests)
+        name = f"unchanged: {' '.join(_split(tests)[0])}"
         if verdict != PASSED:
             return Outcome(name, ERROR, time.monotonic() - started, f"fails without a mutant: {detail}")
         return Outcome(name, verdict, time.monotonic() - started, detail)
@@ -175,22 +220,23 @@ class Runner:
         code, output = self._python(copy, "scripts/unasync.py")
         if code:
             raise Unusable(f"the sync shell could not be generated: {_last_line(output)}")
+        for folder in GENERATED:
+            for path in (copy / folder).rglob("*.py"):
+                forget(path)
 
-    def _test(self, copy: Path, tests: tuple[str, ...]) -> tuple[str, str]:
-        code, output = self._python(copy, "-c", "import mongoq; print(mongoq.__file__)")
-        if code or not Path(output.strip()).resolve().is_relative_to(copy):
-            return ERROR, f"mongoq is not imported from the copy: {_last_line(output)}"
+    def _test(self, copy: Path, tests: Selection) -> tuple[str, str]:
         report = copy / "report.xml"
         options = ["-x", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         code, output = self._python(copy, "-m", "pytest", *options, *tests)
         return _verdict(code, output, report)
 
-    def _python(self, copy: Path, *arguments: str) -> tuple[int | None, str]:
+    def _python(self, copy: Path, *arguments: str, writes: bool = False) -> tuple[int | None, str]:
         """Runs the environment's Python in the copy: its exit status (None: time limit) and output."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(copy),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONDONTWRITEBYTECODE": "" if writes else "1",
+            "PYTHONPYCACHEPREFIX": "",
             "PYSPARK_PYTHON": sys.executable,
         }
         # A file, not a pipe: a server left behind would keep a pipe open.
@@ -274,16 +320,17 @@ def _last_line(output: str) -> str:
 
 def run(mutants: Sequence[Mutant], *, root: Path = ROOT, jobs: int = 2) -> list[Outcome]:
     """Judges every mutant, and prints a line for each as it is done."""
-    runner = Runner(root)
-    with ThreadPoolExecutor(jobs) as pool:
+    groups = together(list(dict.fromkeys(mutant.tests for mutant in mutants)))
+    with copy_of(root, cached=False) as model, ThreadPoolExecutor(jobs) as pool:
+        runner = Runner(model)
         try:
+            runner.compile(sorted({file for group in groups for file in _split(group)[0]}))
             outcomes: list[Outcome] = []
-            sound: set[tuple[str, ...]] = set()
-            selections = list(dict.fromkeys(mutant.tests for mutant in mutants))
-            for tests, outcome in zip(selections, pool.map(runner.check, selections), strict=True):
+            sound: set[Selection] = set()
+            for group, outcome in zip(groups, pool.map(runner.check, groups), strict=True):
                 print(outcome, flush=True)
                 if outcome.verdict == PASSED:
-                    sound.add(tests)
+                    sound.update(groups[group])
                 else:
                     outcomes.append(outcome)
             ready = [mutant for mutant in mutants if mutant.tests in sound]
@@ -305,14 +352,17 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         mutants = select(load(), options.names)
+        return listed(mutants) if options.list else report(mutants, options.jobs)
     except Unusable as problem:
         print(f"mutants: {problem}", file=sys.stderr)
         return 2
-    if options.list:
-        for mutant in mutants:
-            print(f"{mutant.name:<44} {mutant.file}: {' '.join(mutant.tests)}")
-        return 0
-    return report(mutants, options.jobs)
+
+
+def listed(mutants: Sequence[Mutant]) -> int:
+    """Prints the mutants, and returns the exit status."""
+    for mutant in mutants:
+        print(f"{mutant.name:<44} {mutant.file}: {' '.join(mutant.tests)}")
+    return 0
 
 
 def report(mutants: Sequence[Mutant], jobs: int) -> int:

@@ -12,11 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+import pymongo.common
 import pytest
 from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
+from tests.proxy import Proxy
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
 
@@ -84,3 +86,12 @@ def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
     """A synchronous broker on the server's clock."""
     with mongoq.connect(uri, database=database) as opened:
         yield opened
+
+
+@pytest.fixture
+def lossy(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Any]]:
+    """A proxy that loses what it is told to, and the collection behind it; the driver sends nothing a second time."""
+    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+    options = {"serverMonitoringMode": "poll", "retryWrites": "false"}
+    with Proxy(uri) as proxy, MongoClient[Any](proxy.uri_with(**options)) as own:
+        yield proxy, own[database]["mongoq"]

@@ -1,34 +1,12 @@
 """The benchmarks of contention and churn, in small: that they still run, and what their results look like."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.bench.running import ran
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow]
-
-
-def ran(out: Path, name: str, *options: str) -> dict[str, Any]:
-    """Run the benchmark as a user does, on a private server."""
-    run = subprocess.run(
-        [sys.executable, "-m", "bench", name, *options, "--out", str(out)],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == ""
-    assert "Traceback" not in run.stderr
-    loaded: dict[str, Any] = json.loads(out.read_text())
-    assert loaded["benchmark"] == name
-    return loaded
 
 
 def test_contention_stands_beside_bare_claims(tmp_path: Path) -> None:

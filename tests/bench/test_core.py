@@ -1,17 +1,13 @@
 """The benchmark of the core, in small: that it still runs, and what its result looks like."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.batches import BATCHES
 from bench.operations import OPERATIONS
+from tests.bench.running import ran
 
-ROOT = Path(__file__).parents[2]
 DEPTH = 1000
 BATCH = 5
 SHELLS = ["sync", "asyncio"]
@@ -27,18 +23,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     sizes = ["--rounds", "2", "--calls", "3", "--depth", str(DEPTH), "--depth-rounds", "2"]
     sizes += ["--batch", str(BATCH), "--batch-rounds", "2", "--replay", "501", "--replay-rounds", "2"]
     sizes += ["--stats-rounds", "2"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench", "core", *sizes, "--out", str(out)],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == ""
-    loaded: dict[str, Any] = json.loads(out.read_text())
-    return loaded
+    return ran(out, "core", *sizes)
 
 
 def test_it_says_what_the_numbers_depend_on(result: dict[str, Any]) -> None:

@@ -1,13 +1,10 @@
 """The benchmark of group commit, in small and without Keuss: that it still runs, and what its result looks like."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.bench.running import ran
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow]
 
@@ -15,17 +12,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow]
 def test_it_measures_both_operations_with_and_without(tmp_path: Path) -> None:
     out = tmp_path / "group.json"
     small = ["--no-keuss", "--callers", "8", "--seconds", "0.2", "--rounds", "1"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench", "group-commit", *small, "--out", str(out)],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(out.read_text())
-    assert result["benchmark"] == "group-commit"
+    result = ran(out, "group-commit", *small)
     assert [(one["operation"], one["callers"]) for one in result["operations"]] == [
         ("push", 8),
         ("reserve and commit", 8),

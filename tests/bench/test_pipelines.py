@@ -1,32 +1,18 @@
 """The benchmark of pipelines, in small: that it still runs, and what its result looks like."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.pipelines import SUBJECTS
-
-ROOT = Path(__file__).parents[2]
+from tests.bench.running import ran
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow]
 
 
 def test_every_way_takes_all_items_to_the_end(tmp_path: Path) -> None:
     out = tmp_path / "pipelines.json"
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench", "pipelines", "--items", "300", "--rounds", "1", "--out", str(out)],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ran.returncode == 0, ran.stderr
-    result: dict[str, Any] = json.loads(out.read_text())
+    result = ran(out, "pipelines", "--items", "300", "--rounds", "1")
     ways = result["ways"]
     assert list(ways) == [subject.title for subject in SUBJECTS]
     assert ways["bare"]["ratio"] == 1

@@ -1,16 +1,11 @@
 """The benchmark of workers, in small and without other queues: that it still runs, and what its result looks like."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.burn_down import SUBJECTS
-
-ROOT = Path(__file__).parents[2]
+from tests.bench.running import ran
 
 SMALL = ["--items", "600", "--rounds", "1", "--memory-items", "2000", "--no-peers"]
 
@@ -22,19 +17,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.xdist_group("benc
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run the benchmark as a user does, on a private server."""
     out = tmp_path_factory.mktemp("bench") / "workers.json"
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench", "workers", *SMALL, "--out", str(out)],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == ""
-    loaded: dict[str, Any] = json.loads(out.read_text())
-    assert loaded["benchmark"] == "workers"
-    return loaded
+    return ran(out, "workers", *SMALL)
 
 
 def test_every_worker_empties_a_queue_beside_the_bare_loop(result: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -36,8 +36,10 @@ class Nursery:
         log: the file that takes what members have to say, which is why they ended if nobody killed them.
     """
 
-    def __init__(self, log: Path, *, roles: str = "tests.crash.roles") -> None:
-        """Open it, for members in the ``ROLES`` of a module."""
+    def __init__(
+        self, log: Path, *, roles: str = "tests.crash.roles", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Open it, for members in the ``ROLES`` of a module, with more in their environment than in ours."""
         self.log = log
         self._lock = threading.Lock()
         with log.open("ab") as output:
@@ -47,7 +49,7 @@ class Nursery:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)},
                 start_new_session=True,  # Ctrl-C is for the owner
                 text=True,
             )

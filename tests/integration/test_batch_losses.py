@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pymongo.common
 import pytest
 from bson import ObjectId
-from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
 import mongoq
@@ -49,17 +47,10 @@ FOUND = {
 }
 
 
-@pytest.fixture
-def proxied(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Any]]:
-    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
-    with Proxy(uri) as proxy, MongoClient[Any](proxy.uri_with(serverMonitoringMode="poll", retryWrites="false")) as own:
-        yield proxy, own[database]["mongoq"]
-
-
 @pytest.mark.parametrize("kind", ["request", "reply"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_batch_survives_a_loss(proxied: tuple[Proxy, Any], raw: Any, case: Case, kind: Kind) -> None:
-    proxy, collection = proxied
+def test_a_batch_survives_a_loss(lossy: tuple[Proxy, Any], raw: Any, case: Case, kind: Kind) -> None:
+    proxy, collection = lossy
     clock = mongoq.VirtualClock(datetime(2100, 1, 1, tzinfo=UTC))
     with mongoq.Broker(collection, clock=clock) as broker:
         queue = broker.queue("orders", history=case.history)
@@ -79,8 +70,8 @@ def test_a_batch_survives_a_loss(proxied: tuple[Proxy, Any], raw: Any, case: Cas
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])
-def test_a_lost_reservation_counts_once(proxied: tuple[Proxy, Any], raw: Any, kind: Kind) -> None:
-    proxy, collection = proxied
+def test_a_lost_reservation_counts_once(lossy: tuple[Proxy, Any], raw: Any, kind: Kind) -> None:
+    proxy, collection = lossy
     with mongoq.Broker(collection) as broker:
         queue = broker.queue("orders")
         queue.push_many(range(5))
@@ -90,8 +81,8 @@ def test_a_lost_reservation_counts_once(proxied: tuple[Proxy, Any], raw: Any, ki
     assert {document["attempts"] for document in raw.find({"q": "orders"})} == {1}
 
 
-def test_a_commit_whose_reply_is_lost_is_told_by_what_is_gone(proxied: tuple[Proxy, Any], raw: Any) -> None:
-    proxy, collection = proxied
+def test_a_commit_whose_reply_is_lost_is_told_by_what_is_gone(lossy: tuple[Proxy, Any], raw: Any) -> None:
+    proxy, collection = lossy
     with mongoq.Broker(collection) as broker:
         queue = broker.queue("orders")
         queue.push_many(range(5))
@@ -101,8 +92,8 @@ def test_a_commit_whose_reply_is_lost_is_told_by_what_is_gone(proxied: tuple[Pro
     assert raw.count_documents({"q": "orders"}) == 0
 
 
-def test_but_not_what_a_push_of_the_key_may_have_replaced(proxied: tuple[Proxy, Any], raw: Any) -> None:
-    proxy, collection = proxied
+def test_but_not_what_a_push_of_the_key_may_have_replaced(lossy: tuple[Proxy, Any], raw: Any) -> None:
+    proxy, collection = lossy
     with mongoq.Broker(collection) as broker:
         queue = broker.queue("orders")
         for n in range(5):

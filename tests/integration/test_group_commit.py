@@ -664,7 +664,7 @@ def test_threads_go_on_sharing_whatever_happens_to_one(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, uri, database],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=30,
         check=False,
     )
     assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr

@@ -12,6 +12,7 @@ import pytest
 import mongoq
 from mongoq.pipeline.waiting import pairs_queue
 from mongoq.testing import VirtualBroker
+from tests.proxy import Proxy
 
 ENGINES = ("threads", "asyncio", "virtual")
 QUICK = mongoq.Fixed(0.02)
@@ -84,9 +85,22 @@ def real(request: pytest.FixtureRequest, engine: str) -> Site:
     return Site(engine, request.getfixturevalue("broker"), uri, database)
 
 
+@pytest.fixture
+def proxied(lossy: tuple[Proxy, Any]) -> Iterator[tuple[Proxy, mongoq.Broker]]:
+    """A proxy that loses what it is told to, and a broker behind it."""
+    proxy, collection = lossy
+    with mongoq.Broker(collection) as broker:
+        yield proxy, broker
+
+
 def counted(values: Sequence[Any]) -> Counter[str]:
     """Return a multiset of payloads."""
     return Counter(map(repr, values))
+
+
+def is_busy(run: mongoq.Run) -> bool:
+    """Return whether a run holds items that it has not settled yet."""
+    return any(station.backlog.verdicts or station.backlog.held for station in run._engine.stations)
 
 
 Handler = Callable[..., Any]

@@ -9,7 +9,8 @@ from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from tests.pipeline.conftest import QUICK, Site, counted
+from mongoq.protocol import forking as limits
+from tests.pipeline.conftest import QUICK, Site, counted, is_busy
 
 LARGE = "x" * (15 * 1024 * 1024)
 
@@ -143,6 +144,23 @@ def test_outputs_that_cannot_be_are_a_failure(site: Site, outputs: Any, problem:
     assert site.broker.queues() == ["graph.errors"]
 
 
+def test_all_that_comes_of_an_item_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a limit that no server minds, so that it is not the server who refuses."""
+    monkeypatch.setattr(limits, "BYTES", 1_000)
+    site.queue("raw").push_many([200, 500])
+    pipeline, stage = forking("a", "b")
+
+    @stage
+    def split(length: int) -> mongoq.Fork:
+        return mongoq.Fork([mongoq.Move("a", payload="x" * length)] * 2)
+
+    site.drain(pipeline)
+    [letter] = site.queue("graph.errors").peek(5)
+    assert letter.error is not None
+    assert "bytes as BSON, and 1,000 is the limit" in letter.error.message
+    assert (letter.payload, site.payloads("a")) == (500, ["x" * 200] * 2)
+
+
 def test_what_is_wrong_with_one_of_a_batch_is_its_own(site: Site) -> None:
     site.queue("raw").push_many(range(20))
     pipeline, stage = forking("a", "b", batch=20)
@@ -176,7 +194,7 @@ def test_one_that_is_lost_takes_nobody_with_it_and_leaves_nothing(server_site: S
         if server_site.engine == "threads"
         else pytest.skip("one engine will do") as run
     ):
-        while server_site.queue("a").size() < 8:
+        while not runs or is_busy(run):
             assert not run.wait(0.05)
     left = [n for n in range(10) if n not in (3, 6)]
     assert (server_site.payloads("a"), server_site.payloads("b")) == (left, left)

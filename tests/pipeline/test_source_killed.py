@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pymongo.common
 import pytest
 from pymongo import MongoClient
 
@@ -110,15 +109,6 @@ def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
             ended(process)
     found = numbers(broker)
     assert found == list(range(len(found)))
-
-
-@pytest.fixture
-def proxied(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, mongoq.Broker]]:
-    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
-    with Proxy(uri) as proxy:
-        options = {"serverMonitoringMode": "poll", "retryWrites": "false"}
-        with MongoClient[Any](proxy.uri_with(**options)) as own, mongoq.Broker(own[database]["mongoq"]) as broker:
-            yield proxy, broker
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])

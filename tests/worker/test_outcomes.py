@@ -138,7 +138,7 @@ def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[
     async def handle(payload: Any) -> Any:
         return returned
 
-    desk.consume("orders", handle, retry=QUICK, max_retries=1)
+    desk.consume("orders", handle, retry=QUICK, max_retries=1, lease=3)
     desk.run()
     (letter,) = queue.dead.peek(2)
     assert letter.payload == {"a": "text"}

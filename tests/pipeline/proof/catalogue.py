@@ -1,20 +1,25 @@
 """The graphs that are proven to do everything once, by name.
 
-A graph is a function that declares its stages, what is pushed, and what is to come out; another one is a few lines, and
-a line in ``GRAPHS``.
+A graph is a function that declares its stages, what it is fed with, and what is to come out; another one is a few
+lines, and a line in ``GRAPHS``.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mongoq
 
-__all__ = ["ERRORS", "GRAPHS", "Graph"]
+__all__ = ["ERRORS", "GRAPHS", "ROWS", "Graph"]
 
 ERRORS = "proof.errors"
+ROWS = "MONGOQ_PROOF_ROWS"
+"""The variable of the environment that names the file which sources read."""
 LEASE = 0.5
 ROUNDS = 3
 COMMON: dict[str, Any] = {
@@ -37,12 +42,14 @@ class Graph:
     Attributes:
         declare: declares its stages.
         pushed: its inputs, by queue.
+        written: the rows that its source reads.
         comes: what is left once it has come to its end, by queue: what comes out, and the errors.
     """
 
     declare: Callable[[mongoq.Pipeline], None]
     pushed: Payloads
     comes: Payloads
+    written: Sequence[Any] = ()
 
     def pipeline(self) -> mongoq.Pipeline:
         outputs = [queue for queue in self.comes if queue != ERRORS]
@@ -154,12 +161,14 @@ def fork_join(pipeline: mongoq.Pipeline) -> None:
 
 
 def source(pipeline: mongoq.Pipeline) -> None:
-    """Records come by themselves, in several batches."""
+    """Records come by themselves, in several batches, and again when more has been written."""
 
-    @pipeline.source(to="raw", name="rows", batch=3, lease=LEASE)
+    @pipeline.source(to="raw", name="rows", batch=3, every=0.05, lease=LEASE)
     def rows(position: Any) -> Any:
-        for place in range(position or 0, len(LINE)):
-            yield mongoq.Record(LINE[place], position=place + 1)
+        with Path(os.environ[ROWS]).open("rb") as file:
+            file.seek(position or 0)
+            while (row := file.readline()).endswith(b"\n"):
+                yield mongoq.Record(json.loads(row), position=file.tell())
 
     @pipeline.stage("raw", to="out", **COMMON)
     def check(payload: Any) -> Any:
@@ -227,6 +236,7 @@ GRAPHS = {
     "source": Graph(
         source,
         pushed={},
+        written=LINE,
         comes={"out": [payload for payload in LINE if payload["kind"] != "bad"], ERRORS: [LINE[2]]},
     ),
     "fork-loop": Graph(

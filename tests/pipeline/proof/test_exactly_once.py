@@ -19,8 +19,8 @@ from pymongo import MongoClient
 from mongoq.embedded import EmbeddedServer
 from tests.crash.nursery import Nursery
 from tests.pipeline.conftest import counted
-from tests.pipeline.proof.catalogue import GRAPHS
-from tests.pipeline.proof.trial import Laboratory, Place, payloads
+from tests.pipeline.proof.catalogue import GRAPHS, ROWS
+from tests.pipeline.proof.trial import Laboratory, Place, payloads, written
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 SAMPLE = 10
@@ -31,10 +31,12 @@ SAMPLE = 10
 def laboratory(memory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     notes = tmp_path_factory.mktemp("proof")
     parameters = {"enableTestCommands": 1, "transactionLifetimeLimitSeconds": 1}
+    rows = notes / "rows"
+    written(rows, "source")
     with (
         EmbeddedServer(memory / "proof", parameters=parameters) as server,
         MongoClient[Any](server.uri, tz_aware=True) as client,
-        Nursery(notes / "log", roles="tests.pipeline.proof.roles") as nursery,
+        Nursery(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as nursery,
     ):
         yield Laboratory(server.uri, client, nursery, notes)
 

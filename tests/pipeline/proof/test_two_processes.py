@@ -1,5 +1,6 @@
-"""Two processes on one graph, of threads and of asyncio, killed at random moments, and the primary under them as well.
+"""Two processes on a graph, of threads and of asyncio, killed at random moments, and the primary under them as well.
 
+Several graphs are at work on one replica set, each in a collection of its own with two processes of its own.
 ``MONGOQ_CRASH_SEED`` brings a schedule back.
 """
 
@@ -8,60 +9,97 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
+from pymongo import MongoClient, ReadPreference
 
 import mongoq
 from tests.crash.nursery import Nursery
 from tests.crash.replica_set import ReplicaSet
 from tests.pipeline.conftest import counted
-from tests.pipeline.proof.catalogue import GRAPHS
+from tests.pipeline.proof.catalogue import GRAPHS, ROWS
 from tests.pipeline.proof.roles import DATABASE
-from tests.pipeline.proof.trial import PATIENCE, fed, left, payloads
+from tests.pipeline.proof.trial import PATIENCE, fed, outcome, written
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
-GRAPH, COLLECTION = "fork-loop", "crowd"
+AT_WORK = ("fork-loop", "join", "fork-join", "source")
 CREW = ("threads", "asyncio")
 PAUSE = 0.1, 0.9
-"""Seconds from one kill to the next."""
+"""Seconds from one kill in a graph to the next."""
 DOWN = 0.2, 1.5
 """Seconds that a server is away."""
 
 
+class Site:
+    """Where a crew works on a graph: a collection."""
+
+    def __init__(self, graph: str, client: MongoClient[Any], nursery: Nursery, uri: str) -> None:
+        self.broker = mongoq.Broker(client[DATABASE][graph])
+        self._watched = client[DATABASE].get_collection(graph, read_preference=ReadPreference.SECONDARY_PREFERRED)
+        self._done = list(GRAPHS[graph].comes)
+        self._nursery = nursery
+        self._told = {"uri": uri, "collection": graph, "graph": graph}
+        self._crew = [self._started(engine) for engine in CREW]
+
+    def is_busy(self) -> bool:
+        """Return whether there are items on their way; somebody knows that while there is no primary as well."""
+        return bool(self._watched.find_one({"_id": {"$type": "objectId"}, "q": {"$nin": self._done}}))
+
+    def kill(self, place: int) -> None:
+        """Kill one of the crew, and start another in its place."""
+        self._nursery.kill(self._crew[place])
+        self._crew[place] = self._started(CREW[place])
+
+    def end(self) -> int:
+        """Kill them all; start another process that brings the graph to its end, and return its id."""
+        for pid in self._crew:
+            self._nursery.kill(pid)
+        return self._nursery.start("drain", engine="threads", **self._told)
+
+    def _started(self, engine: str) -> int:
+        return self._nursery.start("work", engine=engine, **self._told)
+
+
 def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
-    """Let the crew work on what is pushed before each kill; so many of the kills are of the primary."""
+    """Feed each graph before each kill in it, of one of its crew or, so many times, of the primary under them all."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
-    striking = chance.sample(range(kills), crashes)
+    turns = [graph for _ in range(kills) for graph in AT_WORK]
+    striking = chance.sample(range(len(turns)), crashes)
+    struck: Counter[str] = Counter()
+    rows = notes / "rows"
+    rows.touch()
     with (
         ReplicaSet(memory, members=3, parameters={"transactionLifetimeLimitSeconds": 1}) as servers,
         MongoClient[Any](servers.uri, tz_aware=True) as client,
-        Nursery(notes / "log", roles="tests.pipeline.proof.roles") as nursery,
+        Nursery(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as nursery,
     ):
-        broker = mongoq.Broker(client[DATABASE][COLLECTION])
-        told = {"uri": servers.uri, "collection": COLLECTION, "graph": GRAPH}
-        crew = [nursery.start("work", engine=engine, **told) for engine in CREW]
-        for kill in range(kills):
-            fed(broker, GRAPH)
-            time.sleep(chance.uniform(*PAUSE))
-            if kill in striking:
+        sites = {graph: Site(graph, client, nursery, servers.uri) for graph in AT_WORK}
+        for turn, graph in enumerate(turns):
+            fed(sites[graph].broker, graph)
+            written(rows, graph)
+            time.sleep(chance.uniform(*PAUSE) / len(AT_WORK))
+            struck[graph] += sites[graph].is_busy()
+            if turn in striking:
                 servers.wait_until_whole()
                 servers.kill_primary()
                 time.sleep(chance.uniform(*DOWN))
                 servers.restore()
             else:
-                place = chance.randrange(len(CREW))
-                nursery.kill(crew[place])
-                crew[place] = nursery.start("work", engine=CREW[place], **told)
+                sites[graph].kill(chance.randrange(len(CREW)))
         servers.wait_until_whole()
-        for pid in crew:
-            nursery.kill(pid)
-        assert nursery.wait(nursery.start("drain", engine="threads", **told), PATIENCE) == 0
-        found = {queue: payloads(counts) for queue, counts in left(broker).items()}
-    assert found == {queue: counted([*coming] * kills) for queue, coming in GRAPHS[GRAPH].comes.items()}
+        for pid in [site.end() for site in sites.values()]:
+            assert nursery.wait(pid, PATIENCE) == 0, nursery.log.read_text()
+        found = {graph: outcome(site.broker) for graph, site in sites.items()}
+    print(f"of {kills} kills in each graph, so many struck something under way: {dict(struck)}")
+    assert min(struck.values()) > 0
+    # whoever meets in a join is alike in all rounds, so it does not matter of which round a partner is
+    assert found == {
+        graph: {queue: counted([*coming] * kills) for queue, coming in GRAPHS[graph].comes.items()} for graph in AT_WORK
+    }
 
 
 def test_two_processes_and_their_primary_are_killed_and_nothing_changes_about_what_comes_out(

@@ -21,7 +21,7 @@ from tests.pipeline.proof.catalogue import GRAPHS
 from tests.pipeline.proof.death import Side
 from tests.pipeline.proof.roles import DATABASE
 
-__all__ = ["PATIENCE", "Laboratory", "Place", "fed", "left", "payloads"]
+__all__ = ["PATIENCE", "Laboratory", "Place", "fed", "left", "outcome", "payloads", "written"]
 
 BENCHES = 10
 """Trials at a time: most of the time each waits, for a lease to end or a transaction to be given up."""
@@ -97,6 +97,12 @@ def fed(broker: mongoq.Broker, graph: str) -> None:
         broker.queue(queue).push_many(payloads)
 
 
+def written(rows: Path, graph: str) -> None:
+    """Write what the source of a graph is to read, behind what is there."""
+    with rows.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in GRAPHS[graph].written)
+
+
 def left(broker: mongoq.Broker) -> Left:
     """Return all that is left, and make sure that nobody holds any of it."""
     raw = broker._driver._backend.targets["collection"]
@@ -108,6 +114,11 @@ def left(broker: mongoq.Broker) -> Left:
         queue: Counter((repr(item["payload"]), item.get("hops", 0)) for item in live if item["q"] == queue)
         for queue in queues
     }
+
+
+def outcome(broker: mongoq.Broker) -> dict[str, Counter[str]]:
+    """Return the payloads of all that is left, by queue."""
+    return {queue: payloads(found) for queue, found in left(broker).items()}
 
 
 def payloads(found: Counter[Passed]) -> Counter[str]:
