@@ -181,8 +181,16 @@ class Rendezvous:
         if line.taken == place.number:
             line.taken += 1
         if remembered and not self.is_late(place.queue):
-            for queue in self._queues:
-                self._lines[queue].missed += queue != place.queue
+            for other in self._others(place.queue):
+                other.missed += 1
+
+    def come_back(self, queue: str) -> None:
+        """Let somebody who was given up look for partners again: they will not come late."""
+        for other in self._others(queue):
+            other.missed = max(other.missed - 1, 0)
+
+    def _others(self, queue: str) -> Iterator[_Line]:
+        return (self._lines[other] for other in self._queues if other != queue)
 
     def is_late(self, queue: str) -> bool:
         """Say whether a partner of who comes by this queue was given up; that is told once for each."""
@@ -195,10 +203,7 @@ class Rendezvous:
     @property
     def empty(self) -> bool:
         """Whether nobody waits, as far as is known."""
-        for line in self._lines.values():  # a generator would take twice as long
-            if line.taken < line.come:
-                return False
-        return True
+        return all(line.taken >= line.come for line in self._lines.values())
 
     @property
     def done(self) -> bool:

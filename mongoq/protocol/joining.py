@@ -24,14 +24,14 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.exchange import Exchange, exchanged
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.meeting import ARRIVALS, FOREVER, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
-from mongoq.protocol.pairing import Member, buried, pair, priority_of
+from mongoq.protocol.pairing import MISSED, Member, buried, pair, priority_of
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 
 __all__ = ["Arrival", "arrived"]
 
-TAKEN = dict.fromkeys(("token", "error", "batch"), "")
-"""What a reservation leaves, and an item that waits has no more."""
+TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
+"""What a reservation leaves, or who was given up before, and an item that waits has no more."""
 AHEAD = 50_000
 """Places that are looked at in one command once some of them are empty."""
 
@@ -124,6 +124,8 @@ def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], known: Mapping[str, Re
     plan = _Plan()
     for arrival in arrivals:
         meeting = known[arrival.key]
+        if arrival.item.stored(MISSED):
+            meeting.come_back(arrival.queue)
         places = {queue: meeting.first(queue, gone) for queue in spec.others(arrival.queue)}
         there = {queue: place for queue, place in places.items() if place is not None}
         if len(there) == len(places):

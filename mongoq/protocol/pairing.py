@@ -21,10 +21,12 @@ from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import burial
 from mongoq.protocol.settle import kept_update
 
-__all__ = ["Member", "Pair", "buried", "leaving", "pair", "priority_of"]
+__all__ = ["MISSED", "Member", "Pair", "buried", "leaving", "pair", "priority_of"]
 
 PARKED = ("key", "parked")
 """What an item has while it waits for its partners."""
+MISSED = "missed"
+"""The field of a letter whose partners are known to come late; sent back, it looks for them again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,12 +131,16 @@ def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
     return statements
 
 
-def buried(member: Member, now: datetime, *, reason: str | None, error: Exception | None) -> Statement:
+def buried(
+    member: Member, now: datetime, *, reason: str | None, error: Exception | None, missed: bool = False
+) -> Statement:
     """Return the statement by which an item goes to the error queue, as if from the queue that it came by."""
     context, item = member.context, member.item
     marker = Marker(context, "dead", at=now, to=context.settings.dead)
     update, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
     told = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
+    if missed:
+        told["$set"] = {**told["$set"], MISSED: True}
     return "UpdateOne", {"filter": member.where, "update": told}
 
 

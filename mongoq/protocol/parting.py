@@ -75,7 +75,7 @@ def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None
             return
     if member.context.settings.dead is None:
         raise PartnerMissing(item.id, queue, reason)
-    doing.own.append(buried(member, doing.now, reason=reason, error=error))
+    doing.own.append(buried(member, doing.now, reason=reason, error=error, missed=spec.late != "wait"))
     doing.settled += 1
 
 

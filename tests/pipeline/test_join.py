@@ -488,6 +488,27 @@ def test_given_up_letters_of_one_value_go_back_and_wait_anew(server_site: Site) 
     assert sorted(pair["a"]["n"] for pair in server_site.payloads("out")) == [0, 1]
 
 
+@pytest.mark.parametrize("late", ["error", "drop"])
+def test_who_was_given_up_and_comes_back_is_missed_no_more(server_site: Site, late: Any) -> None:
+    pipeline, join = joining(timeout=60, late=late)
+    join(both)
+    for n in range(2):
+        server_site.queue("a").push({"id": 1, "n": n})
+    server_site.drain(pipeline)
+    passed(server_site, pipeline)
+    assert server_site.broker.dead_queue("graph.errors").replay().pushed == 2
+    server_site.drain(pipeline)
+    for _ in range(3):
+        server_site.queue("b").push({"id": 1})
+    server_site.drain(pipeline)
+    assert len(server_site.payloads("out")) == 2
+    [third] = pipeline.waiting(server_site.broker)
+    assert third.queue == "b", "it is early, and not late"
+    assert server_site.payloads("graph.errors") == []
+    raw = server_site.broker._driver._backend.targets["collection"]
+    assert raw.count_documents({"missed": {"$exists": True}, "q": {"$exists": True}}) == 0
+
+
 def test_a_drain_ends_when_what_was_given_up_has_been_run(server_site: Site) -> None:
     pipeline, join = joining(timeout=0.2, missing="pass")
     join(both)
