@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Self
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import queue_name
-from mongoq.spark.views import VIEWS
+from mongoq.spark.selection import Queues
+from mongoq.spark.views import VIEWS, Period
 
 __all__ = ["ReadOptions"]
 
 DEFAULT_COLLECTION = "mongoq"
 DEFAULT_VIEW = "live"
+KNOWN = ("uri", "database", "collection", "queue", "queues", "prefix", "view", "since", "until", "partitions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +25,9 @@ class ReadOptions:
     uri: str = field(repr=False)
     database: str | None
     collection: str
-    queue: str
+    queues: Queues
     view: str
+    period: Period
     partitions: int | None
 
     @classmethod
@@ -36,16 +39,16 @@ class ReadOptions:
             QueueNameInvalid: no queue has this name.
         """
         options = {name.lower(): value for name, value in given.items()}
-        known = [each.name for each in fields(cls)]
         for name in options:
-            if name not in known:
-                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
+            if name not in KNOWN:
+                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(KNOWN)}")
         return cls(
             uri=_text(options, "uri") or _present(options, "uri", "such as mongodb://localhost:27017"),
             database=_text(options, "database"),
             collection=_text(options, "collection") or DEFAULT_COLLECTION,
-            queue=queue_name(_present(options, "queue", "the name of the queue to read")),
+            queues=Queues.parse(options),
             view=_view(options.get("view", DEFAULT_VIEW)),
+            period=_period(_moment(options, "since"), _moment(options, "until")),
             partitions=_partitions(options.get("partitions")),
         )
 
@@ -68,6 +71,25 @@ def _view(value: str) -> str:
     if view not in VIEWS:
         raise ArgumentInvalid("view", f"one of {', '.join(VIEWS)}, not {value!r}")
     return view
+
+
+def _moment(options: Mapping[str, str], name: str) -> datetime | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ArgumentInvalid(name, f"a time in ISO 8601 with an offset, such as 2026-11-20T08:30:00Z, not {value!r}")
+    return moment
+
+
+def _period(since: datetime | None, until: datetime | None) -> Period:
+    if since is not None and until is not None and until < since:
+        raise ArgumentInvalid("until", f"it is before since: {until.isoformat()} and {since.isoformat()}")
+    return Period(since, until)
 
 
 def _partitions(value: str | None) -> int | None:

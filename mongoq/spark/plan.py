@@ -36,7 +36,7 @@ class ScanPartition(InputPartition):
         self.place = place
 
     def __repr__(self) -> str:
-        return f"ScanPartition({self.options.queue!r}, {self.options.view}, {self.place})"
+        return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
 
 
 def plan(scan: Scan, options: ReadOptions) -> list[ScanPartition]:
@@ -44,8 +44,8 @@ def plan(scan: Scan, options: ReadOptions) -> list[ScanPartition]:
 
     ``now`` is asked once, so that all partitions tell the states at one moment.
     """
-    view = view_of(options.view, options.queue)
     now = scan.now()
+    view = view_of(options.view, options.queues, options.period, now)
     indexes = [scan.index(branch.index.keys) for branch in view.branches]
     count = sum(scan.count(branch.keys(), hint) for branch, hint in zip(view.branches, indexes, strict=True))
     hint = indexes[0] if len(indexes) == 1 else None

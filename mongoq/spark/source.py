@@ -16,7 +16,7 @@ __all__ = ["MongoqDataSource"]
 
 
 class MongoqDataSource(DataSource):
-    """Reads one queue of a mongoq collection: ``spark.read.format("mongoq")``.
+    """Reads queues of a mongoq collection: ``spark.read.format("mongoq")``.
 
     Options, their names in any case:
 
@@ -26,10 +26,16 @@ class MongoqDataSource(DataSource):
     | `database` | default: the one that the URI names, else `mongoq` |
     | `collection` | default: `mongoq` |
     | `queue` | the name of the queue |
-    | `view` | `live` (default): not processed; `history`: processed; `all`: both; `dead`: live in the dead queue |
+    | `queues` | or the names of several, as a JSON list: `["orders", "refunds"]` |
+    | `prefix` | or what the names of all begin with, such as `orders.`; dead queues are not among them |
+    | `view` | `live` (default): not processed; `ready`, `scheduled`, `reserved`, `expired`: those in this state; \
+`history`: processed; `all`: live and history; `dead`: live in the dead queues |
+    | `since`, `until` | a time in ISO 8601 with an offset: history processed from then on, or before; other items by \
+when they are eligible |
     | `partitions` | how many tasks read, at most; default: one for each 50,000 items, up to 200 |
 
-    The dead queue of `orders` is `orders.dead`; that of `orders.dead` is itself.
+    The dead queue of `orders` is `orders.dead`; that of `orders.dead` is itself. A prefix is one of the names without
+    `.dead`. States are those at the moment the read was planned.
 
     A database, collection or queue that does not exist is an empty table. Reads have majority read concern
     and the URI's read preference, by default the primary. What is pushed, moved or settled while the read

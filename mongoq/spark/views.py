@@ -1,19 +1,34 @@
-"""The views of a queue: which documents each shows, and which index holds them."""
+"""The views of queues: which documents each shows, and which index holds them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import CLAIM, HISTORY, Index
+from mongoq.spark.selection import Queues
 
-__all__ = ["VIEWS", "View", "view_of"]
+__all__ = ["VIEWS", "Period", "View", "view_of"]
 
-VIEWS = ("live", "history", "dead", "all")
+VIEWS = ("live", "ready", "scheduled", "reserved", "expired", "history", "dead", "all")
 DATE = {"$type": "date"}
 """Implies that the field exists, so it admits the partial indexes, and is decided within the index: with
 ``$exists: true`` the server fetches each document, since an index cannot tell null from missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time, from its beginning to before its end; ``None`` where it has none."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def condition(self) -> dict[str, Any]:
+        """Return the condition on a date."""
+        told = {"$gte": self.since, "$lt": self.until}
+        return DATE | {operator: moment for operator, moment in told.items() if moment is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +36,27 @@ class Branch:
     """Documents that one partial index holds: those where one date is present.
 
     Attributes:
-        queue: the queue.
+        queues: the condition on the names of the queues.
         date: the field that is present.
+        dates: the condition on it.
         index: the index, by its keys.
+        others: further conditions, which no index answers.
         payload: whether the payload is asked for: remembered ids are processed, and have none.
     """
 
-    queue: str
+    queues: Any
     date: str
+    dates: dict[str, Any]
     index: Index
+    others: Mapping[str, Any] = field(default_factory=dict)
     payload: bool = False
 
     def keys(self) -> dict[str, Any]:
-        """Return a filter that the index answers alone; for history it meets remembered ids as well."""
-        return {"q": self.queue, self.date: DATE}
+        """Return a filter for counting, which the index answers alone unless there are ``others``.
+
+        For history it meets remembered ids as well.
+        """
+        return {"q": self.queues, self.date: self.dates, **self.others}
 
     def documents(self) -> dict[str, Any]:
         """Return the filter of what is shown."""
@@ -60,13 +82,22 @@ class View:
         return _union([branch.documents() for branch in self.branches])
 
 
-def view_of(name: str, queue: str) -> View:
-    """Return the view of that name on a queue."""
-    if name == "dead" and not queue.endswith(DEAD_SUFFIX):
-        queue += DEAD_SUFFIX
-    live = Branch(queue, "when", CLAIM)
-    history = Branch(queue, "processed", HISTORY, payload=True)
+def view_of(name: str, queues: Queues, period: Period, now: datetime) -> View:
+    """Return the view of that name on some queues, as they are now."""
+    condition = queues.condition(dead=name == "dead")
+    dates = period.condition()
+    live = Branch(condition, "when", dates, CLAIM, _state(name, now))
+    history = Branch(condition, "processed", dates, HISTORY, payload=True)
     return View({"history": (history,), "all": (live, history)}.get(name, (live,)))
+
+
+def _state(name: str, now: datetime) -> dict[str, Any]:
+    """Return what makes the state of a live item, as the column ``_state`` tells it."""
+    due = {"ready": True, "expired": True, "scheduled": False, "reserved": False}.get(name)
+    if due is None:
+        return {}
+    reserved = {"reserved": True} if name in ("reserved", "expired") else {"reserved": {"$ne": True}}
+    return {"$and": [{"when": {"$lte" if due else "$gt": now}}], **reserved}
 
 
 def _union(filters: list[dict[str, Any]]) -> dict[str, Any]:

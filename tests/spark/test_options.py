@@ -9,6 +9,7 @@ from pymongo import MongoClient
 
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, QueueNameInvalid, ServerUnavailable
 from mongoq.spark.options import ReadOptions
+from mongoq.spark.selection import Queues
 
 GOOD = {"uri": "mongodb://localhost", "database": "app", "queue": "orders"}
 NOBODY = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"
@@ -21,7 +22,7 @@ def test_defaults() -> None:
 
 def test_names_of_options_come_in_any_case() -> None:
     options = ReadOptions.parse({"URI": "mongodb://localhost", "Queue": "q", "PARTITIONS": "3", "vieW": "ALL"})
-    assert (options.queue, options.partitions, options.view) == ("q", 3, "all")
+    assert (options.queues, options.partitions, options.view) == (Queues(("q",)), 3, "all")
 
 
 BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
@@ -33,7 +34,18 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
     ({"queue": "x" * 121}, "queue: 121 bytes", QueueNameInvalid),
     ({"database": ""}, "database: this option is empty", ArgumentInvalid),
     ({"collection": " "}, "collection: this option is empty", ArgumentInvalid),
-    ({"view": "past"}, "view: one of live, history, dead, all, not 'past'", ArgumentInvalid),
+    ({"queues": '["a"]'}, "queues: queue and queues say both what to read; give one of them", ArgumentInvalid),
+    ({"prefix": "a"}, "prefix: queue and prefix say both what to read", ArgumentInvalid),
+    ({"queue": None, "queues": "a, b"}, "queues: a list of names as JSON", ArgumentInvalid),
+    ({"queue": None, "queues": "[]"}, "queues: a list of names as JSON", ArgumentInvalid),
+    ({"queue": None, "queues": '{"a": 1}'}, "queues: a list of names as JSON", ArgumentInvalid),
+    ({"queue": None, "queues": "[1]"}, "queues: a queue name is a string, not int", QueueNameInvalid),
+    ({"queue": None, "prefix": ""}, "prefix: this option is empty", ArgumentInvalid),
+    ({"queue": None, "prefix": "$a"}, "prefix: a queue name cannot begin with", QueueNameInvalid),
+    ({"since": "yesterday"}, "since: a time in ISO 8601 with an offset", ArgumentInvalid),
+    ({"until": "2026-11-20T08:30:00"}, "until: a time in ISO 8601 with an offset", ArgumentInvalid),
+    ({"since": "2026-11-20T08:30:00Z", "until": "2026-11-20T08:29:00Z"}, "until: it is before since", ArgumentInvalid),
+    ({"view": "past"}, "view: one of live, ready, scheduled, reserved, .*, not 'past'", ArgumentInvalid),
     ({"quue": "x"}, "quue: not an option of format mongoq, which has uri, database, collection", ArgumentInvalid),
     ({"path": "/x"}, "path: not an option", ArgumentInvalid),
     ({"partitions": "0"}, "partitions: a whole number from 1 up, not '0'", ArgumentInvalid),
@@ -58,7 +70,7 @@ def test_spark_says_so_when_the_table_is_loaded(load: Any, change: dict[str, str
 
 
 def test_spark_says_so_with_a_schema_before_a_task_starts(load: Any) -> None:
-    with pytest.raises(Exception, match="view: one of live, history, dead, all") as caught:
+    with pytest.raises(Exception, match="view: one of live, ready, scheduled, reserved") as caught:
         load("a int", view="past").collect()
     assert "Job aborted" not in str(caught.value)
 

@@ -59,6 +59,77 @@ def test_the_dead_view_of_a_dead_queue_is_that_queue(mixed: Any, names: Any) -> 
     assert names(queue="orders.dead", view="history") == ["dead and done"]
 
 
+@pytest.fixture
+def states(store: Any) -> Any:
+    """An item in each state."""
+    held: dict[str, Any] = {"reserved": True, "token": ObjectId()}
+    store.add("ready")
+    store.add("scheduled", when=store.now + HOUR)
+    store.add("reserved", when=store.now + HOUR, **held)
+    store.add("expired", **held)
+    store.add("processed", when=None, processed=store.now - HOUR, settled=ObjectId())
+    return store
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "reserved", "expired"])
+def test_each_live_state_is_a_view(states: Any, load: Any, state: str) -> None:
+    for partitions in (1, 3):
+        rows = load("_state string, payload string", view=state, partitions=partitions).collect()
+        assert [(row._state, row.payload) for row in rows] == [(state, f'"{state}"')]
+
+
+@pytest.fixture
+def many(store: Any) -> Any:
+    """Items of several queues, live and dead."""
+    for queue in ("orders", "orders.eu", "orders.us", "orders/eu", "order", "refunds", "Orders.eu"):
+        store.add(queue, queue=queue)
+        store.add(f"{queue} in the past", queue=queue, when=None, processed=store.now, settled=ObjectId())
+        store.add(f"{queue} dead", queue=f"{queue}.dead")
+    return store
+
+
+def test_several_queues_are_one_table(many: Any, names: Any) -> None:
+    for partitions in (1, 3):
+        told = {"queue": None, "queues": '["orders", "refunds", "nobody", "orders"]', "partitions": partitions}
+        assert names(**told) == ["orders", "refunds"]
+        assert names(**told, view="history") == ["orders in the past", "refunds in the past"]
+        assert names(**told, view="dead") == ["orders dead", "refunds dead"]
+
+
+def test_queues_whose_names_begin_alike_are_one_table(many: Any, names: Any) -> None:
+    for partitions in (1, 3):
+        told = {"queue": None, "prefix": "orders.", "partitions": partitions}
+        assert names(**told) == ["orders.eu", "orders.us"]
+        assert names(**told, view="history") == ["orders.eu in the past", "orders.us in the past"]
+        assert names(**told, view="dead") == ["orders.eu dead", "orders.us dead"]
+    assert names(queue=None, prefix="orders") == ["orders", "orders.eu", "orders.us", "orders/eu"]
+
+
+@pytest.mark.parametrize("last", ["\ud7ff", "\U0010ffff", "\U0010ffff\U0010ffff", ".*$"])
+def test_any_text_may_be_a_prefix(store: Any, names: Any, last: str) -> None:
+    for queue in (f"a{last}", f"a{last}\U0010ffff", f"a{last}x"):
+        store.add(queue, queue=queue)
+    store.add("before", queue="a")
+    store.add("behind", queue="b")
+    assert names(queue=None, prefix=f"a{last}") == sorted([f"a{last}", f"a{last}\U0010ffff", f"a{last}x"])
+
+
+def test_a_period_takes_history_by_when_it_was_processed_and_others_by_when_they_are_eligible(
+    store: Any, names: Any
+) -> None:
+    for hours in range(4):
+        moment = store.now - hours * HOUR
+        store.add(f"live {hours}", when=moment)
+        store.add(f"done {hours}", when=None, processed=moment, settled=ObjectId())
+    two, one = ((store.now - hours * HOUR).isoformat() for hours in (2, 1))
+    for partitions in (1, 3):
+        assert names(view="history", since=two, until=one, partitions=partitions) == ["done 2"]
+        assert names(view="live", since=one, partitions=partitions) == ["live 0", "live 1"]
+        assert names(view="all", until=two, partitions=partitions) == ["done 3", "live 3"]
+        assert names(view="ready", since=one, until=store.now.isoformat(), partitions=partitions) == ["live 1"]
+    assert names(since=one, until=one) == []
+
+
 def test_views_work_without_the_indexes(mixed: Any, names: Any) -> None:
     mixed.collection.drop_indexes()
     assert names(view="live", partitions=2) == ["ready", "reserved"]
