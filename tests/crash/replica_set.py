@@ -26,8 +26,12 @@ NAME = "crash"
 HOST = "127.0.0.1"
 ELECTION_TIMEOUT = 1.0
 """Seconds after which a primary that is not heard of is replaced."""
-PATIENCE = 60.0
-"""Seconds for whatever the servers take; as good as for ever."""
+PATIENCE = 150.0
+"""Seconds for whatever the servers take; as good as for ever.
+
+A member that has rolled back asks nobody for a minute who lacked what it needs: ``kNoRequiredOpTimeDenylistDuration`` and
+``kTooStaleDenylistDuration`` in mongod's sync_source_resolver.cpp.
+"""
 PORTS = range(20000, 30000)
 """Below the ports that systems give to connections, so that nobody gets the port of a server that is down."""
 
