@@ -29,8 +29,8 @@ ELECTION_TIMEOUT = 1.0
 PATIENCE = 150.0
 """Seconds for whatever the servers take; as good as for ever.
 
-A member that has rolled back asks nobody for a minute who lacked what it needs: ``kNoRequiredOpTimeDenylistDuration`` and
-``kTooStaleDenylistDuration`` in mongod's sync_source_resolver.cpp.
+A member that has rolled back asks nobody for a minute who lacked what it needs (``kNoRequiredOpTimeDenylistDuration``,
+``kTooStaleDenylistDuration`` in mongod's sync_source_resolver.cpp).
 """
 PORTS = range(20000, 30000)
 """Below the ports that systems give to connections, so that nobody gets the port of a server that is down."""
