@@ -115,7 +115,7 @@ def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
-    yield from remembered(spec, known.values(), doing.now, {one.key: one.value for one in arrivals})
+    yield from remembered(spec, known.values(), {one.key: one.value for one in arrivals}, doing)
     yield from sent(context.broker, doing)
     return doing
 

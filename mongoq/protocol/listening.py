@@ -43,8 +43,8 @@ Event = Mapping[str, Any]
 def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
     """Return the stream of what makes items of these queues eligible, and of changes of any control document.
 
-    No payload travels. The server looks a document up only where an update does not name the queue: the first
-    condition is decided before that, and most of it while the log is read.
+    No payload travels. The server looks up the document of an update, for its queue, once the conditions but the last
+    are met: those are decided before, and most of them while the log is read.
     """
     control = {"documentKey._id": {"$regex": f"^({CONTROL_PREFIX}|{TOPICS_ID}$)"}}
     names = {"$in": sorted(queues)}
@@ -55,6 +55,7 @@ def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
         "$or": [{f"{changed}.token": {"$exists": False}}, {"updateDescription.removedFields": "processed"}],
     }
     kinds = [{"operationType": {"$in": ["insert", "replace"]}}, given_back, control]
+    nowhere_else = [{f"{changed}.q": {"$exists": False}}, {f"{changed}.q": names}]
     ours = [{"fullDocument.q": names}, {f"{changed}.q": names}, control]
     resume = {} if token is None else {"resumeAfter": token}
     fields = {
@@ -64,7 +65,7 @@ def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
     }
     return [
         {"$changeStream": {"fullDocument": "updateLookup", **resume}},
-        {"$match": {"$and": [{"$or": kinds}, {"$or": ours}]}},
+        {"$match": {"$and": [{"$or": kinds}, {"$or": nowhere_else}, {"$or": ours}]}},
         {"$project": fields},
     ]
 

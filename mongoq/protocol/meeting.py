@@ -37,7 +37,7 @@ FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 """Until when items wait whose join has no timeout."""
 REMEMBERED = timedelta(days=7)
 """How long it is known that an item was given up, and its partners come too late."""
-ARRIVALS = 250
+ARRIVALS = 500
 """Items of one transaction."""
 
 
@@ -98,6 +98,7 @@ class Doing:
         own: statements of single items, each of which is to find one.
         settled: how many those are.
         pairs: what is written.
+        values: what is known from now on of values that nothing was known of.
         members: who leaves for good.
         parked: the priorities of those who wait from now on, and until when.
     """
@@ -106,6 +107,7 @@ class Doing:
     own: list[Statement] = field(default_factory=list)
     settled: int = 0
     pairs: list[Pair] = field(default_factory=list)
+    values: list[dict[str, Any]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     parked: list[tuple[int, datetime]] = field(default_factory=list)
 
@@ -133,24 +135,25 @@ def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]
     return {ids[document["_id"]]: document for document in found}
 
 
-def remembered(spec: JoinSpec, known: Iterable[Rendezvous], now: datetime, values: Mapping[str, Any]) -> Flow[None]:
-    """Write what is known of the values; what there is nothing to remember of goes.
+def remembered(spec: JoinSpec, known: Iterable[Rendezvous], values: Mapping[str, Any], doing: Doing) -> Flow[None]:
+    """Write what is known of the values; what there is nothing to remember of goes, and what is new is made.
 
     Who writes the same document at the same time meets a conflict, and has another go.
     """
     requests: list[Statement] = []
     done: list[str] = []
     for meeting in known:
-        filter = {"_id": rendezvous_id(spec.name, meeting.key)}
+        id = rendezvous_id(spec.name, meeting.key)
         if meeting.done:
-            done += [filter["_id"]] if meeting.stored else []
+            done += [id] if meeting.stored else []
             continue
-        changes = {**meeting.fields(), "value": values.get(meeting.key), "at": now}
-        if meeting.empty:
-            update = {"$set": {**changes, "expires": now + REMEMBERED}}
-        else:
-            update = {"$set": changes, "$unset": {"expires": ""}}
-        requests.append(("UpdateOne", {"filter": filter, "update": update, "upsert": True}))
+        fields = {**meeting.fields(), "value": values.get(meeting.key), "at": doing.now}
+        leaves = {"expires": doing.now + REMEMBERED} if meeting.empty else {}
+        if not meeting.stored:
+            doing.values.append({"_id": id, **fields, **leaves})
+            continue
+        update = {"$set": {**fields, **leaves}, **({} if leaves else {"$unset": {"expires": ""}})}
+        requests.append(("UpdateOne", {"filter": {"_id": id}, "update": update}))
     if done:
         requests.append(("DeleteMany", {"filter": {"_id": {"$in": done}}}))
     if requests:
@@ -163,5 +166,6 @@ def sent(broker: BrokerContext, doing: Doing) -> Flow[None]:
     requests = [*doing.own, *leaving(doing.members, doing.now)]
     if requests and (yield from found_by(broker, requests)) < expected:
         raise Short
-    for chunk in chunks([one.raw for one in doing.pairs], lambda document: len(document.raw)):
+    made = [*map(broker.encoding.raw, doing.values), *(one.raw for one in doing.pairs)]
+    for chunk in chunks(made, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

@@ -50,7 +50,7 @@ def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[Doing]:
             values[place.key] = _note(item).get("value")
     for item in items:
         _part(spec, doing, item, when)
-    yield from remembered(spec, known.values(), doing.now, values)
+    yield from remembered(spec, known.values(), values, doing)
     yield from sent(broker, doing)
     return doing
 
