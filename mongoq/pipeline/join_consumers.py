@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Apart, Release
+from mongoq.model.outcomes import Apart, Failed, Release
 from mongoq.model.qualified import qualified
 from mongoq.model.rendezvous import Unjoinable, value_key
 from mongoq.pipeline.graph import Graph
@@ -180,6 +180,8 @@ class _Quiet(Judge):
         self._judge = judge
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        if isinstance(error, PartnerMissing):  # and no error queue that it could go to
+            return Failed(error, counted=False, halts=True)
         return self._judge.failure(consumer, item, error)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mongoq.errors import ArgumentInvalid, OutcomeInvalid, PartnerMissing
+from mongoq.errors import OutcomeInvalid, PartnerMissing
 from mongoq.model.arguments import Duration
 from mongoq.model.codec import Codec, Wrapped
 from mongoq.model.item import Item
@@ -79,7 +79,7 @@ class StageJudge(Judge):
             return entry
         try:
             return self._told(entry)
-        except (OutcomeInvalid, ArgumentInvalid) as error:
+        except Exception as error:  # an object of the handler's may raise anything as it is encoded
             return error
 
     def _told(self, returned: Any) -> Outcome | None:

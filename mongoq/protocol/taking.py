@@ -33,13 +33,12 @@ def take_beside(
     lease: timedelta | None,
     *,
     over: Callable[[], bool],
-    sparing: bool = True,
     screen: Screen | None = None,
 ) -> Flow[Taken[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
-    When it is ``sparing``, what has lapsed is left where it is, and the answer tells that there is some. ``over`` ends
-    the wait, and the answer is ``None``. It also ends when a ``screen`` has settled some that do not match.
+    What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the wait, and the answer
+    is ``None``. It also ends when a ``screen`` has settled some that do not match.
     """
 
     def attempt() -> Flow[Taken[M] | None]:
@@ -47,7 +46,7 @@ def take_beside(
             return None
         yield from prepared(context)
         began = time.monotonic()
-        taken = yield from take(context, n, lease, "bury", sparing=sparing, screen=screen)
+        taken = yield from take(context, n, lease, "bury", sparing=True, screen=screen)
         if taken is not None:
             taken.seconds = time.monotonic() - began
         return taken

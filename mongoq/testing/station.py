@@ -44,7 +44,7 @@ class VirtualStation:
         self.consumer = consumer
         self._server = server
         self._context = consumer.queue._context
-        self._queue = Queue(server.driver, self._context)
+        self._queue = Queue(server.driver, consumer.claims or self._context)
 
     def steps(self, n: int | None) -> Steps:
         """Run what is ready: up to ``n`` items, by default as many as the consumer takes in a run; none if none is."""

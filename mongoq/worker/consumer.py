@@ -47,8 +47,8 @@ class Consumer:
         judge: says what a run came to.
         pops: an item leaves the queue before its run, which therefore happens once at most.
         lingers: what is scheduled in the queue keeps nobody who drains it.
-        claims: what it claims from, where no handler runs that could kill the worker: what has lapsed comes along with
-            the others. ``None`` for the queue, where that runs alone.
+        claims: what it claims from, where no handler runs that could kill the worker: what has lapsed is settled along
+            with the others. ``None`` for the queue, where that runs alone.
     """
 
     queue: Any

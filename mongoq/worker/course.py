@@ -133,7 +133,9 @@ class Course:
             trouble = self._troubles.setdefault(what, _Trouble(time.monotonic()))
             if type(error) not in trouble.kinds:
                 trouble.kinds.add(type(error))
-                logger.warning("the server does not %s as it should, and the worker tries again: %r", what, error)
+                logger.warning(
+                    "the server does not %s as it should, and the worker tries again: %s", what, _told(error)
+                )
             pause, trouble.pause = trouble.pause, min(trouble.pause * 2, LONGEST_PAUSE)
         return pause * dice.uniform(0.5, 1.0)
 
@@ -155,3 +157,9 @@ class Course:
             trouble = self._troubles.pop(what, None)
         if trouble is not None:
             logger.warning("the server does %s again, after %.1f s", what, time.monotonic() - trouble.since)
+
+
+def _told(error: Exception) -> str:
+    """Say what is wrong with the server; what it says of a refused document may quote that."""
+    code = getattr(error, "code", None)
+    return repr(error) if code is None else f"{type(error).__name__}, code {code}"

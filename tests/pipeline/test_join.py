@@ -16,6 +16,7 @@ import mongoq
 from mongoq.pipeline.consumers import consumers
 from mongoq.protocol.context import context_of
 from mongoq.protocol.verdicts import carried_out
+from mongoq.testing import VirtualBroker
 from tests.pipeline.conftest import QUICK, Site, counted
 from tests.worker.waiting import until
 
@@ -578,6 +579,19 @@ def test_a_value_that_cannot_be_joined_stops_a_join_without_an_error_queue(serve
     assert server_site.queue("a").get(id) is not None
 
 
+@pytest.mark.parametrize("max_retries", [0, None])
+def test_who_is_given_up_stops_a_join_without_an_error_queue(server_site: Site, max_retries: Any) -> None:
+    id = server_site.queue("a").push({"id": 1})
+    pipeline, join = joining(errors=None, timeout=60, max_retries=max_retries)
+    join(both)
+    server_site.drain(pipeline)
+    with pytest.raises(mongoq.StageStopped) as stopped:
+        passed(server_site, pipeline)
+    assert isinstance(stopped.value.__cause__, mongoq.PartnerMissing)
+    [waiting] = pipeline.waiting(server_site.broker)
+    assert waiting.item.id == id
+
+
 @pytest.mark.parametrize("odd", [Decimal128("sNaN"), Decimal128("NaN"), Decimal128("1E+6000")], ids=str)
 def test_an_odd_number_fails_alone(site: Site, odd: Any) -> None:
     site.queue("a").push_many([{"id": 1}, {"id": odd}, {"id": 2}])
@@ -763,6 +777,36 @@ def test_what_died_before_it_was_joined_comes_along_with_the_others(
     assert len(site.payloads("out")) == number
     assert site.payloads("graph.errors") == []
     assert "alone" not in caplog.text
+
+
+def test_the_virtual_broker_joins_what_died_before_as_well() -> None:
+    pipeline, join = joining()
+    join(both)
+    with VirtualBroker() as broker:
+        for name in "ab":
+            broker.queue(name).push({"id": 1})
+            assert broker.queue(name).reserve(lease=1)
+        broker.advance(2)
+        broker.worker(pipeline).run_until_idle()
+        assert broker.queue("out").size() == 1
+
+
+class _Evil(dict[str, Any]):
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+def test_an_entry_that_cannot_be_looked_at_fails_alone(site: Site) -> None:
+    site.queue("graph.both.joined").push_many([[1, 2], [3, 4]])
+    pipeline, join = joining(batch=10)
+
+    @join
+    def both(pairs: Any) -> Any:
+        return [_Evil(a=a) if a == 1 else a + b for a, b in pairs]
+
+    site.drain(pipeline)
+    assert site.payloads("out") == [7]
+    assert [letter.payload for letter in site.queue("graph.errors").peek(5)] == [[1, 2]]
 
 
 def test_a_drain_waits_for_who_is_just_given_up(server_site: Site) -> None:

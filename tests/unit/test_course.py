@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
+from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeoutError, WriteError
 
 from mongoq.protocol.hub import Hub
 from mongoq.worker.course import Course
@@ -21,9 +21,24 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
         course.trouble("claim", GONE)
         course.well("settle")
         course.trouble("settle", GONE)
-    told = [(record.args[0], type(record.args[1])) for record in caplog.records if "tries again" in record.msg]
-    settling = [("settle", AutoReconnect), ("settle", ServerSelectionTimeoutError)]
-    assert told == [*settling, ("claim", AutoReconnect), ("settle", AutoReconnect)]
+    told = [record.args for record in caplog.records if "tries again" in record.msg]
+    settling = [("settle", "AutoReconnect('gone')"), ("settle", "ServerSelectionTimeoutError('unfound')")]
+    told = [(what, text.partition(", Timeout")[0]) for what, text in told]
+    assert told == [*settling, ("claim", "AutoReconnect('gone')"), ("settle", "AutoReconnect('gone')")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WriteError("failed: secret", 121, {"code": 121, "errInfo": {"value": "secret"}}),
+        BulkWriteError({"writeErrors": [{"code": 121, "op": {"payload": "secret"}}]}),
+    ],
+)
+def test_what_the_server_refuses_is_told_by_its_code(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        Course(Hub()).trouble("settle", error)
+    assert f"{type(error).__name__}, code " in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_a_worker_rests_for_longer_while_an_error_lasts_whatever_its_kind() -> None:

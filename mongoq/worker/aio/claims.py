@@ -11,6 +11,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
 from mongoq.protocol.at_most_once import taken_for_good
+from mongoq.protocol.context import QueueContext
 from mongoq.protocol.taking import take_alone, take_beside
 from mongoq.worker.aio.stand import REST, AsyncStand
 
@@ -20,6 +21,8 @@ logger = logging.getLogger("mongoq.worker")
 
 MOST = 1_000
 """Items of one claim."""
+APART = 100
+"""Items that are claimed one after the other before the first of them is settled."""
 
 
 class AsyncClaims(AsyncStand):
@@ -72,7 +75,6 @@ class AsyncClaims(AsyncStand):
             n,
             consumer.lease,
             over=self._is_interrupted,
-            sparing=consumer.claims is None,
             screen=consumer.screen,
         )
         taken = await self._driver.run(claim)
@@ -82,10 +84,30 @@ class AsyncClaims(AsyncStand):
         if taken.screened:
             self._screened(taken.screened)
         self._accept(taken.items, asked=n, seconds=taken.seconds)
-        if taken.lapsed and not self._course.is_tired():
+        if not taken.lapsed:
+            return
+        if consumer.claims is not None:
+            found = await self._fetched_apart(consumer.claims, min(n - len(taken.items), APART))
+        elif found := not self._course.is_tired():
             await self._run_alone()
-        elif taken.lapsed and not taken.items:
+        if not (found or taken.items):
             await self._hands.rest(self.backlog.fetching, REST / 10)
+
+    async def _fetched_apart(self, context: QueueContext[Any], room: int) -> bool:
+        """Take what has lapsed where no handler runs, and say whether there was any.
+
+        One after the other: one claim of many would wait for a transaction whose process has died, for a minute.
+        """
+        found: list[Item[Any]] = []
+        try:
+            while len(found) < room and not self._is_interrupted():
+                told = await self._driver.run(take_alone(context, self.consumer.lease))
+                if told is None or told[0] is None:
+                    break
+                found.append(told[0])
+        finally:
+            self._accept(found, asked=room)
+        return bool(found)
 
     def _screened(self, number: int) -> None:
         self._course.settled += number

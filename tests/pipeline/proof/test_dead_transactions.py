@@ -23,6 +23,37 @@ def seen(condition: Callable[[], bool]) -> bool:
     return True
 
 
+def test_arrivals_in_the_transaction_of_a_dead_process_hold_up_no_others(
+    broker: mongoq.Broker, raw: Any, client: Any
+) -> None:
+    queue = broker.queue("a")
+    queue.push_many([{"n": n} for n in range(20)])
+    held = queue.reserve_many(20, lease=LEASE)
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+
+    @pipeline.join(["a", "b"], on="n", to="out", lease=LEASE, retry=QUICK)
+    def unite(a: Any, b: Any) -> int:
+        return a["n"] + b["n"]
+
+    def out() -> list[int]:
+        return sorted(item.payload for item in broker.queue("out").peek(100))
+
+    with client.start_session() as session, session.start_transaction():
+        ids = [item.id for item in held[:10]]
+        assert raw.delete_many({"_id": {"$in": ids}}, session=session).deleted_count == 10
+        time.sleep(LEASE * 1.5)
+        with pipeline.start(broker) as run:
+            time.sleep(LEASE * 2)
+            for name in "ab":
+                broker.queue(name).push_many([{"n": n} for n in range(100, 120)])
+            assert seen(lambda: set(range(200, 240, 2)) <= set(out())), out()
+            session.abort_transaction()
+            broker.queue("b").push_many([{"n": n} for n in range(20)])
+            assert seen(lambda: out() == [*range(0, 40, 2), *range(200, 240, 2)]), out()
+            assert not run.ended
+    assert broker.queues() == ["out"]
+
+
 def test_an_item_in_the_transaction_of_a_dead_process_holds_up_nobody_else(
     broker: mongoq.Broker, raw: Any, client: Any
 ) -> None:
