@@ -86,10 +86,12 @@ class Apart(Outcome):
         way: makes the flow that settles those whose ``told`` it is given, and returns the errors of the others by
             ``id_key``.
         told: what it is to know of this one.
+        fate: tells once it was settled what became of it, as statistics call that; it is asked once.
     """
 
     way: Callable[[Sequence[Any]], Any]
     told: Any
+    fate: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Apart, Failed, Release
 from mongoq.model.qualified import qualified
 from mongoq.model.rendezvous import Unjoinable, value_key
@@ -55,11 +55,10 @@ def joining(
     judge = stage_judge(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
     )
-    arrivals = partial(arrived, spec)
-    found = [own(handle, _Arrivals(judge, stage, handle.name, arrivals)) for handle in sides]
+    found = [own(handle, _Arrivals(judge, stage, handle.name, spec)) for handle in sides]
     if spec.timeout is not None:
         parked = type(sides[0])(sides[0]._driver, spec.parked)
-        found.append(replace(own(parked, _GivenUp(judge, partial(given_up, spec))), lingers=True))
+        found.append(replace(own(parked, _GivenUp(judge, spec)), lingers=True))
     pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
@@ -176,8 +175,13 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
 class _Quiet(Judge):
     """Says what becomes of items that nobody runs; a failure is one of the stage's."""
 
-    def __init__(self, judge: StageJudge) -> None:
+    def __init__(self, judge: StageJudge, spec: JoinSpec, way: Callable[..., Any]) -> None:
         self._judge = judge
+        self._fates = spec.fates
+        self._way = partial(way, spec)
+
+    def _apart(self, item: Item[Any], told: Any) -> Apart:
+        return Apart(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
         if isinstance(error, PartnerMissing):  # and no error queue that it could go to
@@ -186,10 +190,9 @@ class _Quiet(Judge):
 
 
 class _Arrivals(_Quiet):
-    def __init__(self, judge: StageJudge, stage: Stage, source: str, way: Callable[[Sequence[Any]], Any]) -> None:
-        super().__init__(judge)
+    def __init__(self, judge: StageJudge, stage: Stage, source: str, spec: JoinSpec) -> None:
+        super().__init__(judge, spec, arrived)
         assert stage.join is not None
-        self._way = way
         self._path = stage.join.path(source)
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
@@ -203,16 +206,15 @@ class _Arrivals(_Quiet):
             return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
         except Exception as error:  # of one item alone
             return self.failure(consumer, item, error)
-        return Apart(self._way, Arrival(item, key, value))
+        return self._apart(item, Arrival(item, key, value))
 
 
 class _GivenUp(_Quiet):
-    def __init__(self, judge: StageJudge, way: Callable[[Sequence[Any]], Any]) -> None:
-        super().__init__(judge)
-        self._way = way
+    def __init__(self, judge: StageJudge, spec: JoinSpec) -> None:
+        super().__init__(judge, spec, given_up)
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
-        return [Apart(self._way, item) for item in items]
+        return [self._apart(item, item) for item in items]
 
 
 def _found(payload: Any, path: str) -> Any:

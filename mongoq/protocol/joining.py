@@ -170,8 +170,9 @@ def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str,
     except PayloadTooLarge as error:
         if members[0].context.settings.dead is None:
             raise
-        doing.own += [buried(member, doing.now, reason=str(error), error=error) for member in members]
-        doing.settled += len(members)
+        for member in members:
+            doing.bury(buried(member, doing.now, reason=str(error), error=error), str(error))
+        doing.end(arrival.item, "dead")
     else:
         doing.members += members
 
@@ -216,9 +217,10 @@ def _settle_late(spec: JoinSpec, doing: Doing, arrival: Arrival) -> None:
     member = _own(spec, arrival)
     if spec.late == "drop":
         doing.members.append(member)
+        doing.end(arrival.item, "dropped")
         return
     reason = f"it came too late: its partner of {spec.named(arrival.queue)} was given up before"
     if member.context.settings.dead is None:
         raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
-    doing.own.append(buried(member, doing.now, reason=reason, error=None))
-    doing.settled += 1
+    doing.bury(buried(member, doing.now, reason=reason, error=None), reason)
+    doing.end(arrival.item, "dead")

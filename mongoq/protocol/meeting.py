@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from mongoq.model.item import Document
+from mongoq.model.item import Document, Item, id_key
 from mongoq.model.rendezvous import Rendezvous, rendezvous_id
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.bulk import Statement, found_by
@@ -31,6 +32,8 @@ __all__ = [
     "sent",
 ]
 
+logger = logging.getLogger("mongoq.joining")
+
 Late = Literal["error", "wait", "drop"]
 Missing = Literal["error", "pass"]
 FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -53,6 +56,7 @@ class JoinSpec:
         timeout: how long one waits; ``None`` for ever.
         missing: what becomes of one whose partners have not come by then.
         late: what becomes of a partner that comes later.
+        fates: what became of items that were neither joined nor parked, by ``id_key``, until somebody asks for it.
         queues: the names of the queues that items come by.
     """
 
@@ -64,6 +68,7 @@ class JoinSpec:
     missing: Missing
     late: Late
 
+    fates: dict[Any, str] = field(default_factory=dict)
     queues: tuple[str, ...] = field(init=False)
     _by_name: dict[str, QueueContext[Any]] = field(init=False)
 
@@ -101,6 +106,8 @@ class Doing:
         values: what is known from now on of values that nothing was known of.
         members: who leaves for good.
         parked: the priorities of those who wait from now on, and until when.
+        fates: what becomes of those who neither leave for a pair nor wait, by ``id_key``.
+        reasons: why some go to the error queue.
     """
 
     now: datetime
@@ -110,10 +117,27 @@ class Doing:
     values: list[dict[str, Any]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     parked: list[tuple[int, datetime]] = field(default_factory=list)
+    fates: dict[Any, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+    def bury(self, statement: Statement, reason: str) -> None:
+        """Let an item go to the error queue."""
+        self.own.append(statement)
+        self.settled += 1
+        self.reasons.append(reason)
+
+    def end(self, item: Item[Any], fate: str) -> None:
+        """Take note of what became of one that is neither joined nor parked."""
+        self.fates[id_key(item.id)] = fate
 
 
 def noted_of(spec: JoinSpec, context: QueueContext[Any], done: Doing) -> None:
-    """Count what was done, and wake who waits for it in this process."""
+    """Count what was done, tell what has failed, and wake who waits for it in this process."""
+    spec.fates.update(done.fates)
+    if done.reasons:
+        logger.warning(
+            "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
+        )
     for one in done.pairs:
         noted(context, one.document)
     for member in done.members:

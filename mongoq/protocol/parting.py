@@ -75,8 +75,9 @@ def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None
             return
     if member.context.settings.dead is None:
         raise PartnerMissing(item.id, queue, reason)
-    doing.own.append(buried(member, doing.now, reason=reason, error=error, missed=spec.late != "wait"))
-    doing.settled += 1
+    statement = buried(member, doing.now, reason=reason, error=error, missed=spec.late != "wait")
+    doing.bury(statement, reason)
+    doing.end(item, "dead")
 
 
 def _parking(spec: JoinSpec, item: Item[Any]) -> Member:

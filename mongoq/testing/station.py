@@ -13,7 +13,7 @@ from mongoq.aio import AsyncQueue
 from mongoq.errors import MongoqError, ReservationLost, StageStopped
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Drop, Failed, Move, Outcome, Release
+from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
 from mongoq.protocol import read
 from mongoq.protocol.at_most_once import pushed_on, taken_for_good
 from mongoq.protocol.screening import keeps
@@ -24,6 +24,7 @@ from mongoq.testing.result import Result
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.judging import ending
 from mongoq.worker.run import Run
 
 __all__ = ["Steps", "VirtualStation"]
@@ -146,9 +147,9 @@ class VirtualStation:
         error = entry if raised is None and isinstance(entry, BaseException) else raised
         if isinstance(verdict, Move):
             return Result(item, "moved", entry, error, to=getattr(verdict.to, "name", verdict.to))
-        if isinstance(verdict, Dead):
+        if isinstance(verdict, Dead) or (fate := ending(verdict, spent=False)) == "dead":
             return Result(item, "dead", entry, error, to=self._context.settings.dead)
-        return Result(item, "dropped" if isinstance(verdict, Drop) else "done", entry, error)
+        return Result(item, "dropped" if fate == "dropped" else "done", entry, error)
 
     def _failed(self, item: Item[Any], verdict: Failed, entry: Any) -> Result:
         """Say whether there will be another run: what is stored tells."""

@@ -118,7 +118,6 @@ def shown(value: Any) -> str:
 
 
 _ENDINGS: dict[type[Outcome], str] = {
-    Apart: "apart",
     Dead: "dead",
     Drop: "dropped",
     Fork: "moved",
@@ -131,6 +130,8 @@ def ending(verdict: Verdict, *, spent: bool) -> str:
     """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
     if isinstance(verdict, Failed):
         return "dead" if spent and verdict.counted else "retried"
+    if isinstance(verdict, Apart):
+        return verdict.fate()
     return next((called for outcome, called in _ENDINGS.items() if isinstance(verdict, outcome)), "done")
 
 

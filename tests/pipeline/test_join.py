@@ -191,6 +191,41 @@ def test_a_partner_that_comes_too_late(site: Site, late: Any, out: int, errors: 
         assert "it came too late: its partner of 'a' was given up before" in reasons
 
 
+@pytest.mark.parametrize("late", ["error", "drop"])
+def test_who_is_given_up_or_comes_too_late_is_counted_and_told(
+    server_site: Site, late: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = server_site
+    site.queue("a").push_many([{"id": 1}, {"id": 2}])
+    pipeline, join = joining(timeout=60, late=late)
+    join(both)
+    site.drain(pipeline)
+    passed(site, pipeline)
+    assert "2 items of the join 'graph/both' have failed; the last: no item of 'b' came" in caplog.text
+    site.queue("b").push_many([{"id": 1}, {"id": 2}])
+    if site.engine == "threads":
+        told = pipeline.drain(site.broker).stages["both"]
+        assert (told.dead, told.dropped) == ((2, 0) if late == "error" else (0, 2))
+    else:
+        site.drain(pipeline)
+    assert site.queue("graph.errors").size() == (4 if late == "error" else 2)
+
+
+def test_the_virtual_worker_tells_what_became_of_who_is_given_up_or_comes_too_late() -> None:
+    for late, expected in (("error", "dead"), ("drop", "dropped")):
+        pipeline, join = joining(timeout=60, late=late)
+        join(both)
+        with VirtualBroker() as broker:
+            worker = broker.worker(pipeline)
+            broker.queue("a").push({"id": 1})
+            assert [result.outcome for result in worker.run_until_idle()] == ["done"]
+            broker.advance(100)
+            [given_up] = worker.run_until_idle()
+            assert (given_up.outcome, given_up.to) == ("dead", "graph.errors")
+            broker.queue("b").push({"id": 1})
+            assert [result.outcome for result in worker.run_until_idle()] == [expected]
+
+
 def test_a_join_may_go_on_with_what_is_there(site: Site) -> None:
     pipeline, join = joining(timeout=60, missing="pass")
     join(both)
