@@ -97,7 +97,7 @@ class StageJudge(Judge):
                 f"returned a {shown(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
             )
         if isinstance(returned, SEVERAL):
-            hint = "if that is the payload, return Move(…, payload=…)"
+            hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
             raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
         if isinstance(returned, BaseException):
             raise self._wrong(f"returned a {shown(returned)}; raise it")

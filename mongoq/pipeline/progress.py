@@ -95,12 +95,14 @@ class Progress:
         errors: how many items are in the error queues, by the queue's name; up to a second old.
         ended: the run has ended.
         sources: by name, in the order in which they were declared.
+        interrupted: it was told to stop, by SIGTERM, Ctrl-C or ``stop()``; of a drain there may be something left.
     """
 
     stages: Mapping[str, StageProgress]
     errors: Mapping[str, int]
     ended: bool
     sources: Mapping[str, SourceProgress] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def settled(self) -> int:
@@ -108,13 +110,11 @@ class Progress:
         return sum(stage.settled for stage in self.stages.values())
 
 
-def progress_of(
-    graph: Graph, stations: Sequence[Any], feeds: Sequence[Any], stats: Mapping[str, QueueStats], *, ended: bool
-) -> Progress:
-    """Put together what stations and feeds have counted, and what is in the queues."""
+def progress_of(graph: Graph, engine: Any, stats: Mapping[str, QueueStats], *, ended: bool) -> Progress:
+    """Put together what the stations and feeds of an engine have counted, and what is in the queues."""
     stages = {}
     for stage in graph.stages:
-        own = [station for station in stations if station.consumer.stage == stage.name]
+        own = [station for station in engine.stations if station.consumer.stage == stage.name]
         depths = [stats[queue].counts for queue in _worked_off(graph, stage) if queue in stats]
         counted = {name: sum(station.tally.endings[name] for station in own) for name in COUNTED}
         counted["dead"] += sum(station.context.unfit for station in own)
@@ -132,7 +132,8 @@ def progress_of(
         )
     queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
-    return Progress(stages, errors, ended, {feed.plan.name: _of_feed(feed) for feed in feeds})
+    sources = {feed.plan.name: _of_feed(feed) for feed in engine.feeds}
+    return Progress(stages, errors, ended, sources, engine.interrupted)
 
 
 def _of_feed(feed: Any) -> SourceProgress:

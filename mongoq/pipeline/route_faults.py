@@ -91,10 +91,12 @@ def _of_readers(plan: _Plan) -> Iterator[str]:
     for queue, stages in plan.readers.items():
         if len(stages) > 1 and not all(stage.shared is True for stage in stages):
             names = ", ".join(f"{stage.name!r:.150}" for stage in stages)
-            yield (
-                f"queue {queue!r:.150}: stages {names} take items from it, and each item goes to one of them; give "
-                f"each shared=True if that is meant, or a queue of its own"
-            )
+            joins = any(stage.join is not None for stage in stages)
+            remedy = "a join shares its queues with nobody: give each a queue of its own"
+            if not joins:
+                remedy = "give each shared=True if that is meant, or a queue of its own"
+            told = f"stages {names} take items from it, and each item goes to one of them"
+            yield f"queue {queue!r:.150}: {told}; {remedy}"
 
 
 def _of_ends(plan: _Plan) -> Iterator[str]:

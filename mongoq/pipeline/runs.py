@@ -112,7 +112,7 @@ class Run:
         if self.ended:
             self._broker._context.stats = None  # what it came to is to be read anew
         told = self._broker._driver.run(stats(self._broker._context))
-        return progress_of(self._graph, self._engine.stations, self._engine.feeds, told, ended=self.ended)
+        return progress_of(self._graph, self._engine, told, ended=self.ended)
 
     def __enter__(self) -> Self:
         """Use as ``with``."""
@@ -210,7 +210,7 @@ class AsyncRun:
         if self.ended:
             self._broker._context.stats = None  # what it came to is to be read anew
         told = await self._broker._driver.run(stats(self._broker._context))
-        return progress_of(self._graph, self._engine.stations, self._engine.feeds, told, ended=self.ended)
+        return progress_of(self._graph, self._engine, told, ended=self.ended)
 
     async def __aenter__(self) -> Self:
         """Use as ``async with``."""

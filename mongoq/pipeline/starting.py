@@ -62,6 +62,8 @@ class Starting:
     ) -> Progress:
         """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
 
+        SIGTERM or Ctrl-C in the main thread ends it before, in good order; ``interrupted`` of the progress says so.
+
         Args:
             broker: the ``Broker`` of the queues.
             progress: show a table on the terminal meanwhile; needs the extra ``progress``.

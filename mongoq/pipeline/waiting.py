@@ -56,12 +56,12 @@ def waiting(stage: Stage, item: Item[Any]) -> Waiting:
     """Return what is known of an item that waits."""
     stored = item.stored("parked")
     parked: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
-    until = item.due
+    until = parked.get("until")
     return Waiting(
         stage=stage.name,
         queue=parked.get("queue", item.queue),
         value=parked.get("value"),
         since=parked.get("at", item.read_at),
-        until=None if until is None or until >= FOREVER else until,
+        until=until if isinstance(until, datetime) and until < FOREVER else None,
         item=item,
     )

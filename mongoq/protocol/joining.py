@@ -204,6 +204,7 @@ def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
             "queue": item.queue,
             "value": arrival.value,
             "at": doing.now,
+            "until": until,
             **({} if item.key is None else {"key": item.key}),
         },
     }

@@ -173,6 +173,26 @@ def test_a_signal_ends_a_run_that_is_waited_for(broker: mongoq.Broker) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_drain_tells_whether_it_was_interrupted(broker: mongoq.Broker, number: signal.Signals) -> None:
+    pipeline = mongoq.Pipeline("line", errors="errors")
+    met = threading.Event()
+
+    @pipeline.sink("raw", prefetch=0)
+    def load(n: int) -> None:
+        if not met.is_set():
+            met.set()
+            os.kill(os.getpid(), number)
+
+    broker.queue("raw").push_many(range(2_000))
+    told = pipeline.drain(broker)
+    assert (told.ended, told.interrupted) == (True, True)
+    assert broker.queue("raw").size() > 0
+    told = pipeline.drain(broker)
+    assert (told.ended, told.interrupted) == (True, False)
+    assert broker.queue("raw").size() == 0
+
+
 def test_several_runs_share_the_work(broker: mongoq.Broker) -> None:
     broker.queue("raw").push_many(range(100, 400))
     pipeline = line(0.001)

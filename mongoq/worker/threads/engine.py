@@ -70,7 +70,7 @@ class Engine:
         self.feeds = [Feed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
-        self._ended = False
+        self.interrupted = self._ended = False
         self._bells: list[Bell] = []
         self._watch = self._watching(consumers)
 
@@ -85,6 +85,7 @@ class Engine:
 
     def stop(self) -> None:
         """End in good order; told a second time, at once."""
+        self.interrupted = self.interrupted or not self._signals  # else it has come to its end by itself
         self._signals += 1
         for station in self.stations:
             station.backlog.closed = True  # at once; a lock may be held by whom a signal has interrupted
