@@ -40,10 +40,18 @@ class PrivateLoop:
         """Run a coroutine to its end, in the context of the caller."""
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
-            weakref.finalize(self, self._runner.close)
+            weakref.finalize(self, _let_go, self._runner)
         return self._runner.run(coroutine, context=copy_context())
 
     def close(self) -> None:
         """End it. Idempotent."""
         if self._runner is not None:
             self._runner.close()
+
+
+def _let_go(runner: asyncio.Runner) -> None:
+    """End the loop of a broker that was collected, which may be while another loop runs in this thread."""
+    if asyncio._get_running_loop() is None:
+        runner.close()
+    else:
+        runner.get_loop().close()  # what was left in it goes with it: one loop cannot run within another

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -378,3 +379,26 @@ def test_mongomock_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mongomock", None)
     with pytest.raises(ModuleNotFoundError, match=r"install mongoq-driver\[testing\]"):
         VirtualBroker()
+
+
+def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def left_behind() -> VirtualBroker:
+        broker = VirtualBroker()
+        worker = broker.worker()
+
+        @worker.consumer("orders")
+        async def handle(_: Any) -> None:
+            await asyncio.sleep(0)
+
+        broker.queue("orders").push(1)
+        assert worker.run_one("orders") is not None
+        return broker
+
+    async def main(kept: list[Any]) -> None:
+        kept.clear()
+        gc.collect()
+
+    wrong: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", wrong.append)
+    asyncio.run(main([left_behind()]))
+    assert wrong == []
