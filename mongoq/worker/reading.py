@@ -143,7 +143,7 @@ class Reading:
         was_full = self._is_full()
         self._read_bytes += len(checked.wrapped)
         self._records.append(checked)
-        if len(self._records) == 1 or (self._is_full() and not was_full):
+        if len(self._records) == 1 or (not was_full and self._is_full()):
             self._ring()
         return True
 

@@ -35,6 +35,7 @@ class Reading:
         self.answer("session")
 
     def sleep(self) -> None:
+        self.room.turn(self.ticket)
         self.room.begin(self.ticket)
         self.room.nothing(self.ticket, self.room._changes, 1000)
         assert self.room.doze(self.ticket) > 0
