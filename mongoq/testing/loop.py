@@ -40,7 +40,7 @@ class PrivateLoop:
         """Run a coroutine to its end, in the context of the caller."""
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
-            weakref.finalize(self, _let_go, self._runner)
+            weakref.finalize(self, _let_go, self._runner, self._runner.get_loop())
         return self._runner.run(coroutine, context=copy_context())
 
     def close(self) -> None:
@@ -49,9 +49,9 @@ class PrivateLoop:
             self._runner.close()
 
 
-def _let_go(runner: asyncio.Runner) -> None:
-    """End the loop of a broker that was collected, which may be while another loop runs in this thread."""
+def _let_go(runner: asyncio.Runner, loop: asyncio.AbstractEventLoop) -> None:
+    """End the loop of a broker that was collected, which may be while another loop runs in this thread. Idempotent."""
     if asyncio._get_running_loop() is None:
         runner.close()
     else:
-        runner.get_loop().close()  # what was left in it goes with it: one loop cannot run within another
+        loop.close()  # what was left in it goes with it: one loop cannot run within another

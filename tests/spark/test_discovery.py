@@ -75,7 +75,7 @@ def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     assert "rows: [(7, 'orders')]" in done.stdout
-    assert "view: one of live, history, dead, all, not 'past'" in done.stdout
+    assert "view: one of live, ready, scheduled, reserved, expired, history, dead, all, not 'past'" in done.stdout
     logs = [path.read_text() for path in events.rglob("*") if path.is_file()]
     assert any("SparkListenerJobStart" in log for log in logs)
     assert " DEBUG " in done.stderr

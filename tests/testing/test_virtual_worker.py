@@ -381,7 +381,8 @@ def test_mongomock_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         VirtualBroker()
 
 
-def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
     def left_behind() -> VirtualBroker:
         broker = VirtualBroker()
         worker = broker.worker()
@@ -392,6 +393,8 @@ def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.M
 
         broker.queue("orders").push(1)
         assert worker.run_one("orders") is not None
+        if closed:
+            broker.close()
         return broker
 
     async def main(kept: list[Any]) -> None:
