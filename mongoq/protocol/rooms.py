@@ -173,9 +173,9 @@ class Room:
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
     def doze(self, ticket: Ticket) -> float:
-        """Say for how many seconds a waiter may rest unless it rings; 0 when something has happened since its turn."""
+        """Say for how many seconds a waiter may rest unless it rings, or has rung since its turn; 0 if it is to ask."""
         with self._hub.lock:
-            if ticket.called or ticket.rung or self.pending:
+            if ticket.called or self.pending:
                 return 0.0
             ticket.asleep = True
             self._hub.attend()
