@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from mongoq.drive.scan import Scan
+from mongoq.spark.clients import TASK_PATIENCE, scan_at
 from mongoq.spark.options import ReadOptions
 from mongoq.spark.plan import ScanPartition, plan
 from mongoq.spark.schema import Columns
@@ -20,8 +20,6 @@ __all__ = ["MongoqReader"]
 
 ROWS = 10_000
 """Rows of a record batch, at most; the 16 MB of a server reply bound it as well."""
-TASK_PATIENCE = 30.0
-"""Seconds that a task waits for a server: an election takes about twelve."""
 
 
 class MongoqReader(DataSourceReader):
@@ -38,7 +36,7 @@ class MongoqReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ask the server where to split; its absence is a sentence here, before a task starts."""
         options = self._options
-        with Scan(options.uri, options.database, options.collection) as scan, scan.in_plain_words():
+        with scan_at(options.place) as scan, scan.in_plain_words():
             return [*plan(scan, options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
@@ -46,6 +44,6 @@ class MongoqReader(DataSourceReader):
         if not isinstance(partition, ScanPartition):
             raise TypeError(f"not a partition of mongoq: {type(partition).__name__}")
         columns, options = Columns(self._schema), partition.options
-        with Scan(options.uri, options.database, options.collection, patience=TASK_PATIENCE) as scan:
+        with scan_at(options.place, patience=TASK_PATIENCE) as scan:
             for documents in scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS):
                 yield columns.batch(documents, partition.now)

@@ -17,7 +17,8 @@ NOBODY = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"
 
 def test_defaults() -> None:
     options = ReadOptions.parse({"uri": "mongodb://localhost", "queue": "orders"})
-    assert (options.database, options.collection, options.view, options.partitions) == (None, "mongoq", "live", None)
+    assert (options.place.database, options.place.collection) == (None, "mongoq")
+    assert (options.view, options.partitions) == ("live", None)
 
 
 def test_names_of_options_come_in_any_case() -> None:

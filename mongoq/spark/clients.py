@@ -1,0 +1,46 @@
+"""How Spark's Python processes reach MongoDB: scans of their own, and one broker that lasts as long as the process.
+
+Spark reuses its Python workers, and each keeps its client over the batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from mongoq.connection import connect
+from mongoq.drive.scan import Scan
+from mongoq.spark.given import Place
+from mongoq.sync import Broker
+
+__all__ = ["TASK_PATIENCE", "broker_at", "scan_at"]
+
+PLAN_PATIENCE = 5.0
+TASK_PATIENCE = 30.0
+"""Seconds that a task waits for a server: an election takes about twelve."""
+
+_brokers: dict[tuple[int, Place], Broker] = {}
+_lock = threading.Lock()
+
+
+def broker_at(place: Place) -> Broker:
+    """Return the broker of this process for a place, connected and checked; it lasts as long as the process.
+
+    A forked process makes its own.
+
+    Raises:
+        ArgumentInvalid, ServerUnavailable, AuthenticationFailed, CollectionSharded, SchemaTooNew: as
+            ``mongoq.connect``.
+    """
+    key = os.getpid(), place
+    with _lock:
+        if key not in _brokers:
+            _brokers[key] = connect(
+                place.uri, database=place.database, collection=place.collection, timeout=TASK_PATIENCE
+            )
+        return _brokers[key]
+
+
+def scan_at(place: Place, *, patience: float = PLAN_PATIENCE) -> Scan:
+    """Return a scan of a place, to be closed by its ``with`` block; ``patience`` in seconds."""
+    return Scan(place.uri, place.database, place.collection, patience=patience)

@@ -1,0 +1,110 @@
+"""The options that somebody gave a reader or a writer, asked for by name and checked before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from mongoq.errors import ArgumentInvalid
+
+__all__ = ["PLACE", "Given", "Place"]
+
+DEFAULT_COLLECTION = "mongoq"
+PLACE = ("uri", "database", "collection")
+"""The options that say where the queues are; every reader and writer has them."""
+TRUTHS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the queues are. The URI holds credentials and is never shown."""
+
+    uri: str = field(repr=False)
+    database: str | None
+    collection: str
+
+
+class Given:
+    """Options by their names in lower case, as Spark takes them in any case.
+
+    Every method raises ``ArgumentInvalid``, which names the option, for a value that cannot be used.
+    """
+
+    def __init__(self, options: Mapping[str, str], known: Collection[str]) -> None:
+        """Take options of which each is known, whatever the case of its letters."""
+        self.options = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in known}
+        for name in self.options:
+            if name not in names:
+                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
+
+    def place(self) -> Place:
+        """Return where the queues are."""
+        uri = self.text("uri")
+        if uri is None:
+            raise ArgumentInvalid("uri", "this option is missing: such as mongodb://localhost:27017")
+        return Place(uri, self.text("database"), self.text("collection") or DEFAULT_COLLECTION)
+
+    def value(self, name: str) -> str | None:
+        """Return an option as it was given."""
+        return self.options.get(name.lower())
+
+    def text(self, name: str) -> str | None:
+        """Return an option that holds more than spaces."""
+        value = self.value(name)
+        if value is not None and not value.strip():
+            raise ArgumentInvalid(name, "this option is empty")
+        return value
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        """Return one of several words, in lower case."""
+        value = self.value(name)
+        word = default if value is None else value.lower()
+        if word not in choices:
+            raise ArgumentInvalid(name, f"one of {', '.join(choices)}, not {value!r}")
+        return word
+
+    def truth(self, name: str, *, default: bool) -> bool:
+        """Return ``true`` or ``false``."""
+        return TRUTHS[self.choice(name, TRUTHS, str(default).lower())]
+
+    def whole(self, name: str, *, most: int | None = None) -> int | None:
+        """Return a whole number from 1 up."""
+        value = self.value(name)
+        if value is None:
+            return None
+        number = int(value) if value.isascii() and value.isdigit() else 0
+        if number < 1 or (most is not None and number > most):
+            limits = "from 1 up" if most is None else f"from 1 to {most:,}"
+            raise ArgumentInvalid(name, f"a whole number {limits}, not {value!r}")
+        return number
+
+    def seconds(self, name: str, *, zero: bool = False) -> float | None:
+        """Return a number of seconds above zero, or from zero up."""
+        value = self.value(name)
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
+            raise ArgumentInvalid(name, f"a number of seconds, such as 30 or 0.5, not {value!r}")
+        return seconds
+
+    def moment(self, name: str) -> datetime | None:
+        """Return a time that has an offset."""
+        value = self.value(name)
+        if value is None:
+            return None
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise ArgumentInvalid(
+                name, f"a time in ISO 8601 with an offset, such as 2026-11-20T08:30:00Z, not {value!r}"
+            )
+        return moment
