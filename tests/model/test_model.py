@@ -24,6 +24,9 @@ from tests.model.stories import Stories
 SEED = int(os.environ.get("MONGOQ_SEED", "20261121"))
 """The same histories at each run, so that a change is what makes them fail; others by their seed."""
 
+EXAMPLES = int(os.environ.get("MONGOQ_EXAMPLES", "5000"))
+PARTS = 5
+
 INIT = ObjectId.__init__
 
 
@@ -41,8 +44,8 @@ def _counted() -> Callable[..., None]:
     return init
 
 
-def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, steps: int = 50) -> None:
-    @hypothesis.seed(SEED)
+def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int = SEED, steps: int = 50) -> None:
+    @hypothesis.seed(seed)
     def queues() -> Queues:
         monkeypatch.setattr(ObjectId, "__init__", _counted())
         return Queues(raw)
@@ -62,7 +65,7 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, steps: int = 
     try:
         run_state_machine_as_test(made, settings=chosen)
     except BaseException as error:
-        error.add_note(f"MONGOQ_SEED={SEED}")
+        error.add_note(f"MONGOQ_SEED={seed}")
         raise
 
 
@@ -74,5 +77,9 @@ def test_queues_behave_as_their_model_does(raw: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
-def test_queues_behave_as_their_model_does_for_a_long_time(raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _run(raw, monkeypatch, int(os.environ.get("MONGOQ_EXAMPLES", "5000")))
+@pytest.mark.parametrize("part", range(PARTS))
+def test_queues_behave_as_their_model_does_for_a_long_time(
+    raw: Any, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """Other histories in each part, so that several processes share them."""
+    _run(raw, monkeypatch, EXAMPLES // PARTS, seed=SEED + part)
