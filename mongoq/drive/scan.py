@@ -64,6 +64,10 @@ class Scan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client."""
         self._client.close()
 
     @contextmanager
@@ -113,6 +117,18 @@ class Scan:
         """Count what matches: ``aggregate`` of ``$match`` and ``$group``."""
         options: dict[str, Any] = {} if hint is None else {"hint": hint}
         return self._collection.count_documents(filter, **options)
+
+    def date(self, filter: Filter, field: str, *, place: int, hint: str | None) -> datetime | None:
+        """Return the date in a field at a place in its order, the first at 0; ``None`` beyond the last.
+
+        ``find`` with ``skip``, which walks over the keys of the index.
+        """
+        keys = {field: 1, "_id": 0}
+        cursor = self._collection.find(filter, keys, hint=hint, sort=[(field, 1), ("_id", 1)], skip=place, limit=1)
+        for document in cursor:
+            date: datetime = document[field]
+            return date
+        return None
 
     def boundaries(self, filter: Filter, hint: str | None, *, count: int, parts: int) -> list[ObjectId]:
         """Return ids that split what matches into about equal parts, ascending; at most ``parts - 1``.

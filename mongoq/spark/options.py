@@ -12,7 +12,7 @@ from mongoq.spark.given import PLACE, Given, Place
 from mongoq.spark.selection import WAYS, Queues
 from mongoq.spark.views import VIEWS, Period
 
-__all__ = ["ReadOptions"]
+__all__ = ["KNOWN", "ReadOptions"]
 
 DEFAULT_VIEW = "live"
 KNOWN = (*PLACE, *WAYS, "view", "since", "until", "partitions")
@@ -49,4 +49,4 @@ class ReadOptions:
 def _period(since: datetime | None, until: datetime | None) -> Period:
     if since is not None and until is not None and until < since:
         raise ArgumentInvalid("until", f"it is before since: {until.isoformat()} and {since.isoformat()}")
-    return Period(since, until)
+    return Period.between(since, until)

@@ -16,7 +16,7 @@ from mongoq.spark.schema import Columns
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["MongoqReader"]
+__all__ = ["MongoqReader", "read_partition"]
 
 ROWS = 10_000
 """Rows of a record batch, at most; the 16 MB of a server reply bound it as well."""
@@ -41,9 +41,14 @@ class MongoqReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of one partition in record batches."""
-        if not isinstance(partition, ScanPartition):
-            raise TypeError(f"not a partition of mongoq: {type(partition).__name__}")
-        columns, options = Columns(self._schema), partition.options
-        with scan_at(options.place, patience=TASK_PATIENCE) as scan:
-            for documents in scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS):
-                yield columns.batch(documents, partition.now)
+        return read_partition(partition, self._schema)
+
+
+def read_partition(partition: InputPartition, schema: StructType) -> Iterator[RecordBatch]:
+    """Yield the rows of one partition in record batches."""
+    if not isinstance(partition, ScanPartition):
+        raise TypeError(f"not a partition of mongoq: {type(partition).__name__}")
+    columns, options = Columns(schema), partition.options
+    with scan_at(options.place, patience=TASK_PATIENCE) as scan:
+        for documents in scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS):
+            yield columns.batch(documents, partition.now)

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from mongoq.spark.options import ReadOptions
 
 if TYPE_CHECKING:
+    from mongoq.spark.history_stream import HistoryStream
     from mongoq.spark.reader import MongoqReader
 
 __all__ = ["MongoqDataSource"]
@@ -109,3 +110,9 @@ when they are eligible |
         from mongoq.spark.reader import MongoqReader
 
         return MongoqReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> HistoryStream:  # noqa: N802  # Spark's name
+        """Return the reader of a stream with these columns; checks options and columns."""
+        from mongoq.spark.history_stream import HistoryStream, HistoryStreamOptions
+
+        return HistoryStream(HistoryStreamOptions.parse(self.options), schema)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Self
 
 from mongoq.model.indexes import CLAIM, HISTORY, Index
 from mongoq.spark.selection import Queues
 
-__all__ = ["VIEWS", "Period", "View", "view_of"]
+__all__ = ["VIEWS", "Period", "View", "next_millisecond", "view_of"]
 
 VIEWS = ("live", "ready", "scheduled", "reserved", "expired", "history", "dead", "all")
 DATE = {"$type": "date"}
@@ -20,15 +20,25 @@ DATE = {"$type": "date"}
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A time, from its beginning to before its end; ``None`` where it has none."""
+    """A time, from its beginning to before its end; ``None`` where it has none. Both are in whole milliseconds."""
 
     since: datetime | None = None
     until: datetime | None = None
+
+    @classmethod
+    def between(cls, since: datetime | None, until: datetime | None) -> Self:
+        """Return the time between two moments, which may be finer than the milliseconds that MongoDB keeps."""
+        return cls(since and next_millisecond(since), until and next_millisecond(until))
 
     def condition(self) -> dict[str, Any]:
         """Return the condition on a date."""
         told = {"$gte": self.since, "$lt": self.until}
         return DATE | {operator: moment for operator, moment in told.items() if moment is not None}
+
+
+def next_millisecond(moment: datetime) -> datetime:
+    """Return a moment in whole milliseconds: what is at or after, or before, the one is so with the other."""
+    return moment + timedelta(microseconds=-moment.microsecond % 1000)
 
 
 @dataclass(frozen=True, slots=True)

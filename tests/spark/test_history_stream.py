@@ -1,0 +1,249 @@
+"""A stream over history: every item once, in batches that are the same when they are read again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.spark.history_stream import HistoryStream, HistoryStreamOptions
+
+SCHEMA = "_id string, n int"
+
+
+@pytest.fixture
+def processed(store: Any) -> Callable[..., list[str]]:
+    """Store items that were processed so many seconds ago, and return their ids."""
+
+    def processed(*seconds: float, **fields: Any) -> list[str]:
+        ids = []
+        for place, ago in enumerate(seconds):
+            date = store.now - timedelta(seconds=ago)
+            ids.append(store.add({"n": place}, **{"when": None, "processed": date} | fields))
+        return [str(id) for id in ids]
+
+    return processed
+
+
+@pytest.fixture
+def stream(store: Any) -> Iterator[Callable[..., HistoryStream]]:
+    """Make the reader itself, for what needs no Spark session."""
+    from pyspark.sql.types import IntegerType, StringType, StructType
+
+    made: list[HistoryStream] = []
+
+    def stream(**options: Any) -> HistoryStream:
+        schema = StructType().add("_id", StringType()).add("n", IntegerType())
+        given = {"view": "history", "lag": 10, **options}
+        made.append(HistoryStream(HistoryStreamOptions.parse(store.options(**given)), schema))
+        return made[-1]
+
+    yield stream
+    for each in made:
+        each.stop()
+
+
+def rows(stream: HistoryStream, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    batches = [batch for each in stream.partitions(start, end) for batch in stream.read(each)]
+    return [id for batch in batches for id in batch.column(0).to_pylist()]
+
+
+def batches(stream: HistoryStream, limit: Any) -> list[list[str]]:
+    """Read to the end, as Spark does."""
+    start, found = stream.initialOffset(), []
+    stream.prepareForTriggerAvailableNow()
+    while (end := stream.latestOffset(start, limit)) != start:
+        found.append(rows(stream, start, end))
+        start = end
+    return found
+
+
+@pytest.fixture
+def run(spark: Any, store: Any, tmp_path: Path) -> Callable[..., list[list[str]]]:
+    """Run a query until it has read what is there; return the ids of each batch, in the order of their batches."""
+
+    def run(*, fails: int | None = None, schema: str = SCHEMA, **options: Any) -> list[list[str]]:
+        seen: list[list[str]] = []
+
+        def keep(frame: Any, number: int) -> None:
+            seen.append(sorted(row._id for row in frame.collect()))
+            if number == fails:
+                raise RuntimeError("the sink fails")
+
+        given = {"view": "history", "lag": 0, **options}
+        reader = spark.readStream.format("mongoq").options(**store.options(**given)).schema(schema)
+        query = (
+            reader.load()
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination(100)
+        except Exception:
+            if fails is None:
+                raise
+        assert not query.isActive
+        return seen
+
+    return run
+
+
+def test_a_query_reads_each_item_once_and_goes_on_where_it_ended(run: Any, processed: Any, store: Any) -> None:
+    store.add({"n": 1})  # live
+    old = processed(400, 300, 200)
+    assert run(maxItems=2) == [sorted(old[:2]), old[2:]]
+    new = processed(0, 0, processed=datetime.now(UTC))
+    assert run(maxItems=100) == [sorted(new)]
+    assert run() == []
+
+
+def test_a_batch_whose_sink_failed_is_read_again_as_it_was(run: Any, processed: Any) -> None:
+    first = processed(400, 300, 200)
+    assert run(maxItems=2, fails=1) == [sorted(first[:2]), first[2:]]
+    later = processed(0, processed=datetime.now(UTC))
+    assert run(maxItems=2) == [first[2:], later]
+
+
+def test_batches_hold_no_more_than_max_items(stream: Any, processed: Any) -> None:
+    ids = processed(*range(70, 20, -1))
+    found = batches(stream(maxItems=20), ReadMaxRows(20))
+    assert [len(batch) for batch in found] == [20, 20, 10]
+    assert [id for batch in found for id in sorted(batch)] == ids
+
+
+def test_items_of_one_moment_stay_together(stream: Any, processed: Any) -> None:
+    early, same, late = processed(60), processed(50, 50, 50, 50, 50), processed(40, 39, 38)
+    assert batches(stream(), ReadMaxRows(3)) == [early, same, late]
+
+
+def test_all_that_is_there_is_one_batch_where_spark_asks_for_it(stream: Any, processed: Any) -> None:
+    ids = processed(60, 50, 40, 30)
+    assert batches(stream(maxItems=2), ReadAllAvailable()) == [ids]
+
+
+def test_the_default_limit_is_max_items(stream: Any) -> None:
+    assert stream(maxItems=7).getDefaultReadLimit() == ReadMaxRows(7)
+    assert stream().getDefaultReadLimit() == ReadMaxRows(100_000)
+
+
+def test_what_is_younger_than_the_lag_is_read_later(stream: Any, processed: Any, store: Any) -> None:
+    old, _ = processed(100, 20)
+    reader = stream(lag=60)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
+    assert rows(reader, reader.initialOffset(), end) == [old]
+    [late] = processed(55)  # shows up after the batch was planned, with a time of before
+    again = stream(lag=15)
+    following = again.latestOffset(end, ReadMaxRows(100))
+    assert rows(again, end, following)[0] == late
+
+
+def test_a_late_commit_of_a_transaction_is_read(stream: Any, store: Any, client: MongoClient[dict[str, Any]]) -> None:
+    item = {"q": "orders", "payload": {"n": 1}, "processed": store.now - timedelta(seconds=30)}
+    reader = stream(lag=60)
+    start = reader.initialOffset()
+    with client.start_session() as session, session.start_transaction():
+        store.collection.insert_one(item, session=session)
+        assert reader.latestOffset(start, ReadMaxRows(100)) == start
+    hurried = stream(lag=0)
+    assert rows(hurried, start, hurried.latestOffset(start, ReadMaxRows(100))) == [str(item["_id"])]
+
+
+def test_since_and_until_bound_the_stream(stream: Any, processed: Any, store: Any) -> None:
+    ids = processed(90, 60, 30)
+    since = (store.now - timedelta(seconds=60)).isoformat()
+    until = (store.now - timedelta(seconds=30)).isoformat()
+    assert batches(stream(since=since), ReadMaxRows(100)) == [ids[1:]]
+    assert batches(stream(until=until), ReadMaxRows(100)) == [ids[:2]]
+    assert batches(stream(since=since, until=until), ReadMaxRows(100)) == [ids[1:2]]
+
+
+def test_a_time_between_two_milliseconds_is_the_later_one(stream: Any, processed: Any, store: Any) -> None:
+    [id] = processed(60)
+    after = (store.now - timedelta(seconds=60) + timedelta(microseconds=500)).isoformat()
+    assert batches(stream(since=after), ReadMaxRows(100)) == []
+    assert batches(stream(until=after), ReadMaxRows(100)) == [[id]]
+
+
+def test_several_queues_are_one_stream(stream: Any, processed: Any) -> None:
+    a, b = processed(60), processed(50, queue="refunds")
+    processed(40, queue="others")
+    found = batches(stream(queue=None, queues='["orders", "refunds"]'), ReadMaxRows(1))
+    assert found == [a, b]
+
+
+def test_remembered_ids_are_no_rows(stream: Any, processed: Any, store: Any) -> None:
+    [id] = processed(60)
+    store.collection.insert_one({"q": "orders", "processed": store.now - timedelta(seconds=50)})
+    assert batches(stream(), ReadMaxRows(100)) == [[id]]
+
+
+def test_a_batch_is_found_by_the_index_alone(stream: Any, store: Any, processed: Any) -> None:
+    reader = stream()
+    processed(60, 50, 40)
+    database = store.collection.database
+    database.command("profile", 2, filter={"ns": store.collection.full_name})
+    try:
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    finally:
+        database.command("profile", 0)
+    finds = [each for each in database.system.profile.find({"ns": store.collection.full_name}) if "execStats" in each]
+    database.system.profile.drop()
+    assert [(each["docsExamined"], each.get("hasSortStage", False)) for each in finds] == [(0, False), (0, False)]
+
+
+def test_an_idle_stream_asks_once_a_second(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mongoq.drive.scan import Scan
+
+    asked: list[float] = []
+    now = Scan.now
+    monkeypatch.setattr(Scan, "now", lambda self: asked.append(time.monotonic()) or now(self))
+    reader = stream()
+    start = reader.initialOffset()
+    ends = [reader.latestOffset(start, ReadMaxRows(100)) for _ in range(30)]
+    assert ends == [start] * 30
+    assert all(later - earlier >= 1 for earlier, later in pairwise(asked))
+    assert len(asked) >= 1
+
+
+def test_reading_alone_is_enough(auth_server: Any, store: Any, stream: Any) -> None:
+    with MongoClient[dict[str, Any]](auth_server.uri) as admin:
+        name = store.collection.database.name
+        admin.get_database(name).command("createUser", "reader", pwd="r-e-a-d", roles=["read"])
+        collection = admin.get_database(name).get_collection(store.collection.name)
+        collection.insert_one({"q": "orders", "payload": {"n": 1}, "processed": store.now - timedelta(seconds=60)})
+        uri = auth_server.uri.replace("analyst:s3cret-p4ss", "reader:r-e-a-d")
+        uri = uri.replace("authSource=admin", f"authSource={name}")
+        assert len(batches(stream(uri=uri), ReadMaxRows(100))) == 1
+        collection.drop()
+        admin.get_database(name).command("dropUser", "reader")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"lag": "-1"}, "lag: a number of seconds"),
+        ({"lag": "soon"}, "lag: a number of seconds"),
+        ({"maxItems": "0"}, "maxItems: a whole number from 1 up"),
+        ({"queue": None, "prefix": "or"}, "prefix: a stream reads one queue"),
+        ({"consumer": "me"}, "consumer: not an option"),
+        ({"until": "yesterday"}, "until: a time in ISO 8601"),
+    ],
+)
+def test_a_bad_option_is_named(stream: Any, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArgumentInvalid, match=sentence):
+        stream(**change)
+
+
+def test_the_checkpoint_of_another_kind_of_stream_is_refused(stream: Any) -> None:
+    with pytest.raises(ArgumentInvalid, match="belongs to another kind of stream"):
+        stream().latestOffset({"claim": 7}, ReadMaxRows(1))
