@@ -7,7 +7,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import churn, contention, core, exactly_once, group_commit, latency, pipelines, report, workers
+from bench import (
+    churn,
+    contention,
+    core,
+    exactly_once,
+    group_commit,
+    latency,
+    pipelines,
+    report,
+    spark,
+    spark_memory,
+    workers,
+)
 
 BENCHMARKS = {
     "core": core.BENCHMARK,
@@ -18,6 +30,8 @@ BENCHMARKS = {
     "workers": workers.BENCHMARK,
     "pipelines": pipelines.BENCHMARK,
     "exactly-once": exactly_once.BENCHMARK,
+    "spark": spark.BENCHMARK,
+    "spark-memory": spark_memory.BENCHMARK,
 }
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""
 

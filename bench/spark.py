@@ -1,0 +1,132 @@
+"""``python -m bench spark``: tables and streams on two cores, beside two processes of the bare driver."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench import report
+from bench.benchmark import Benchmark
+from bench.crew import consumed
+from bench.place import Place, place
+from bench.spark_rows import HISTORY, SOURCE, TARGET, filled, filled_history
+from mongoq.spark.clients import scan_at
+from mongoq.spark.options import ReadOptions
+from mongoq.spark.plan import plan
+
+__all__ = ["BENCHMARK", "LEAST"]
+
+PROCESSES = 2
+LEAST = {"read": 0.7, "write": 0.7, "stream": 0.5}
+"""How fast each way is to be, beside the bare driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to do.
+
+    Attributes:
+        name: of the way.
+        items: how many.
+        before: brings about the state for it, given the place and how many.
+    """
+
+    name: str
+    items: int
+    before: Callable[[Any, int], None]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--read", type=int, default=1_000_000, help="items of history to read; default %(default)s")
+    parser.add_argument("--write", type=int, default=200_000, help="rows to write; default %(default)s")
+    parser.add_argument("--stream", type=int, default=200_000, help="items to stream; default %(default)s")
+    parser.add_argument("--rounds", type=int, default=3, help="times that each is done; default %(default)s")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    with place(options.uri, options.database, "spark", memory=True) as here:
+        filled_history(here.client[here.database][_reading(here)], options.read)
+        cases = [
+            Case("read", options.read, lambda collection, items: None),
+            Case("write", options.write, lambda collection, items: None),
+            Case("stream", options.stream, lambda collection, items: filled(collection, SOURCE, items)),
+        ]
+        try:
+            ways = {case.name: _compared(here, case, options.rounds) for case in cases}
+        finally:
+            here.client[here.database][_reading(here)].drop()
+        result = {
+            "machine": report.machine(here.client, write_concern="majority", processes=PROCESSES),
+            "settings": {"rounds": options.rounds},
+            "ways": ways,
+        }
+    return {**result, "missed": [name for name, told in ways.items() if not told["reached"]]}
+
+
+def _reading(here: Place) -> str:
+    return f"{here.collection}_read"
+
+
+def _compared(here: Place, case: Case, rounds: int) -> dict[str, Any]:
+    taken: dict[str, list[float]] = {"spark": [], "bare": []}
+    for turn in range(rounds):
+        for side in ("bare", "spark") if turn % 2 else ("spark", "bare"):
+            seconds = _taken(here, case, side)
+            taken[side].append(seconds)
+            report.progress(f"{case.name:7} {side:6} {case.items / seconds:9,.0f}/s")
+    ratio = round(median(bare / own for own, bare in zip(taken["spark"], taken["bare"], strict=True)), 2)
+    rates = {f"{side}_per_second": [round(case.items / each) for each in times] for side, times in taken.items()}
+    return {
+        "items": case.items,
+        **rates,
+        "ratio": ratio,
+        "least": LEAST[case.name],
+        "reached": ratio >= LEAST[case.name],
+    }
+
+
+def _taken(here: Place, case: Case, side: str) -> float:
+    """Do it once, and return the seconds from the common start to the last end."""
+    name = _reading(here) if case.name == "read" else f"{here.collection}_{secrets.token_hex(3)}"
+    collection = here.client[here.database][name]
+    try:
+        case.before(collection, case.items)
+        told = consumed(_commands(here, case, side, name))
+        _check(collection, case, told)
+        return float(max(each["ended"] for each in told) - min(each["began"] for each in told))
+    finally:
+        if case.name != "read":
+            collection.drop()
+
+
+def _commands(here: Place, case: Case, side: str, collection: str) -> list[list[str]]:
+    where = [here.uri, here.database, collection, str(case.items)]
+    if side == "spark":
+        return [[sys.executable, "-m", "bench.spark_side", case.name, *where]]
+    ids = _between(here, collection) if case.name == "read" else ""
+    command = [sys.executable, "-m", "bench.spark_bare", case.name, *where]
+    return [[*command, str(part), str(PROCESSES), ids] for part in range(PROCESSES)]
+
+
+def _between(here: Place, collection: str) -> str:
+    """Return the ids between the ranges that the Spark reader would read."""
+    where = {"uri": here.uri, "database": here.database, "collection": collection}
+    options = ReadOptions.parse({**where, "queue": HISTORY, "view": "history"})
+    with scan_at(options.place) as scan:
+        ranges = [each.filter.get("_id", {}) for each in plan(scan, options)]
+    return ",".join(str(each["$gte"]) for each in ranges if "$gte" in each)
+
+
+def _check(collection: Any, case: Case, told: list[dict[str, Any]]) -> None:
+    """All was done, and only once."""
+    done = sum(each["done"] for each in told) if case.name == "read" else collection.count_documents({"q": TARGET})
+    if done != case.items:
+        raise RuntimeError(f"{case.name}: {done:,} of {case.items:,}")
+
+
+BENCHMARK = Benchmark("tables and streams of Spark beside two processes of the bare driver", add_options, run)
