@@ -71,8 +71,9 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_queues_behave_as_their_model_does(raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _run(raw, monkeypatch, 120)
+@pytest.mark.parametrize("part", range(2))
+def test_queues_behave_as_their_model_does(raw: Any, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    _run(raw, monkeypatch, 100, seed=SEED - part)
 
 
 @pytest.mark.prove
