@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, cast
 from urllib.parse import unquote_plus
 
-import bson
 from bson import ObjectId
-from pymongo import MongoClient
+from pymongo import ASCENDING, DESCENDING, MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import (
     ConnectionFailure,
@@ -22,23 +21,35 @@ from pymongo.errors import (
     PyMongoError,
 )
 from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
+from mongoq.drive.documents import Document, decoded, slices
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.codec import codec_options
 
-__all__ = ["Scan"]
+__all__ = ["PREFERENCES", "Scan"]
 
 DATABASE = "mongoq"
 SELECTION_SECONDS = 5.0
 SELECTION_OPTION = "serverselectiontimeoutms"
 UNAUTHORIZED = 13
 AUTHENTICATION_FAILED = (18, 8000)  # the latter on Atlas
-SAMPLES = 500
-"""Ids sampled for each range: their sizes then differ by a few percent."""
+SAMPLES = 2_000
+"""Ids sampled for each range: the sizes of the ranges then differ by 2 %, hardly ever by more than 8 %."""
 LARGE = 500_000
-"""Documents from which a random cursor is fair: it is partial to pages, and one page may hold 30,000."""
-RANDOM_CURSOR_SHARE = 20
-"""Up to a twentieth of a collection ``$sample`` walks a random cursor; beyond, it sorts the whole."""
+"""Documents from which the ids are sampled, not sorted: sorting them all takes half as long again, and memory."""
+END = 8 * 1024 * 1024
+"""Bytes after which one end of an index has told enough."""
+END_ROWS = 100
+
+PREFERENCES = {
+    "primary": Primary,
+    "primaryPreferred": PrimaryPreferred,
+    "secondary": Secondary,
+    "secondaryPreferred": SecondaryPreferred,
+    "nearest": Nearest,
+}
+"""Where reads go, by the names that a URI has for it."""
 
 Filter = Mapping[str, Any]
 
@@ -46,14 +57,23 @@ Filter = Mapping[str, Any]
 class Scan:
     """One client on one collection, for reading only; closed by its ``with`` block.
 
-    Reads with majority read concern, from the primary unless the URI names another read preference. Nothing
-    is sent before the first question.
+    Reads with majority read concern, from the primary unless ``preference`` or the URI names another read preference.
+    Nothing is sent before the first question.
     """
 
-    def __init__(self, uri: str, database: str | None, collection: str, *, patience: float = SELECTION_SECONDS) -> None:
+    def __init__(
+        self,
+        uri: str,
+        database: str | None,
+        collection: str,
+        *,
+        patience: float = SELECTION_SECONDS,
+        preference: str | None = None,
+    ) -> None:
         self._client = _client(uri, patience)
+        self._indexes: Mapping[str, Any] | None = None
         try:
-            self._collection = _collection(self._client, database, collection)
+            self._collection = _collection(self._client, database, collection, preference)
         except ArgumentInvalid:
             self._client.close()
             raise
@@ -95,9 +115,15 @@ class Scan:
             ) from error
         raise error
 
+    @property
+    def name(self) -> str:
+        """The database and the collection."""
+        return self._collection.full_name
+
     def now(self) -> datetime:
         """Return the server's time."""
-        reply = self._collection.database.command("hello", codec_options=codec_options())
+        preference = self._collection.read_preference
+        reply = self._collection.database.command("hello", codec_options=codec_options(), read_preference=preference)
         moment: datetime = reply["localTime"]
         return moment
 
@@ -108,7 +134,9 @@ class Scan:
     def index(self, keys: Sequence[str]) -> str | None:
         """Return the name of the ascending index on exactly these keys, if there is one."""
         wanted = [(key, 1) for key in keys]
-        for name, index in self._collection.index_information().items():
+        if self._indexes is None:
+            self._indexes = self._collection.index_information()
+        for name, index in self._indexes.items():
             if list(index["key"]) == wanted:
                 return name
         return None
@@ -130,52 +158,78 @@ class Scan:
             return date
         return None
 
+    def names(self, filter: Filter) -> list[str]:
+        """Return the different queues of what matches: ``distinct``."""
+        return sorted(name for name in self._collection.distinct("q", filter) if isinstance(name, str))
+
+    def has(self, filter: Filter, *, hint: str | None = None) -> bool:
+        """Say whether anything matches: ``find`` of one id."""
+        return self._collection.find_one(filter, {"_id": 1}, hint=hint) is not None
+
     def boundaries(self, filter: Filter, hint: str | None, *, count: int, parts: int) -> list[ObjectId]:
         """Return ids that split what matches into about equal parts, ascending; at most ``parts - 1``.
 
-        Only ObjectIds are returned, since ranges compare ids of one type only. In a large collection a random
-        cursor finds them, within some 15 %, at a cost that does not grow with the queue. In a smaller one,
-        and for a queue that is a small part of a large one, ``$bucketAuto`` finds them exactly.
+        Only ObjectIds are returned, since ranges compare ids of one type only. ``$bucketAuto`` finds them exactly,
+        or a sample of the keys within a few percent where there are many. Both walk the keys of the index: a
+        random cursor is faster and partial to pages of few large documents, by a factor of two.
         """
-        size = self.size()
-        sample = -(-SAMPLES * parts * size // max(count, 1))
-        if size >= LARGE and sample * RANDOM_CURSOR_SHARE < size:
-            ids = self._sampled(filter, sample)
+        sample = SAMPLES * parts
+        if count >= LARGE and sample < count:
+            ids = self._sampled(filter, hint, sample / count)
             places = [len(ids) * part // parts for part in range(1, parts)]
             return sorted({ids[place] for place in places}) if ids else []
         return self._exact(filter, hint, parts)
 
-    def _sampled(self, filter: Filter, size: int) -> list[ObjectId]:
-        pipeline: list[dict[str, Any]] = [
-            {"$sample": {"size": size}},
-            {"$match": _object_ids(filter)},
-            {"$project": {"_id": 1}},
-        ]
-        return sorted(document["_id"] for document in self._collection.aggregate(pipeline))
+    def _sampled(self, filter: Filter, hint: str | None, rate: float) -> list[ObjectId]:
+        return sorted(document["_id"] for document in self._of_keys(filter, hint, {"$match": {"$sampleRate": rate}}))
 
     def _exact(self, filter: Filter, hint: str | None, parts: int) -> list[ObjectId]:
-        pipeline: list[dict[str, Any]] = [
-            {"$match": _object_ids(filter)},
-            {"$project": {"_id": 1}},
-            {"$bucketAuto": {"groupBy": "$_id", "buckets": parts}},
-        ]
-        options: dict[str, Any] = {} if hint is None else {"hint": hint}
-        buckets = self._collection.aggregate(pipeline, allowDiskUse=True, **options)
+        buckets = self._of_keys(filter, hint, {"$bucketAuto": {"groupBy": "$_id", "buckets": parts}})
         return [bucket["_id"]["min"] for bucket in buckets][1:]
 
-    def batches(
-        self, filter: Filter, projection: Mapping[str, Any] | None, *, hint: str | None, rows: int
-    ) -> Iterator[list[dict[str, Any]]]:
-        """Yield documents in lists of at most ``rows`` and about 16 MB, as the server sends them.
+    def _of_keys(self, filter: Filter, hint: str | None, stage: dict[str, Any]) -> Iterator[Document]:
+        """Do something with the ids of what matches (``aggregate``), which the index alone tells."""
+        pipeline = [{"$match": _object_ids(filter)}, {"$project": {"_id": 1}}, stage]
+        options: dict[str, Any] = {} if hint is None else {"hint": hint}
+        return self._collection.aggregate(pipeline, allowDiskUse=True, **options)
 
-        A raw batch is decoded at once, so the reply's own limit bounds the memory.
+    def batches(
+        self, filter: Filter, projection: Mapping[str, Any] | None, *, hint: str | None, rows: int, naive: bool = False
+    ) -> Iterator[list[Document]]:
+        """Yield documents in lists of at most ``rows`` and about 4 MB of BSON, or of one document that is larger.
+
+        A reply, of 16 MB at most, is kept as it came and decoded part by part, so the memory does not grow with the
+        documents. Dates are aware, or ``naive`` in UTC.
         """
-        codec = codec_options()
         with self._collection.find_raw_batches(filter, projection, batch_size=rows, hint=hint) as cursor:
             for raw in cast("Iterator[bytes]", cursor):  # typed as documents, which it does not decode
-                documents = bson.decode_all(raw, codec)
-                if documents:
-                    yield documents
+                for part in slices(raw) if raw else ():
+                    yield decoded(part, naive=naive)
+
+    def ends(
+        self, filter: Filter, projection: Mapping[str, Any] | None, keys: Sequence[str], *, rows: int
+    ) -> Iterator[Document]:
+        """Yield the first and the last of what matches in the order of an index, ``rows`` in all, some of them twice.
+
+        At most 24 MB of either end.
+        """
+        for direction, limit in ((ASCENDING, -(-rows // 2)), (DESCENDING, rows // 2)):
+            if limit:
+                yield from self._end(filter, projection, [(key, direction) for key in keys], limit)
+
+    def _end(
+        self, filter: Filter, projection: Mapping[str, Any] | None, order: Sequence[tuple[str, int]], limit: int
+    ) -> Iterator[Document]:
+        taken = 0
+        with self._collection.find_raw_batches(
+            filter, projection, sort=order, limit=limit, batch_size=END_ROWS, allow_disk_use=True
+        ) as cursor:
+            for raw in cast("Iterator[bytes]", cursor):
+                for part in slices(raw) if raw else ():
+                    yield from decoded(part, naive=False)
+                taken += len(raw)
+                if taken >= END:
+                    return
 
 
 def _object_ids(filter: Filter) -> Filter:
@@ -212,14 +266,23 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
+def _preference(client: MongoClient[dict[str, Any]], name: str) -> Any:
+    """Return a read preference, with the tags and the staleness that the URI asks for."""
+    given, kind = client.read_preference, PREFERENCES[name]
+    if kind is Primary or isinstance(given, Primary):
+        return kind()
+    return kind(given.tag_sets, given.max_staleness)
+
+
 def _collection(
-    client: MongoClient[dict[str, Any]], database: str | None, collection: str
+    client: MongoClient[dict[str, Any]], database: str | None, collection: str, preference: str | None
 ) -> Collection[dict[str, Any]]:
     try:
         home = client.get_default_database(DATABASE) if database is None else client.get_database(database)
     except InvalidName as error:
         raise ArgumentInvalid("database", f"{error}: {database!r}") from None
+    chosen = None if preference is None else _preference(client, preference)
     try:
-        return home.get_collection(collection, codec_options(), read_concern=ReadConcern("majority"))
+        return home.get_collection(collection, codec_options(), chosen, read_concern=ReadConcern("majority"))
     except InvalidName as error:
         raise ArgumentInvalid("collection", f"{error}: {collection!r}") from None

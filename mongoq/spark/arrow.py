@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as spark
-from bson import Int64
+from bson import Decimal128, Int64
+
+from mongoq.spark.decimals import decimal_array
 
 __all__ = ["arrow_field", "arrow_type", "as_it_is"]
 
@@ -29,17 +31,19 @@ SIMPLE: dict[type[spark.DataType], pa.DataType] = {
 }
 
 PLAIN: dict[type[spark.DataType], frozenset[type]] = {
-    spark.StringType: frozenset({str}),
-    spark.BooleanType: frozenset({bool}),
-    spark.ByteType: frozenset({int, Int64}),
-    spark.ShortType: frozenset({int, Int64}),
-    spark.IntegerType: frozenset({int, Int64}),
-    spark.LongType: frozenset({int, Int64}),
-    spark.DoubleType: frozenset({float}),
-    spark.TimestampType: frozenset({datetime}),
-    spark.BinaryType: frozenset({bytes}),
+    spark.StringType: frozenset({str, NONE}),
+    spark.BooleanType: frozenset({bool, NONE}),
+    spark.ByteType: frozenset({int, Int64, NONE}),
+    spark.ShortType: frozenset({int, Int64, NONE}),
+    spark.IntegerType: frozenset({int, Int64, NONE}),
+    spark.LongType: frozenset({int, Int64, NONE}),
+    spark.DoubleType: frozenset({float, NONE}),
+    spark.TimestampType: frozenset({datetime, NONE}),
+    spark.BinaryType: frozenset({bytes, NONE}),
 }
-"""Python types that Arrow takes for a Spark type as they are, checking ranges itself."""
+"""Python types that Arrow takes for a Spark type as they are, checking ranges itself; naive times are UTC to it."""
+DECIMALS = frozenset({Decimal128, NONE})
+NOTHING = frozenset({NONE})
 
 
 def arrow_type(type: spark.DataType) -> pa.DataType:
@@ -70,8 +74,11 @@ def as_it_is(values: list[Any], field: spark.StructField, arrow: pa.DataType) ->
     A look at the set of their types is much faster than a look at each value.
     """
     found = {each.__class__ for each in values}
-    plain = PLAIN.get(field.dataType.__class__, frozenset())
-    if not found <= (plain | {NONE} if field.nullable else plain):
+    if not field.nullable and NONE in found:
+        return None
+    if isinstance(field.dataType, spark.DecimalType):
+        return decimal_array(values, field.dataType) if found <= DECIMALS else None
+    if not found <= PLAIN.get(field.dataType.__class__, NOTHING):
         return None
     try:
         return pa.array(values, arrow)

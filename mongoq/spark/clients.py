@@ -41,6 +41,12 @@ def broker_at(place: Place) -> Broker:
         return _brokers[key]
 
 
-def scan_at(place: Place, *, patience: float = PLAN_PATIENCE) -> Scan:
-    """Return a scan of a place, to be closed by its ``with`` block; ``patience`` in seconds."""
-    return Scan(place.uri, place.database, place.collection, patience=patience)
+def scan_at(place: Place, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
+    """Return a scan of a place, to be closed by its ``with`` block.
+
+    Args:
+        place: where the queues are.
+        patience: seconds to wait for a server.
+        preference: where to read, by the name of a read preference; ``None`` for what the URI says.
+    """
+    return Scan(place.uri, place.database, place.collection, patience=patience, preference=preference)

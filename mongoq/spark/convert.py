@@ -13,12 +13,18 @@ from typing import Any
 import pyspark.sql.types as spark
 from bson import Decimal128, ObjectId
 
-from mongoq.spark.jsontext import json_text
+from mongoq.drive.documents import Garbled
+from mongoq.spark.jsontext import TextGarbled, json_text
 
-__all__ = ["Convert", "Misfit", "converter"]
+__all__ = ["JSON_MARK", "Convert", "Misfit", "as_json", "converter", "is_json"]
+
+JSON_MARK = {"mongoq": "json"}
+"""Metadata of a string field that says: each value as JSON, strings in quotation marks. A schema that is inferred has
+it where values have no type in common."""
 
 Convert = Callable[[Any], Any]
 
+STRING = spark.StringType()
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 FLOAT_MAX = 3.4028234663852886e38
 INTEGER_BITS: dict[type[spark.DataType], int] = {
@@ -39,6 +45,7 @@ NAMES: tuple[tuple[type, str], ...] = (
     (ObjectId, "an ObjectId"),
     (Decimal128, "a Decimal128"),
     (uuid.UUID, "a UUID"),
+    (Garbled, "text that is not UTF-8"),
 )
 
 
@@ -65,13 +72,35 @@ def name_of(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def converter(type: spark.DataType, *, nullable: bool = True) -> Convert:
-    """Return the function that makes a stored value one of this type, or raises ``Misfit``.
+def is_json(field: spark.StructField) -> bool:
+    """Say whether a field shows each value as JSON."""
+    return isinstance(field.dataType, spark.StringType) and JSON_MARK.items() <= (field.metadata or {}).items()
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON; raises ``Misfit`` for text that is not UTF-8."""
+    try:
+        return json_text(value)
+    except TextGarbled:
+        raise Misfit(STRING, "text that is not UTF-8") from None
+
+
+def converter(field: spark.StructField, forgiven: list[Misfit] | None = None) -> Convert:
+    """Return the function that makes a stored value one of this field's type, or raises ``Misfit``.
+
+    With a list for what is forgiven, what does not fit becomes null as far inside as may be null, and is listed.
 
     Raises:
         TypeError: the format does not read into this type.
     """
-    convert = _converter(type)
+    convert = as_json if is_json(field) else _converter(field.dataType, forgiven)
+    if forgiven is None:
+        return _optional(convert, field)
+    return _forgiving(convert, field, forgiven) if field.nullable else _optional(convert, field)
+
+
+def _optional(convert: Convert, field: spark.StructField) -> Convert:
+    type, nullable = field.dataType, field.nullable
 
     def optional(value: Any) -> Any:
         if value is not None:
@@ -83,17 +112,32 @@ def converter(type: spark.DataType, *, nullable: bool = True) -> Convert:
     return optional
 
 
-def _converter(type: spark.DataType) -> Convert:
+def _forgiving(convert: Convert, field: spark.StructField, forgiven: list[Misfit]) -> Convert:
+    def forgiving(value: Any) -> Any:
+        try:
+            return None if value is None else convert(value)
+        except Misfit as misfit:
+            forgiven.append(misfit)
+            return None
+
+    return forgiving
+
+
+def _part(type: spark.DataType, nullable: bool, forgiven: list[Misfit] | None) -> Convert:
+    return converter(spark.StructField("", type, nullable), forgiven)
+
+
+def _converter(type: spark.DataType, forgiven: list[Misfit] | None) -> Convert:
     if bits := INTEGER_BITS.get(type.__class__):
         return _integers(type, bits)
     if isinstance(type, spark.DecimalType):
         return _decimals(type)
     if isinstance(type, spark.ArrayType):
-        return _arrays(type)
+        return _arrays(type, _part(type.elementType, type.containsNull, forgiven))
     if isinstance(type, spark.StructType):
-        return _structs(type)
+        return _structs(type, {each.name: converter(each, forgiven) for each in type.fields})
     if isinstance(type, spark.MapType):
-        return _maps(type)
+        return _maps(type, _part(type.valueType, type.valueContainsNull, forgiven))
     for kind, function in SIMPLE.items():
         if isinstance(type, kind):
             return lambda value: function(type, value)
@@ -106,7 +150,7 @@ def _string(type: spark.DataType, value: Any) -> str:
     if isinstance(value, ObjectId | uuid.UUID | Decimal128):
         return str(value)
     if isinstance(value, dict | list):
-        return json_text(value)
+        return as_json(value)
     raise Misfit(type, name_of(value))
 
 
@@ -236,9 +280,7 @@ SIMPLE: dict[type[spark.DataType], Callable[[spark.DataType, Any], Any]] = {
 }
 
 
-def _arrays(type: spark.ArrayType) -> Convert:
-    element = converter(type.elementType, nullable=type.containsNull)
-
+def _arrays(type: spark.ArrayType, element: Convert) -> Convert:
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise Misfit(type, name_of(value))
@@ -247,21 +289,18 @@ def _arrays(type: spark.ArrayType) -> Convert:
     return convert
 
 
-def _structs(type: spark.StructType) -> Convert:
-    parts = [(each.name, converter(each.dataType, nullable=each.nullable)) for each in type.fields]
-
+def _structs(type: spark.StructType, parts: dict[str, Convert]) -> Convert:
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise Misfit(type, name_of(value))
-        return {name: _step(f".{name}", part, value.get(name)) for name, part in parts}
+        return {name: _step(f".{name}", part, value.get(name)) for name, part in parts.items()}
 
     return convert
 
 
-def _maps(type: spark.MapType) -> Convert:
+def _maps(type: spark.MapType, part: Convert) -> Convert:
     if not isinstance(type.keyType, spark.StringType):
         raise TypeError(f"type {type.simpleString()} cannot be read: the keys of a document are strings")
-    part = converter(type.valueType, nullable=type.valueContainsNull)
 
     def convert(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from datetime import datetime
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["PLACE", "Given", "Place"]
+__all__ = ["PLACE", "Given", "Place", "json_list"]
 
 DEFAULT_COLLECTION = "mongoq"
 PLACE = ("uri", "database", "collection")
@@ -59,10 +60,11 @@ class Given:
         return value
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        """Return one of several words, in lower case."""
+        """Return one of several words, as it is spelled there; it may be given in any case."""
         value = self.value(name)
-        word = default if value is None else value.lower()
-        if word not in choices:
+        words = {choice.lower(): choice for choice in choices}
+        word = words.get((default if value is None else value).lower())
+        if word is None:
             raise ArgumentInvalid(name, f"one of {', '.join(choices)}, not {value!r}")
         return word
 
@@ -80,6 +82,11 @@ class Given:
             limits = "from 1 up" if most is None else f"from 1 to {most:,}"
             raise ArgumentInvalid(name, f"a whole number {limits}, not {value!r}")
         return number
+
+    def names(self, name: str, example: str) -> tuple[str, ...]:
+        """Return a list of names as JSON, without repetitions; empty if it was not given."""
+        value = self.value(name)
+        return () if value is None else json_list(value, name, example)
 
     def seconds(self, name: str, *, zero: bool = False) -> float | None:
         """Return a number of seconds above zero, or from zero up."""
@@ -108,3 +115,18 @@ class Given:
                 name, f"a time in ISO 8601 with an offset, such as 2026-11-20T08:30:00Z, not {value!r}"
             )
         return moment
+
+
+def json_list(text: str, option: str, example: str) -> tuple[str, ...]:
+    """Return the strings of a JSON list, without repetitions.
+
+    Raises:
+        ArgumentInvalid: it is no list, is empty, or holds something else; ``example`` says how it is done.
+    """
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ArgumentInvalid(option, f"a list of names as JSON, such as {example}, not {text[:60]!r}")
+    return tuple(dict.fromkeys(names))

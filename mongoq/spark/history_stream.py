@@ -18,6 +18,7 @@ from mongoq.model.indexes import HISTORY
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
 from mongoq.spark.given import Given
 from mongoq.spark.jsontext import iso_text
+from mongoq.spark.known import refuse_unknown
 from mongoq.spark.options import KNOWN, ReadOptions
 from mongoq.spark.plan import plan
 from mongoq.spark.reader import read_partition
@@ -69,6 +70,8 @@ class HistoryStreamOptions:
         read = ReadOptions.parse({name: value for name, value in given.options.items() if name not in own})
         if read.queues.prefix:
             raise ArgumentInvalid("prefix", "a stream reads one queue, or those that the option queues names")
+        if read.pushdown:
+            raise ArgumentInvalid("pushdown", "Spark hands filters to batch reads only; leave it out")
         lag = given.seconds("lag", zero=True)
         return cls(
             read=read,
@@ -88,7 +91,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: HistoryStreamOptions, schema: StructType) -> None:
-        Columns(schema)
+        Columns(schema, options.read.mode, options.read.fields)
         self._options = options
         self._schema = schema
         self._scan: Scan | None = None
@@ -124,7 +127,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Split the items of a batch."""
-        options = replace(self._options.read, period=Period(_moment(start), _moment(end)))
+        period = Period(_moment(start), _moment(end))
+        options = replace(self._options.read, period=period, empty_if_missing=True)  # it was there when it was opened
         scan = self._opened()
         with scan.in_plain_words():
             return [*plan(scan, options)]
@@ -141,7 +145,11 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Scan:
         if self._scan is None:
-            self._scan = scan_at(self._options.read.place, patience=TASK_PATIENCE)
+            read = self._options.read
+            self._scan = scan_at(read.place, patience=TASK_PATIENCE, preference=read.preference)
+            if not read.empty_if_missing:
+                with self._scan.in_plain_words():
+                    refuse_unknown(self._scan, read.queues)
         return self._scan
 
     def _frontier(self) -> datetime:

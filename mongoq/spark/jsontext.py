@@ -14,14 +14,20 @@ from bson import Decimal128, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.dbref import DBRef
 
-__all__ = ["iso_text", "json_text"]
+from mongoq.drive.documents import Garbled
+
+__all__ = ["TextGarbled", "iso_text", "json_shown", "json_text"]
 
 SEPARATORS = (",", ":")
 
 
+class TextGarbled(Exception):
+    """There is text that is not UTF-8."""
+
+
 def iso_text(value: datetime) -> str:
-    """Return an aware UTC time in ISO 8601 with milliseconds."""
-    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a time in ISO 8601 with milliseconds; it is in UTC, aware or naive."""
+    return value.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 PLAIN: dict[type, Callable[[Any], Any]] = {
@@ -42,20 +48,35 @@ def _plain(value: Any) -> Any:
     for kind, plain in PLAIN.items():
         if isinstance(value, kind):
             return plain(value)
+    if isinstance(value, Garbled):
+        raise TextGarbled
     return type(value).__name__  # MinKey and MaxKey hold nothing
 
 
-_encode = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, separators=SEPARATORS, default=_plain
-).encode
+def _shown(value: Any) -> Any:
+    return value.text if isinstance(value, Garbled) else _plain(value)
+
+
+def _encoder(default: Callable[[Any], Any]) -> Callable[[Any], str]:
+    return json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, check_circular=False, separators=SEPARATORS, default=default
+    ).encode
+
+
+_encode, _show = _encoder(_plain), _encoder(_shown)
 
 
 def json_text(value: Any) -> str:
-    """Return a BSON value as plain JSON."""
+    """Return a BSON value as plain JSON; raises ``TextGarbled`` for text that is not UTF-8."""
     try:
         return _encode(value)
     except ValueError:  # a double that JSON has no number for; looked for only when met
         return _encode(_named_doubles(value))
+
+
+def json_shown(value: Any) -> str:
+    """Return a BSON value as plain JSON, with U+FFFD in text that is not UTF-8."""
+    return _show(_named_doubles(value))
 
 
 def _named_doubles(value: Any) -> Any:

@@ -11,8 +11,11 @@ from bson import ObjectId
 from pyspark.sql.datasource import InputPartition
 
 from mongoq.drive.scan import Scan
+from mongoq.spark.known import refuse_unknown
 from mongoq.spark.options import ReadOptions
-from mongoq.spark.views import View, view_of
+from mongoq.spark.pushdown import Pushed
+from mongoq.spark.target import Condition
+from mongoq.spark.views import view_of
 
 __all__ = ["ScanPartition", "plan"]
 
@@ -21,6 +24,7 @@ ITEMS = 50_000
 MOST_PARTITIONS = 200
 ID_INDEX = "_id_"
 FOREIGN = 8
+NOTHING = Pushed()
 
 
 class ScanPartition(InputPartition):
@@ -39,23 +43,31 @@ class ScanPartition(InputPartition):
         return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
 
 
-def plan(scan: Scan, options: ReadOptions) -> list[ScanPartition]:
-    """Split the view into partitions, at least one.
+def plan(scan: Scan, options: ReadOptions, pushed: Pushed = NOTHING) -> list[ScanPartition]:
+    """Split the view, less what the conditions leave out, into partitions, at least one.
 
-    ``now`` is asked once, so that all partitions tell the states at one moment.
+    Parts are of equal count as far as keys of the index tell. ``now`` is asked once, so that all partitions tell the
+    states at one moment.
+
+    Raises:
+        ArgumentInvalid: there is no such queue.
     """
+    if not options.empty_if_missing:
+        refuse_unknown(scan, options.queues)
     now = scan.now()
     view = view_of(options.view, options.queues, options.period, now)
-    indexes = [scan.index(branch.index.keys) for branch in view.branches]
-    count = sum(scan.count(branch.keys(), hint) for branch, hint in zip(view.branches, indexes, strict=True))
+    indexes = [None if pushed.ids else scan.index(branch.index.keys) for branch in view.branches]
+    keys = [(_all(branch.keys(), pushed.keys), hint) for branch, hint in zip(view.branches, indexes, strict=True)]
+    count = sum(scan.count(filter, hint) for filter, hint in keys)
     hint = indexes[0] if len(indexes) == 1 else None
     parts = options.partitions or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
-    ids = scan.boundaries(view.keys(), hint, count=count, parts=parts) if parts > 1 else []
+    ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
     ranges = id_ranges(ids)
     if prefer_ids(scan.size(), count, len(ranges)):
         hint = ID_INDEX
+    documents = _all(view.documents(), (*pushed.keys, *pushed.others))
     return [
-        ScanPartition(options, _within(view, each), hint, now, f"{place} of {len(ranges)}")
+        ScanPartition(options, _within(documents, each), hint, now, f"{place} of {len(ranges)}")
         for place, each in enumerate(ranges, 1)
     ]
 
@@ -82,5 +94,9 @@ def prefer_ids(collection: int, items: int, parts: int) -> bool:
     return parts > 1 and collection <= items * min(parts, FOREIGN)
 
 
-def _within(view: View, condition: dict[str, Any]) -> dict[str, Any]:
-    return view.documents() | ({"_id": condition} if condition else {})
+def _all(filter: Condition, conditions: Sequence[Condition]) -> Condition:
+    return {"$and": [filter, *conditions]} if conditions else filter
+
+
+def _within(filter: Condition, ids: Condition) -> Condition:
+    return filter | ({"_id": ids} if ids else {})

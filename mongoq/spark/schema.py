@@ -2,199 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from bson import ObjectId
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.item import state_of
-from mongoq.spark.arrow import arrow_field, arrow_type, as_it_is
-from mongoq.spark.convert import Convert, Misfit, converter, name_of
-from mongoq.spark.errors import ColumnMismatch
-from mongoq.spark.jsontext import json_text
+from mongoq.spark.arrow import arrow_field
+from mongoq.spark.column import NO_PAYLOAD, Column, Taken, only, stored_path
+from mongoq.spark.convert import Misfit, name_of
+from mongoq.spark.envelope import PAYLOAD, default_schema
+from mongoq.spark.jsontext import json_shown
+from mongoq.spark.modes import DROP, FAIL, PERMISSIVE, Misfits
 
-__all__ = ["Columns", "default_schema"]
+__all__ = ["Columns", "Rows", "default_schema"]
 
-PAYLOAD = "payload"
-Document = dict[str, Any]
-Take = Callable[[list[Document], datetime], list[Any]]
-
-STRING, INTEGER, MOMENT = StringType(), IntegerType(), TimestampType()
-ERROR = StructType().add("type", STRING).add("message", STRING).add("at", MOMENT)
-ORIGIN = (
-    StructType()
-    .add("queue", STRING)
-    .add("id", STRING)
-    .add("reason", STRING)
-    .add("attempts", INTEGER)
-    .add("key", STRING)
-    .add("at", MOMENT)
-)
+EMPTY: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where the values of a column come from.
+class Rows:
+    """What became of some documents.
 
     Attributes:
-        fields: the stored fields they need.
-        take: takes them out of documents, at a given time.
-        type: the type of the column, where the user has no choice.
+        batch: their rows, in their order.
+        left_out: the documents that have no row, as they do not fit and the mode says so.
     """
 
-    fields: tuple[str, ...]
-    take: Take
-    type: DataType | None = None
-
-
-def _field(name: str, type: DataType | None = None) -> Source:
-    return Source((name,), lambda documents, _now: [document.get(name) for document in documents], type)
-
-
-def _ids(documents: list[Document], _now: datetime) -> list[str]:
-    """Return ids as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
-    ids = [document["_id"] for document in documents]
-    return [str(each) if isinstance(each, str | ObjectId) else json_text(each) for each in ids]
-
-
-def _states(documents: list[Document], now: datetime) -> list[str]:
-    return [state_of(document, now) for document in documents]
-
-
-ENVELOPE: dict[str, Source] = {
-    "_id": Source(("_id",), _ids, STRING),
-    "_q": _field("q", STRING),
-    "_state": Source(("when", "reserved", "processed"), _states, STRING),
-    "_when": _field("when", MOMENT),
-    "_priority": _field("priority", INTEGER),
-    "_attempts": _field("attempts", INTEGER),
-    "_reserved": _field("reserved", BooleanType()),
-    "_token": _field("token", STRING),
-    "_by": _field("by", STRING),
-    "_key": _field("key", STRING),
-    "_headers": _field("headers", STRING),
-    "_error": _field("error", ERROR),
-    "_origin": _field("origin", ORIGIN),
-    "_once": _field("once", MOMENT),
-    "_settled": _field("settled", STRING),
-    "_processed": _field("processed", MOMENT),
-    "_expires": _field("expires", MOMENT),
-}
-
-
-def default_schema() -> StructType:
-    """Return the columns of a table that was asked for without a schema."""
-    schema = StructType()
-    for name, source in ENVELOPE.items():
-        schema.add(name, source.type or STRING)
-    return schema.add(PAYLOAD, STRING)
-
-
-def _payload_field(name: str) -> Source:
-    def take(documents: list[Document], _now: datetime) -> list[Any]:
-        return [document[PAYLOAD].get(name) for document in documents]
-
-    whole = not name or "." in name or name.startswith("$")  # no path leads to such a field alone
-    return Source((PAYLOAD if whole else f"{PAYLOAD}.{name}",), take)
-
-
-def _json(documents: list[Document], _now: datetime) -> list[str | None]:
-    return [json_text(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
-
-
-class Column:
-    """One column of the table: takes its values out of documents and makes them an Arrow array.
-
-    Raises:
-        ArgumentInvalid: the column has a type that it cannot be read into.
-    """
-
-    def __init__(self, field: StructField) -> None:
-        self.name = field.name
-        self.field = field
-        self.of_payload = field.name not in ENVELOPE and field.name != PAYLOAD
-        self.source = self._source(field)
-        try:
-            self._convert: Convert = converter(field.dataType, nullable=field.nullable)
-            self.arrow = arrow_type(field.dataType)
-        except TypeError as error:
-            raise ArgumentInvalid("schema", f"column {field.name!r}: {error}") from None
-
-    @staticmethod
-    def _source(field: StructField) -> Source:
-        if field.name == PAYLOAD:
-            is_text = isinstance(field.dataType, StringType)
-            return Source((PAYLOAD,), _json) if is_text else _field(PAYLOAD)
-        source = ENVELOPE.get(field.name)
-        if source is None:
-            return _payload_field(field.name)
-        wanted, given = source.type, field.dataType.simpleString()
-        if wanted is not None and wanted.simpleString() != given:
-            problem = f"column {field.name!r} of the envelope is {wanted.simpleString()}, not {given}"
-            raise ArgumentInvalid("schema", problem)
-        return source
-
-    def array(self, documents: list[Document], now: datetime) -> pa.Array:
-        """Return the column of these documents; raises ``ColumnMismatch`` for the first that does not fit."""
-        values = self.source.take(documents, now)
-        array = as_it_is(values, self.field, self.arrow)
-        if array is not None:
-            return array
-        converted = []
-        for document, value in zip(documents, values, strict=True):
-            try:
-                converted.append(self._convert(value))
-            except Misfit as misfit:
-                path = self.name + misfit.path
-                raise ColumnMismatch(document["_id"], path, misfit.type, misfit.problem) from None
-        return pa.array(converted, self.arrow)
+    batch: pa.RecordBatch
+    left_out: list[dict[str, Any]]
 
 
 class Columns:
     """All columns of a read.
 
+    Args:
+        schema: their names and types.
+        mode: what becomes of what does not fit, one of ``mongoq.spark.modes.MODES``.
+        fields: the fields of the payload that the user asked for, if not all.
+
     Raises:
-        ArgumentInvalid: a column has a type that it cannot be read into.
+        ArgumentInvalid: a column has a type that it cannot be read into, or is none of the fields.
     """
 
-    def __init__(self, schema: StructType) -> None:
-        self._columns = [Column(field) for field in schema.fields]
-        self._of_payload = [column for column in self._columns if column.of_payload]
+    def __init__(self, schema: StructType, mode: str = FAIL, fields: Sequence[str] = ()) -> None:
+        self._mode = mode
+        self._fields = tuple(fields)
+        self._columns = [Column(field, mode) for field in schema.fields]
         self._schema = pa.schema([arrow_field(column.field) for column in self._columns])
+        self._shows_corrupt = mode == PERMISSIVE and any(column.is_corrupt for column in self._columns)
+        self._of_fields = [each for each in self._columns if each.of_payload or (each.is_payload and self._fields)]
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        for column in self._columns:
+            if self._fields and column.of_payload and column.name not in self._fields:
+                raise ArgumentInvalid(
+                    "fields",
+                    f"it leaves out {column.name!r}, a column of the schema; leave out this option, since with a "
+                    f"schema the server sends only what its columns need",
+                )
 
     def projection(self) -> dict[str, int]:
         """Return what the server is to send: the fields that columns need, and the id for errors."""
-        fields = {"_id": 1} | {field: 1 for each in self._columns for field in each.source.fields}
-        if PAYLOAD not in fields:
-            return fields
-        return {field: 1 for field in fields if not field.startswith(f"{PAYLOAD}.")}
+        stored = {field for column in self._columns for field in self._stored(column)}
+        if self._shows_corrupt:
+            stored.add(PAYLOAD)
+        if PAYLOAD in stored:
+            stored = {field for field in stored if not field.startswith(f"{PAYLOAD}.")}
+        return dict.fromkeys(["_id", *sorted(stored - {"_id"})], 1)
 
-    def batch(self, documents: list[Document], now: datetime) -> pa.RecordBatch:
+    def _stored(self, column: Column) -> Iterable[str]:
+        if column.is_corrupt:
+            return ()
+        if column.is_payload and self._fields:
+            return [stored_path(name) or PAYLOAD for name in self._fields]
+        return column.stored
+
+    def batch(self, documents: list[dict[str, Any]], now: datetime) -> pa.RecordBatch:
         """Return the rows of these documents; raises ``ColumnMismatch``."""
-        self._check_payloads(documents)
-        arrays = [column.array(documents, now) for column in self._columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return self.rows(documents, now).batch
 
-    def _check_payloads(self, documents: list[Document]) -> None:
+    def rows(self, documents: list[dict[str, Any]], now: datetime) -> Rows:
+        """Return the rows of these documents, whose dates are aware or naive in UTC, and what has none.
+
+        Raises:
+            ColumnMismatch: a value does not fit, and the mode or a column that is NOT NULL wants it to.
+        """
+        misfits = Misfits(self._mode, documents)
+        taken = self._taken(documents, misfits, now)
+        arrays = [None if column.is_corrupt else column.array(taken, misfits) for column in self._columns]
+        corrupt = self._corrupt(documents, misfits)
+        filled = [corrupt if array is None else array for array in arrays]
+        batch = pa.RecordBatch.from_arrays(filled, schema=self._schema)
+        if self._mode != DROP or not misfits.places:
+            return Rows(batch, [])
+        fit = pa.array([place not in misfits.places for place in range(len(documents))])
+        return Rows(batch.filter(fit), [documents[place] for place in sorted(misfits.places)])
+
+    def _corrupt(self, documents: list[dict[str, Any]], misfits: Misfits) -> pa.Array:
+        if not self._shows_corrupt:
+            return pa.nulls(len(documents), pa.string())
+        shown: list[str | None] = [None] * len(documents)
+        for place in misfits.places:
+            shown[place] = json_shown(documents[place].get(PAYLOAD))
+        return pa.array(shown, pa.string())
+
+    def _taken(self, documents: list[dict[str, Any]], misfits: Misfits, now: datetime) -> Taken:
+        payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
+        if not self._of_fields:
+            return Taken([*documents], payloads, (), now)
+        if not {payload.__class__ for payload in payloads} <= {dict}:
+            self._refuse(payloads, misfits)
+        if self._fields:
+            payloads = [only(self._fields, payload) for payload in payloads]
+        fields = [EMPTY if payload is NO_PAYLOAD else payload for payload in payloads]
+        return Taken([*documents], payloads, fields, now)
+
+    def _refuse(self, payloads: list[Any], misfits: Misfits) -> None:
         """Refuse payloads without fields: a projection on a field drops them, and they would look empty."""
-        if not self._of_payload or {type(document.get(PAYLOAD)) for document in documents} <= {dict}:
-            return
-        column = self._of_payload[0]
-        for document in documents:
-            if not isinstance(payload := document.get(PAYLOAD), dict):
-                what = "no document" if payload is None else name_of(payload)
-                kind = column.field.dataType.simpleString()
-                raise ColumnMismatch(document["_id"], column.name, kind, f"a payload that is {what}")
+        column = self._of_fields[0]
+        for place, payload in enumerate(payloads):
+            if not isinstance(payload, dict):
+                what = "no document" if payload is NO_PAYLOAD or payload is None else name_of(payload)
+                misfit = Misfit(column.field.dataType, f"a payload that is {what}")
+                misfits.meet(place, column.name, misfit, nullable=True)
+                payloads[place] = NO_PAYLOAD

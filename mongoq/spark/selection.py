@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any, Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
+from mongoq.spark.given import json_list
 
-__all__ = ["Queues"]
+__all__ = ["WAYS", "Queues", "beginning_with"]
 
 SURROGATES = range(0xD800, 0xE000)
 LAST = 0x10FFFF
@@ -62,7 +62,7 @@ class Queues:
         A prefix takes no dead queues unless they are asked for.
         """
         if self.prefix:
-            named = {"$gte": self.prefix, **_before_the_next(self.prefix)}
+            named = beginning_with(self.prefix)
             ending = re.escape(DEAD_SUFFIX) + r"\z"
             if not dead:
                 return {**named, "$not": {"$regex": ending}}
@@ -72,17 +72,16 @@ class Queues:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    try:
-        names = json.loads(text)
-    except ValueError:
-        names = None
-    if not isinstance(names, list) or not names:
-        raise ArgumentInvalid("queues", f'a list of names as JSON, such as ["orders", "refunds"], not {text[:60]!r}')
-    return tuple(queue_name(name, "queues") for name in names)
+    return tuple(queue_name(name, "queues") for name in json_list(text, "queues", '["orders", "refunds"]'))
 
 
 def _dead(name: str) -> str:
     return name if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
+
+
+def beginning_with(prefix: str) -> dict[str, Any]:
+    """Return the condition on texts that begin so, which an index answers."""
+    return {"$gte": prefix, **_before_the_next(prefix)}
 
 
 def _before_the_next(prefix: str) -> dict[str, str]:

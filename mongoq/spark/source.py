@@ -99,17 +99,17 @@ when they are eligible |
         return "mongoq"
 
     def schema(self) -> StructType:
-        """Return the columns of the envelope, and the payload as JSON."""
-        from mongoq.spark.schema import default_schema
+        """Return the envelope with the payload as JSON, or with the columns that a sample of payloads has."""
+        from mongoq.spark.reader import schema_of
 
-        ReadOptions.parse(self.options)
-        return default_schema()
+        return schema_of(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> MongoqReader:
         """Return the reader for these columns; checks options and columns."""
-        from mongoq.spark.reader import MongoqReader
+        from mongoq.spark.reader import FilteringReader, MongoqReader
 
-        return MongoqReader(ReadOptions.parse(self.options), schema)
+        options = ReadOptions.parse(self.options)
+        return (FilteringReader if options.pushdown else MongoqReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> HistoryStream:  # noqa: N802  # Spark's name
         """Return the reader of a stream with these columns; checks options and columns."""

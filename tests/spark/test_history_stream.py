@@ -149,7 +149,7 @@ def test_what_is_younger_than_the_lag_is_read_later(stream: Any, processed: Any,
 
 def test_a_late_commit_of_a_transaction_is_read(stream: Any, store: Any, client: MongoClient[dict[str, Any]]) -> None:
     item = {"q": "orders", "payload": {"n": 1}, "processed": store.now - timedelta(seconds=30)}
-    reader = stream(lag=60)
+    reader = stream(lag=60, missing="empty")
     start = reader.initialOffset()
     with client.start_session() as session, session.start_transaction():
         store.collection.insert_one(item, session=session)
@@ -190,6 +190,7 @@ def test_remembered_ids_are_no_rows(stream: Any, processed: Any, store: Any) -> 
 def test_a_batch_is_found_by_the_index_alone(stream: Any, store: Any, processed: Any) -> None:
     reader = stream()
     processed(60, 50, 40)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
     database = store.collection.database
     database.command("profile", 2, filter={"ns": store.collection.full_name})
     try:
@@ -207,7 +208,7 @@ def test_an_idle_stream_asks_once_a_second(stream: Any, monkeypatch: pytest.Monk
     asked: list[float] = []
     now = Scan.now
     monkeypatch.setattr(Scan, "now", lambda self: asked.append(time.monotonic()) or now(self))
-    reader = stream()
+    reader = stream(missing="empty")
     start = reader.initialOffset()
     ends = [reader.latestOffset(start, ReadMaxRows(100)) for _ in range(30)]
     assert ends == [start] * 30
@@ -235,6 +236,7 @@ def test_reading_alone_is_enough(auth_server: Any, store: Any, stream: Any) -> N
         ({"lag": "soon"}, "lag: a number of seconds"),
         ({"maxItems": "0"}, "maxItems: a whole number from 1 up"),
         ({"queue": None, "prefix": "or"}, "prefix: a stream reads one queue"),
+        ({"pushdown": "true"}, "pushdown: Spark hands filters to batch reads only"),
         ({"consumer": "me"}, "consumer: not an option"),
         ({"until": "yesterday"}, "until: a time in ISO 8601"),
     ],
@@ -242,6 +244,13 @@ def test_reading_alone_is_enough(auth_server: Any, store: Any, stream: Any) -> N
 def test_a_bad_option_is_named(stream: Any, change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ArgumentInvalid, match=sentence):
         stream(**change)
+
+
+def test_a_queue_that_nobody_has_heard_of_is_refused_at_the_start(stream: Any, processed: Any) -> None:
+    processed(60)
+    with pytest.raises(ArgumentInvalid, match="there is no queue 'odrers' in .*, which has 'orders'"):
+        stream(queue="odrers").prepareForTriggerAvailableNow()
+    assert batches(stream(queue="odrers", missing="empty"), ReadMaxRows(1)) == []
 
 
 def test_the_checkpoint_of_another_kind_of_stream_is_refused(stream: Any) -> None:

@@ -1,0 +1,103 @@
+"""Documents out of the bytes that a server sends: fast where they are plain, and exact where they are not."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson import Binary
+from bson.binary import UUID_SUBTYPE, UuidRepresentation
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.model.codec import codec_options
+
+__all__ = ["Document", "Garbled", "decoded", "slices"]
+
+Document = dict[str, Any]
+Options = CodecOptions[Any]
+Bytes = bytes | memoryview
+
+SLICE = 4 * 1024 * 1024
+"""Bytes of BSON that are decoded at once: in Python's objects they are some ten times as many."""
+LENGTH = 4
+UUID_LENGTH = 16
+REPLACEMENT = "\ufffd"
+
+AWARE = codec_options()
+NAIVE = AWARE.with_options(tz_aware=False, tzinfo=None)
+PLAIN = NAIVE.with_options(datetime_conversion=DatetimeConversion.DATETIME)
+"""The fastest: it makes no zones, and refuses dates outside the years 1 to 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """Text that is not UTF-8, which the server stores all the same.
+
+    Attributes:
+        text: the text with U+FFFD for what could not be read; of a document with a garbled name, what Python shows
+            of it.
+    """
+
+    text: str
+
+
+def slices(raw: bytes, size: int = SLICE) -> Iterator[Bytes]:
+    """Cut a reply of many documents, between two of them, into parts of about ``size`` bytes or one document."""
+    if len(raw) <= size:
+        yield raw
+        return
+    view, start, end = memoryview(raw), 0, 0
+    while end < len(raw):
+        following = end + int.from_bytes(view[end : end + LENGTH], "little")
+        if following - start > size and end > start:
+            yield view[start:end]
+            start = end
+        end = following
+    yield view[start:]
+
+
+def decoded(raw: Bytes, *, naive: bool) -> list[Document]:
+    """Return the documents of a part of a reply, whatever they hold.
+
+    Dates are aware UTC, or ``naive`` in UTC, which is half as much work. Dates that Python cannot hold are
+    ``DatetimeMS``, text that is not UTF-8 is ``Garbled``, and what is marked a UUID and is none stays ``Binary``.
+    """
+    for options in (PLAIN, NAIVE) if naive else (AWARE,):
+        try:
+            return bson.decode_all(raw, options)
+        except (BSONError, TypeError, ValueError, OverflowError):
+            continue
+    return [_one(part, NAIVE if naive else AWARE) for part in slices(bytes(raw), size=0)]
+
+
+def _one(raw: Bytes, options: Options) -> Document:
+    try:
+        document: Document = bson.decode(raw, options)
+        return document
+    except (BSONError, TypeError, ValueError, OverflowError):
+        by_hand = options.with_options(
+            document_class=RawBSONDocument,
+            uuid_representation=UuidRepresentation.UNSPECIFIED,
+            unicode_decode_error_handler="replace",
+        )
+        document = RawBSONDocument(bytes(raw), by_hand)
+        return {name: _value(value) for name, value in document.items()}
+
+
+def _value(value: Any) -> Any:
+    """Return a value of a document that had to be decoded by hand."""
+    if isinstance(value, str):
+        return Garbled(value) if REPLACEMENT in value else value
+    if isinstance(value, Mapping):
+        parts = {name: _value(part) for name, part in value.items()}
+        return Garbled(repr(parts)) if any(REPLACEMENT in name for name in parts) else parts
+    if isinstance(value, list):
+        return [_value(part) for part in value]
+    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == UUID_LENGTH:
+        return uuid.UUID(bytes=bytes(value))
+    return value

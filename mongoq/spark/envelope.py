@@ -1,0 +1,112 @@
+"""The columns of the envelope: their names and types, the stored fields they need, and how they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bson import ObjectId
+from bson.datetime_ms import DatetimeMS
+from pyspark.sql.types import BooleanType, DataType, IntegerType, StringType, StructType, TimestampType
+
+from mongoq.spark.jsontext import json_shown
+
+__all__ = ["CORRUPT", "ENVELOPE", "PAYLOAD", "Document", "Field", "default_schema", "envelope_schema"]
+
+PAYLOAD = "payload"
+CORRUPT = "_corrupt"
+"""The column that holds, in the permissive mode, the payload of an item that did not fit."""
+Document = Mapping[str, Any]
+Take = Callable[[list[Document], datetime], list[Any]]
+
+STRING, INTEGER, MOMENT = StringType(), IntegerType(), TimestampType()
+ERROR = StructType().add("type", STRING).add("message", STRING).add("at", MOMENT)
+ORIGIN = (
+    StructType()
+    .add("queue", STRING)
+    .add("id", STRING)
+    .add("reason", STRING)
+    .add("attempts", INTEGER)
+    .add("key", STRING)
+    .add("at", MOMENT)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the envelope.
+
+    Attributes:
+        type: its type, in which the user has no choice.
+        stored: the stored fields that it needs.
+        take: takes its values out of documents, at a given time.
+    """
+
+    type: DataType
+    stored: tuple[str, ...]
+    take: Take
+
+
+def _field(name: str, type: DataType) -> Field:
+    return Field(type, (name,), lambda documents, _now: [document.get(name) for document in documents])
+
+
+def _ids(documents: list[Document], _now: datetime) -> list[str]:
+    """Return ids as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
+    ids = [document["_id"] for document in documents]
+    return [str(each) if isinstance(each, str | ObjectId) else json_shown(each) for each in ids]
+
+
+def _states(documents: list[Document], now: datetime) -> list[str]:
+    """Tell the states as ``mongoq.model.item.state_of`` does, also of dates that Python cannot hold."""
+    naive = now.astimezone(UTC).replace(tzinfo=None)
+    return [_state(document, now, naive) for document in documents]
+
+
+def _state(document: Document, now: datetime, naive: datetime) -> str:
+    if document.get("processed") is not None:
+        return "processed"
+    when = document.get("when")
+    if isinstance(when, datetime):
+        due = when <= (naive if when.tzinfo is None else now)
+    else:
+        due = isinstance(when, DatetimeMS) and int(when) < 0
+    if document.get("reserved"):
+        return "expired" if due else "reserved"
+    return "ready" if due else "scheduled"
+
+
+ENVELOPE: dict[str, Field] = {
+    "_id": Field(STRING, ("_id",), _ids),
+    "_q": _field("q", STRING),
+    "_state": Field(STRING, ("when", "reserved", "processed"), _states),
+    "_when": _field("when", MOMENT),
+    "_priority": _field("priority", INTEGER),
+    "_attempts": _field("attempts", INTEGER),
+    "_reserved": _field("reserved", BooleanType()),
+    "_token": _field("token", STRING),
+    "_by": _field("by", STRING),
+    "_key": _field("key", STRING),
+    "_headers": _field("headers", STRING),
+    "_error": _field("error", ERROR),
+    "_origin": _field("origin", ORIGIN),
+    "_once": _field("once", MOMENT),
+    "_settled": _field("settled", STRING),
+    "_processed": _field("processed", MOMENT),
+    "_expires": _field("expires", MOMENT),
+}
+
+
+def envelope_schema() -> StructType:
+    """Return the columns of the envelope alone."""
+    schema = StructType()
+    for name, field in ENVELOPE.items():
+        schema.add(name, field.type)
+    return schema
+
+
+def default_schema() -> StructType:
+    """Return the columns of a table that was asked for without a schema: the envelope, and the payload as JSON."""
+    return envelope_schema().add(PAYLOAD, STRING)
