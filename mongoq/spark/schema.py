@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import bson
 import pyarrow as pa
 from bson import ObjectId
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
     IntegerType,
@@ -20,15 +22,19 @@ from pyspark.sql.types import (
 )
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.codec import codec_options
 from mongoq.model.item import state_of
 from mongoq.spark.arrow import arrow_field, arrow_type, as_it_is
 from mongoq.spark.convert import Convert, Misfit, converter, name_of
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.jsontext import json_text
 
-__all__ = ["Columns", "default_schema"]
+__all__ = ["ENVELOPE", "RAW", "Columns", "default_schema"]
 
 PAYLOAD = "payload"
+RAW = "_payload"
+"""The payload as BSON, for copies that lose nothing; only for those who ask for it."""
+OPTIONS = codec_options()
 Document = dict[str, Any]
 Take = Callable[[list[Document], datetime], list[Any]]
 
@@ -74,6 +80,13 @@ def _states(documents: list[Document], now: datetime) -> list[str]:
     return [state_of(document, now) for document in documents]
 
 
+def _raw(documents: list[Document], _now: datetime) -> list[bytes | None]:
+    """Return each payload as ``{"payload": payload}`` in BSON."""
+    return [
+        bson.encode({PAYLOAD: each[PAYLOAD]}, codec_options=OPTIONS) if PAYLOAD in each else None for each in documents
+    ]
+
+
 ENVELOPE: dict[str, Source] = {
     "_id": Source(("_id",), _ids, STRING),
     "_q": _field("q", STRING),
@@ -92,6 +105,7 @@ ENVELOPE: dict[str, Source] = {
     "_settled": _field("settled", STRING),
     "_processed": _field("processed", MOMENT),
     "_expires": _field("expires", MOMENT),
+    RAW: Source((PAYLOAD,), _raw, BinaryType()),
 }
 
 
@@ -99,7 +113,8 @@ def default_schema() -> StructType:
     """Return the columns of a table that was asked for without a schema."""
     schema = StructType()
     for name, source in ENVELOPE.items():
-        schema.add(name, source.type or STRING)
+        if name != RAW:
+            schema.add(name, source.type or STRING)
     return schema.add(PAYLOAD, STRING)
 
 
