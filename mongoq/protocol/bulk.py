@@ -30,6 +30,7 @@ __all__ = [
     "Settlement",
     "Statement",
     "Tally",
+    "Wanted",
     "did",
     "ends_by",
     "found_by",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -24,13 +24,14 @@ from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, Rep
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
-__all__ = ["push_many"]
+__all__ = ["Identified", "inserted_in_chunks", "push_many"]
 
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
-Fresh = tuple[ObjectId, bytes]
-"""An id, and the payload as ``{"payload": payload}`` in BSON."""
+Identified = tuple[ObjectId, bytes, *tuple[Any, ...]]
+"""An id, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
+Fresh = TypeVar("Fresh", bound=Identified)
 
 
 def push_many(
@@ -72,7 +73,9 @@ def push_many(
         return identities
     stencil = Stencil(context.broker.encoding, envelope)
     try:
-        yield from _pushed(context, stencil, fresh, again=given is not None)
+        yield from inserted_in_chunks(
+            context, fresh, lambda one: stencil.envelope(one[0], one[1]), again=given is not None
+        )
     finally:
         context.placed(priority, eligible)
     return identities
@@ -98,18 +101,24 @@ def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
     return given
 
 
-def _pushed(context: QueueContext[Any], stencil: Stencil, fresh: Sequence[Fresh], *, again: bool) -> Flow[None]:
-    """Send the chunks; after a lost reply the next one is still sent, after any other error none."""
+def inserted_in_chunks(
+    context: QueueContext[Any], fresh: Sequence[Fresh], envelope: Callable[[Fresh], RawBSONDocument], *, again: bool
+) -> Flow[None]:
+    """Send the chunks; after a lost reply the next one is still sent, after any other error none.
+
+    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` is said of ids that may be
+    there already.
+    """
     done: list[ObjectId] = []
     failed: Failures = {}
     stopped: Exception | None = None
     lost = False
     for chunk in chunks(fresh, lambda one: len(one[1])):
-        ids = [id for id, _ in chunk]
+        ids = [one[0] for one in chunk]
         try:
             if stopped is not None:
                 raise stopped
-            envelopes = [stencil.envelope(id, wrapped) for id, wrapped in chunk]
+            envelopes = [envelope(one) for one in chunk]
             refused, unknown = yield from _inserted(context, ids, envelopes, again=again)
         except Exception as error:
             stopped = error

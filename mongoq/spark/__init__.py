@@ -21,12 +21,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mongoq.spark.errors import ColumnMismatch, SparkUnavailable
+from mongoq.spark.errors import ColumnMismatch, RowRefused, SparkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ColumnMismatch", "SparkUnavailable", "register"]
+__all__ = ["ColumnMismatch", "RowRefused", "SparkUnavailable", "register"]
 
 
 def register(spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from mongoq.drive.scan import Scan
 from mongoq.spark.given import Place
 from mongoq.sync import Broker
 
-__all__ = ["TASK_PATIENCE", "broker_at", "scan_at"]
+__all__ = ["PLAN_PATIENCE", "TASK_PATIENCE", "broker_at", "scan_at"]
 
 PLAN_PATIENCE = 5.0
 TASK_PATIENCE = 30.0
@@ -23,10 +23,10 @@ _brokers: dict[tuple[int, Place], Broker] = {}
 _lock = threading.Lock()
 
 
-def broker_at(place: Place) -> Broker:
+def broker_at(place: Place, *, patience: float = TASK_PATIENCE) -> Broker:
     """Return the broker of this process for a place, connected and checked; it lasts as long as the process.
 
-    A forked process makes its own.
+    A forked process makes its own. ``patience`` in seconds is for the first of them.
 
     Raises:
         ArgumentInvalid, ServerUnavailable, AuthenticationFailed, CollectionSharded, SchemaTooNew: as
@@ -35,9 +35,7 @@ def broker_at(place: Place) -> Broker:
     key = os.getpid(), place
     with _lock:
         if key not in _brokers:
-            _brokers[key] = connect(
-                place.uri, database=place.database, collection=place.collection, timeout=TASK_PATIENCE
-            )
+            _brokers[key] = connect(place.uri, database=place.database, collection=place.collection, timeout=patience)
         return _brokers[key]
 
 

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import bson
 from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
-from pyspark.sql.types import BooleanType, DataType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, StringType, StructType, TimestampType
 
+from mongoq.model.codec import codec_options
 from mongoq.spark.jsontext import json_shown
 
-__all__ = ["CORRUPT", "ENVELOPE", "PAYLOAD", "Document", "Field", "default_schema", "envelope_schema"]
+__all__ = ["CORRUPT", "ENVELOPE", "PAYLOAD", "RAW", "Document", "Field", "default_schema", "envelope_schema"]
 
 PAYLOAD = "payload"
 CORRUPT = "_corrupt"
 """The column that holds, in the permissive mode, the payload of an item that did not fit."""
+RAW = "_payload"
+"""The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
+OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[list[Document], datetime], list[Any]]
 
@@ -78,6 +83,13 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     return "ready" if due else "scheduled"
 
 
+def _raw(documents: list[Document], _now: datetime) -> list[bytes | None]:
+    """Return each payload as ``{"payload": payload}`` in BSON."""
+    return [
+        bson.encode({PAYLOAD: each[PAYLOAD]}, codec_options=OPTIONS) if PAYLOAD in each else None for each in documents
+    ]
+
+
 ENVELOPE: dict[str, Field] = {
     "_id": Field(STRING, ("_id",), _ids),
     "_q": _field("q", STRING),
@@ -96,14 +108,16 @@ ENVELOPE: dict[str, Field] = {
     "_settled": _field("settled", STRING),
     "_processed": _field("processed", MOMENT),
     "_expires": _field("expires", MOMENT),
+    RAW: Field(BinaryType(), (PAYLOAD,), _raw),
 }
 
 
 def envelope_schema() -> StructType:
-    """Return the columns of the envelope alone."""
+    """Return the columns of the envelope alone, without the payload in any form."""
     schema = StructType()
     for name, field in ENVELOPE.items():
-        schema.add(name, field.type)
+        if name != RAW:
+            schema.add(name, field.type)
     return schema
 
 

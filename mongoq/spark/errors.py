@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mongoq.errors import MongoqError
 
-__all__ = ["ColumnMismatch", "SparkUnavailable"]
+__all__ = ["ColumnMismatch", "RowRefused", "RowsLost", "SparkUnavailable"]
+
+NAMED = 10
+"""Ids that a message names."""
 
 
 class SparkUnavailable(MongoqError, ImportError):
@@ -44,3 +48,42 @@ class ColumnMismatch(MongoqError, ValueError):
         self.column = column
         self.type = type
         self.problem = problem
+
+
+class RowRefused(MongoqError, ValueError):
+    """A row that cannot be written. The task fails; what it pushed before stays, and is not pushed twice.
+
+    Spark hands on the text of an error, not the object. The value is not quoted, since it may be private.
+
+    Attributes:
+        partition: the partition that holds the row.
+        row: its place there, from 0.
+        column: the column, with the path below it, such as ``lines[2].price``.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, partition: int, row: int, column: str, problem: str) -> None:
+        super().__init__(f"row {row} of partition {partition}: column {column!r}: {problem}; mend the row, or drop it")
+        self.partition = partition
+        self.row = row
+        self.column = column
+        self.problem = problem
+
+
+class RowsLost(MongoqError):
+    """Rows of a write hold reservations that are over: the items were settled before, or somebody else has them.
+
+    With ``lost=ignore`` this is a warning in the log, and the rows are left out. A batch that is written again finds
+    all that it has settled lost.
+
+    Attributes:
+        item_ids: the items.
+    """
+
+    def __init__(self, item_ids: Sequence[Any]) -> None:
+        named = ", ".join(map(str, item_ids[:NAMED])) + ("…" if len(item_ids) > NAMED else "")
+        super().__init__(
+            f"{len(item_ids)} rows are left out, since the reservations of their items are over: settled before, or "
+            f"taken by others ({named}); in a batch that is written again this is as it should be"
+        )
+        self.item_ids = list(item_ids)

@@ -137,10 +137,10 @@ class Seen:
 
 
 LOOKS: dict[str, Callable[[Seen, Any], None]] = {
-    "integer": Seen._integer,  # noqa: SLF001  # a table of its own methods
-    "decimal": Seen._decimal,  # noqa: SLF001
-    "document": Seen._document,  # noqa: SLF001
-    "array": Seen._array,  # noqa: SLF001
+    "integer": Seen._integer,  # a table of its own methods
+    "decimal": Seen._decimal,
+    "document": Seen._document,
+    "array": Seen._array,
 }
 
 

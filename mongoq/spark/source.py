@@ -12,6 +12,7 @@ from mongoq.spark.options import ReadOptions
 if TYPE_CHECKING:
     from mongoq.spark.history_stream import HistoryStream
     from mongoq.spark.reader import MongoqReader
+    from mongoq.spark.writer import MongoqStreamWriter, MongoqWriter
 
 __all__ = ["MongoqDataSource"]
 
@@ -116,3 +117,19 @@ when they are eligible |
         from mongoq.spark.history_stream import HistoryStream, HistoryStreamOptions
 
         return HistoryStream(HistoryStreamOptions.parse(self.options), schema)
+
+        return MongoqReader(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MongoqWriter:
+        """Return the batch writer for these columns (``WriteOptions``); checks options, columns and the server."""
+        from mongoq.spark.write_options import WriteOptions
+        from mongoq.spark.writer import MongoqWriter
+
+        return MongoqWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MongoqStreamWriter:  # noqa: N802  # Spark's name
+        """Return the stream sink for these columns (``WriteOptions``); checks options, columns and the server."""
+        from mongoq.spark.write_options import WriteOptions
+        from mongoq.spark.writer import MongoqStreamWriter
+
+        return MongoqStreamWriter(WriteOptions.parse(self.options, stream=True), schema, overwrite=overwrite)

@@ -1,0 +1,204 @@
+"""The ids of pushes, made of what rows say, so that a row that is written again is pushed once.
+
+Never of a row's place, since a task that is run again may see its rows in another order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from decimal import Decimal
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as spark
+from bson import ObjectId
+
+from mongoq.spark.values import Values
+
+__all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
+
+PREFIX_BYTES = 2
+HASH_BYTES = 10
+"""A billion rows of one job have two alike with a probability of 4e-7. What the ids of a job begin with alike keeps
+their entries in the index together."""
+KEY_BYTES = 32
+FIRST_SLOTS = 1024
+Plain = Callable[[Any], bytes]
+
+
+class Occurrences:
+    """Counts equal hashes, in 16 to 32 bytes for each one that is new; a set of bytes takes more than 100."""
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 * FIRST_SLOTS))
+        self._used = 0
+        self._again: dict[bytes, int] = {}
+
+    def count(self, digest: bytes) -> int:
+        """Return how often this hash was there before."""
+        if self._is_new(int.from_bytes(digest[:8]) or 1):  # 0 marks a free slot
+            return 0
+        number = self._again[digest] = self._again.get(digest, 0) + 1
+        return number
+
+    def _is_new(self, number: int) -> bool:
+        slots = self._slots
+        mask = len(slots) - 1
+        place = number & mask
+        while found := slots[place]:
+            if found == number:
+                return False
+            place = (place + 1) & mask
+        slots[place] = number
+        self._used += 1
+        if self._used * 2 > mask:
+            self._grow()
+        return True
+
+    def _grow(self) -> None:
+        old = self._slots
+        self._slots = slots = array("Q", bytes(16 * len(old)))
+        mask = len(slots) - 1
+        for number in filter(None, old):
+            place = number & mask
+            while slots[place]:
+                place = (place + 1) & mask
+            slots[place] = number
+
+
+class ContentIds:
+    """Ids made of all that a push says, and of how many equal ones there were before it in the partition.
+
+    Args:
+        job: what tells this write from others, the same when it is done again.
+        partition: the partition, since each counts by itself.
+    """
+
+    def __init__(self, job: Sequence[str], partition: int) -> None:
+        self._job = _joined("content", *job)
+        self._partition = str(partition)
+        self._prefix = _prefix(self._job)
+        self._occurrences = Occurrences()
+        self._told: dict[Hashable, Any] = {}
+
+    def id(self, queue: str, told: Hashable, wrapped: bytes) -> ObjectId:
+        """Return the id of a push: where it goes, what it is told besides, and its payload as BSON."""
+        begun = self._told.get((queue, told))
+        if begun is None:
+            begun = self._begin(queue, told)
+        hashed = begun.copy()
+        hashed.update(wrapped)
+        digest: bytes = hashed.digest()
+        if again := self._occurrences.count(digest):
+            digest = blake2b(digest + again.to_bytes(8), digest_size=HASH_BYTES).digest()
+        return ObjectId(self._prefix + digest)
+
+    def _begin(self, queue: str, told: Hashable) -> Any:
+        if len(self._told) >= FIRST_SLOTS:
+            self._told.clear()
+        key = blake2b(_joined(self._partition, queue, repr(told)), key=_key(self._job), digest_size=KEY_BYTES).digest()
+        begun = self._told[queue, told] = blake2b(key=key, digest_size=HASH_BYTES)
+        return begun
+
+
+class ValueIds:
+    """Ids made of the value of one column, of the queue, and of a label: the same in every job, whatever the partition.
+
+    Args:
+        label: what tells writes of the same values from each other.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._queues: dict[str, tuple[bytes, Any]] = {}
+
+    def id(self, queue: str, value: bytes) -> ObjectId:
+        """Return the id of the push that a value stands for, given as ``canonical_of`` has it."""
+        if queue not in self._queues:
+            named = _joined("value", queue, self._label)
+            self._queues[queue] = _prefix(named), blake2b(key=_key(named), digest_size=HASH_BYTES)
+        prefix, begun = self._queues[queue]
+        hashed = begun.copy()
+        hashed.update(value)
+        return ObjectId(prefix + hashed.digest())
+
+
+def _joined(*parts: str) -> bytes:
+    """Return texts as bytes that no other texts have."""
+    encoded = [part.encode(errors="surrogatepass") for part in parts]
+    return b"".join(len(part).to_bytes(4) + part for part in encoded)
+
+
+def _key(named: bytes) -> bytes:
+    return blake2b(named, digest_size=KEY_BYTES).digest()
+
+
+def _prefix(named: bytes) -> bytes:
+    return blake2b(named, digest_size=PREFIX_BYTES).digest()
+
+
+def canonical_of(type: spark.DataType) -> Values:
+    """Return what turns a column into bytes that equal values have, whatever the width of their type, and no others.
+
+    Raises:
+        TypeError: equal values of this type may differ, as doubles do.
+    """
+    if isinstance(type, spark.StructType):
+        return _canonical_structs(type)
+    for kinds, name, plain in CANONICAL:
+        if isinstance(type, kinds):
+            return partial(_canonical, name, plain)
+    raise TypeError(f"type {type.simpleString()} makes no id; cast it to a string, or name another column")
+
+
+def _canonical(name: bytes, plain: Plain, array: pa.Array) -> list[Any]:
+    return [None if value is None else name + plain(value) for value in _bare(array).to_pylist()]
+
+
+def _bare(array: pa.Array) -> pa.Array:
+    """Return times and dates as the integers that they are, in whatever zone they are shown."""
+    if pa.types.is_timestamp(array.type):
+        return array.view(pa.int64())
+    return array.view(pa.int32()) if pa.types.is_date32(array.type) else array
+
+
+def _text(value: Any) -> bytes:
+    return str(value).encode(errors="surrogatepass")
+
+
+def _number(value: Decimal) -> bytes:
+    text = f"{value:f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).encode()
+
+
+CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
+    ((spark.StringType,), b"s", _text),
+    ((spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType), b"i", _text),
+    ((spark.BooleanType,), b"b", _text),
+    ((spark.DecimalType,), b"n", _number),
+    ((spark.BinaryType,), b"x", bytes),
+    ((spark.DateType,), b"d", _text),
+    ((spark.TimestampType,), b"t", _text),
+    ((spark.TimestampNTZType,), b"w", _text),
+)
+
+
+def _canonical_structs(type: spark.StructType) -> Values:
+    names = [name.encode() for name in type.fieldNames()]
+    parts = [canonical_of(field.dataType) for field in type.fields]
+
+    def convert(array: pa.Array) -> list[Any]:
+        columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
+        rows = zip(*columns, strict=True) if columns else [()] * len(array)
+        there = array.is_valid().to_pylist()
+        return [_struct(names, row) if valid else None for row, valid in zip(rows, there, strict=True)]
+
+    return convert
+
+
+def _struct(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
+    parts = [part for name, value in zip(names, values, strict=True) for part in (name, value or b"")]
+    return b"{" + b"".join(len(part).to_bytes(4) + part for part in parts)

@@ -1,0 +1,208 @@
+"""Columns of Arrow as lists of the values that BSON stores for their Spark types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Context, Inexact, InvalidOperation
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as spark
+from bson import Decimal128
+from bson.datetime_ms import DatetimeMS
+
+from mongoq.model.codec import NESTING_LIMIT
+
+__all__ = ["Unfit", "Values", "check_names", "values_of"]
+
+Values = Callable[[pa.Array], list[Any]]
+"""Turns an array into values, of which each nests nothing that is still Arrow's; raises ``Unfit``."""
+
+EPOCH = date(1970, 1, 1)
+FIRST_DAY, LAST_DAY = ((day - EPOCH).days for day in (date.min, date.max))
+SECONDS = 86_400
+DIGITS = 34
+"""The most digits of a Decimal128."""
+EXPONENT_BIAS = 6176
+EXPONENT_BITS = 113
+"""A Decimal128 has its coefficient below these bits, and its exponent above."""
+SIGN = 1 << 127
+WIDTH = 16
+BEYOND = "a {} outside the years 1 to 9999"
+
+PLAIN: tuple[type[spark.DataType], ...] = (
+    spark.StringType,
+    spark.BooleanType,
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.FloatType,
+    spark.DoubleType,
+    spark.BinaryType,
+    spark.NullType,
+)
+"""Types whose values are what BSON stores."""
+
+
+class Unfit(Exception):
+    """A value that BSON cannot hold without loss; says what it is, without quoting it."""
+
+
+def values_of(type: spark.DataType, *, depth: int = 1) -> Values:
+    """Return what turns columns of this type into values.
+
+    Raises:
+        TypeError: the format does not write this type; its text says what to do.
+    """
+    if depth >= NESTING_LIMIT:
+        raise TypeError(f"nested deeper than {NESTING_LIMIT} levels")
+    if isinstance(type, PLAIN):
+        return lambda array: array.to_pylist()
+    if isinstance(type, spark.DecimalType):
+        return _decimals(type)
+    if isinstance(type, spark.DateType):
+        return _dates
+    if isinstance(type, spark.TimestampType):
+        return _timestamps
+    if isinstance(type, spark.TimestampNTZType):
+        return _timestamps
+    if isinstance(type, spark.ArrayType):
+        return _arrays(type, depth)
+    if isinstance(type, spark.MapType):
+        return _maps(type, depth)
+    if isinstance(type, spark.StructType):
+        return _structs(type, depth)
+    raise TypeError(f"type {type.simpleString()} cannot be written; {_remedy(type)}")
+
+
+def _remedy(type: spark.DataType) -> str:
+    if isinstance(type, spark.VariantType):
+        return "make it a struct, or JSON text with to_json"
+    if isinstance(type, spark.DayTimeIntervalType | spark.YearMonthIntervalType | spark.CalendarIntervalType):
+        return "make it a number of seconds or months"
+    return "cast it to a string"
+
+
+def _decimals(type: spark.DecimalType) -> Values:
+    if type.precision > DIGITS:
+        return _long_decimals
+    exponent = (EXPONENT_BIAS - type.scale) << EXPONENT_BITS
+
+    def convert(array: pa.Array) -> list[Any]:
+        """Make them of their bits, which is twice as fast as by way of ``decimal``."""
+        return [
+            unscaled if unscaled is None else Decimal128.from_bid(_bid(unscaled, exponent))
+            for unscaled in _unscaled(array)
+        ]
+
+    return convert
+
+
+def _bid(unscaled: int, exponent: int) -> bytes:
+    return (abs(unscaled) | exponent | (SIGN if unscaled < 0 else 0)).to_bytes(WIDTH, "little")
+
+
+def _unscaled(array: pa.Array) -> Iterator[int | None]:
+    """Yield the integers that the decimals are when their points are left out."""
+    if array.null_count == len(array):
+        yield from [None] * len(array)
+        return
+    bits = memoryview(array.buffers()[1])
+    start = array.offset * WIDTH
+    there = array.is_valid().to_pylist() if array.null_count else [True] * len(array)
+    for place, valid in zip(range(start, start + len(array) * WIDTH, WIDTH), there, strict=True):
+        yield int.from_bytes(bits[place : place + WIDTH], "little", signed=True) if valid else None
+
+
+def _long_decimals(array: pa.Array) -> list[Any]:
+    """Take numbers as long as their digits fit; zeros at the end may go."""
+    exact = Context(prec=DIGITS, traps=[Inexact, InvalidOperation])
+    try:
+        return [value if value is None else Decimal128(exact.plus(value)) for value in array.to_pylist()]
+    except Inexact:
+        raise Unfit(f"a decimal of more than {DIGITS} digits, which is what a Decimal128 holds") from None
+
+
+def _dates(array: pa.Array) -> list[Any]:
+    _check_range(array.view(pa.int32()), FIRST_DAY, LAST_DAY, "date")
+    return array.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _timestamps(array: pa.Array) -> list[Any]:
+    """Return dates in milliseconds, finer digits cut as in any datetime that is pushed; wall times count as UTC."""
+    micros = array.view(pa.int64())
+    _check_range(micros, FIRST_DAY * SECONDS * 1_000_000, (LAST_DAY + 1) * SECONDS * 1_000_000 - 1, "timestamp")
+    return [None if each is None else DatetimeMS(each // 1000) for each in micros.to_pylist()]
+
+
+def _check_range(numbers: pa.Array, first: int, last: int, name: str) -> None:
+    """Refuse what no reader takes for a date: years that neither Python nor ISO 8601 has."""
+    found = pc.call_function("min_max", [numbers]).as_py()
+    if found["min"] is not None and not first <= found["min"] <= found["max"] <= last:
+        raise Unfit(BEYOND.format(name))
+
+
+def _nulled(array: pa.Array, values: list[Any]) -> list[Any]:
+    if not array.null_count:
+        return values
+    return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+def _spans(array: pa.Array) -> tuple[int, int, list[slice]]:
+    """Return where the parts of lists begin and end in their child, and of each list the slice of those."""
+    offsets = array.offsets.to_pylist()
+    first, last = offsets[0], offsets[-1]
+    return first, last - first, [slice(start - first, end - first) for start, end in pairwise(offsets)]
+
+
+def _arrays(type: spark.ArrayType, depth: int) -> Values:
+    parts = values_of(type.elementType, depth=depth + 1)
+
+    def convert(array: pa.Array) -> list[Any]:
+        first, number, spans = _spans(array)
+        flat = parts(array.values.slice(first, number))
+        return _nulled(array, [flat[span] for span in spans])
+
+    return convert
+
+
+def _maps(type: spark.MapType, depth: int) -> Values:
+    if not isinstance(type.keyType, spark.StringType):
+        raise TypeError(f"type {type.simpleString()} cannot be written: the keys of a document are strings")
+    parts = values_of(type.valueType, depth=depth + 1)
+
+    def convert(array: pa.Array) -> list[Any]:
+        first, number, spans = _spans(array)
+        keys = array.keys.slice(first, number).to_pylist()
+        items = parts(array.items.slice(first, number))
+        return _nulled(array, [dict(zip(keys[span], items[span], strict=True)) for span in spans])
+
+    return convert
+
+
+def _structs(type: spark.StructType, depth: int) -> Values:
+    names = type.fieldNames()
+    check_names(names)
+    parts = [values_of(field.dataType, depth=depth + 1) for field in type.fields]
+
+    def convert(array: pa.Array) -> list[Any]:
+        columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
+        rows = zip(*columns, strict=True) if columns else [()] * len(array)
+        return _nulled(array, [dict(zip(names, row, strict=True)) for row in rows])
+
+    return convert
+
+
+def check_names(names: list[str]) -> None:
+    """Refuse names of fields that no document can have, or that make it something else; raises ``TypeError``."""
+    for name in names:
+        if "\0" in name:
+            raise TypeError(f"field {name!r} has a NUL in its name; rename it")
+        if names.count(name) > 1:
+            raise TypeError(f"field {name!r} is there {names.count(name)} times; rename it")
+    if {"$ref", "$id"} <= set(names):
+        raise TypeError("fields '$ref' and '$id' together would come back as a DBRef; rename one")

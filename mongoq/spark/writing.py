@@ -1,0 +1,144 @@
+"""The rows of one task written: some pushed, some settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.spark.clients import broker_at
+from mongoq.spark.errors import RowRefused
+from mongoq.spark.layout import ID, TOKEN, Layout
+from mongoq.spark.orders import Order
+from mongoq.spark.payloads import Refusal, converted
+from mongoq.spark.pushing import NewRow, Pushing
+from mongoq.spark.row_ids import ContentIds, ValueIds
+from mongoq.spark.settling import HeldRow, Settling
+from mongoq.spark.task import Task
+from mongoq.spark.write_options import WriteOptions
+from mongoq.sync import Broker
+
+__all__ = ["Written", "write"]
+
+BYTES = 16 * 1024 * 1024
+"""About as much of a record batch is made BSON at a time."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has done.
+
+    Attributes:
+        pushed: rows that were pushed, now or before.
+        settled: rows whose items were moved or committed.
+        lost: rows whose reservations were over.
+    """
+
+    pushed: int = 0
+    settled: int = 0
+    lost: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        """Return what both have done."""
+        return Written(self.pushed + other.pushed, self.settled + other.settled, self.lost + other.lost)
+
+
+def write(
+    batches: Iterable[pa.RecordBatch], layout: Layout, options: WriteOptions, task: Task, job: tuple[str, ...] | None
+) -> Written:
+    """Write the rows of a task; ``job`` tells this write from others, and ``None`` that nobody has named it.
+
+    A task that fails leaves what it wrote, and may be run again. Nothing is sent for a task without rows.
+
+    Raises:
+        RowRefused: a row that cannot be written. Those before it may have been.
+        BatchIncomplete, RowsLost: as ``Settling.settle``.
+    """
+    place, writing = 0, None
+    for batch in _slices(batches, options.batch_size):
+        if writing is None:
+            writing = _Writing(broker_at(options.place), layout, options, task, job)
+        try:
+            writing.write(batch)
+        except Refusal as refusal:
+            row = place + refusal.row
+            raise RowRefused(task.partition, row, refusal.column, refusal.problem) from None
+        place += batch.num_rows
+    return Written() if writing is None else writing.written
+
+
+def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Cut record batches into such as are bounded in rows and, if the rows are about alike, in bytes."""
+    for batch in batches:
+        rows = min(most, max(BYTES * batch.num_rows // max(batch.nbytes, 1), 1))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+class _Writing:
+    def __init__(
+        self, broker: Broker, layout: Layout, options: WriteOptions, task: Task, job: tuple[str, ...] | None
+    ) -> None:
+        self._layout = layout
+        self._options = options
+        self._broker = broker
+        self._partition = task.partition
+        self._job = job
+        self._pushing: Pushing | None = None
+        self._settling = Settling(broker, options)
+        self.written = Written()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a slice: first what is pushed, since it may be all that is left of an item that is settled."""
+        new, held = self._sorted(batch)
+        if new:
+            self.written.pushed += self._pushes().push(new)
+        told = self._settling.settle(held)
+        self.written.settled += told.done
+        self.written.lost += len(told.lost)
+
+    def _pushes(self) -> Pushing:
+        if self._pushing is None:
+            self._pushing = Pushing(self._broker, self._options, self._ids())
+        return self._pushing
+
+    def _ids(self) -> ContentIds | ValueIds:
+        if self._layout.id_values is not None:
+            return ValueIds(self._options.label)
+        if self._job is None:
+            problem = "in foreachBatch a batch may be written twice: name this write, or give idColumn"
+            raise ArgumentInvalid("label", problem)
+        return ContentIds(self._job, self._partition)
+
+    def _sorted(self, batch: pa.RecordBatch) -> tuple[list[NewRow], list[HeldRow]]:
+        """Return the rows that are pushed, and those that settle an item."""
+        layout = self._layout
+        none: list[None] = [None] * batch.num_rows
+        orders = layout.orders.of(batch)
+        wrapped = none if layout.payloads is None else layout.payloads.wrapped(batch)
+        id_column = self._options.id_column
+        values = none if layout.id_values is None else converted(str(id_column), layout.id_values, batch)
+        new: list[NewRow] = list(zip(range(batch.num_rows), orders, wrapped, values, strict=True))
+        if not layout.fenced:
+            return new, []
+        held = self._held(batch, orders, wrapped)
+        return [row for row in new if row[0] not in held], list(held.values())
+
+    def _held(
+        self, batch: pa.RecordBatch, orders: list[Order], wrapped: list[bytes] | list[None]
+    ) -> dict[int, HeldRow]:
+        held = {}
+        ids, tokens = batch.column(ID).to_pylist(), batch.column(TOKEN).to_pylist()
+        for place, (id, token) in enumerate(zip(ids, tokens, strict=True)):
+            if token is None:
+                continue
+            if id is None:
+                raise Refusal(place, ID, "it is null beside a _token; which item is meant?")
+            if self._options.settle is None:
+                problem = "somebody holds this item: with settle=true it is moved or committed under that fence, with "
+                raise Refusal(place, TOKEN, f"{problem}settle=false it is pushed anew")
+            held[place] = HeldRow(place, id, token, orders[place], wrapped[place])
+        return held

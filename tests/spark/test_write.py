@@ -1,0 +1,261 @@
+"""Rows that become pushes, by the code that runs in a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import bson
+import pytest
+from bson import Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pyspark.sql.types import StructType
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.spark.errors import RowRefused
+from mongoq.spark.layout import Layout
+from mongoq.spark.task import Task
+from mongoq.spark.write_options import WriteOptions
+from mongoq.spark.writing import Written, write
+from tests.spark.tables import Target, table, target_in
+
+MOMENT = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def target(spark: Any, store: Any) -> Iterator[Target]:
+    with target_in(store) as target:
+        yield target
+
+
+def test_columns_become_the_fields_of_a_payload(target: Target) -> None:
+    written = target.write("customer string, total double", [("ann", 1.5), ("bob", None)])
+    assert written.pushed == 2
+    assert sorted(target.payloads, key=str) == [
+        {"customer": "ann", "total": 1.5},
+        {"customer": "bob", "total": None},
+    ]
+    first = target.documents[0]
+    assert set(first) == {"_id", "q", "payload", "when", "priority", "attempts", "reserved", "once"}
+    assert (first["q"], first["priority"], first["attempts"], first["reserved"]) == ("orders", 0, 0, False)
+    assert first["once"] - first["when"] >= 7 * DAY
+
+
+def test_what_is_pushed_is_handed_out_and_its_id_is_remembered(target: Target) -> None:
+    queue = target.broker.queue("orders")
+    target.write("n int", [(1,)], once=3600)
+    item = queue.reserve()
+    assert item.payload == {"n": 1}
+    queue.commit(item)
+    assert target.write("n int", [(1,)], once=3600).pushed == 1
+    assert queue.size() == 0
+
+
+def test_a_column_payload_is_the_payload(target: Target) -> None:
+    target.write("payload int", [(7,), (None,)])
+    target.write("payload array<date>", [([datetime(2026, 1, 2).date()],)])
+    target.write("payload struct<a:int>", [({"a": 1},)])
+    assert sorted(target.payloads, key=str) == [7, None, ["2026-01-02"], {"a": 1}]
+
+
+def test_a_string_column_payload_is_json(target: Target) -> None:
+    texts = ['{"a": [1, 2.5, null]}', '"text"', "null", None, "3", "[]", "true"]
+    target.write("payload string", [(text,) for text in texts])
+    expected = [{"a": [1, 2.5, None]}, "text", None, None, 3, [], True]
+    assert sorted(target.payloads, key=str) == sorted(expected, key=str)
+
+
+def test_fields_say_which_columns_make_the_payload(target: Target) -> None:
+    row = ("x", 1, "private", 5)
+    target.write("b string, a int, payload string, _key int", [row], fields='["a", "b", "_key"]')
+    assert target.payloads == [{"a": 1, "b": "x", "_key": 5}]
+    assert list(target.payloads[0]) == ["a", "b", "_key"]
+
+
+def test_columns_of_the_envelope_override_options(target: Target) -> None:
+    ddl = "n int, _to string, _delay double, _when timestamp, _priority int, _headers map<string,string>"
+    rows = [
+        (0, None, None, None, None, None),
+        (1, "refunds", 60.5, None, -3, [("trace", "t1")]),
+        (2, None, None, MOMENT, 100, []),
+        (3, None, 0.0, None, None, None),
+    ]
+    now = target.store.now
+    target.write(ddl, rows, priority=7, delay=3600)
+    found = {each["payload"]["n"]: each for each in target.documents}
+    assert [(found[n]["q"], found[n]["priority"]) for n in range(4)] == [
+        ("orders", 7), ("refunds", -3), ("orders", 100), ("orders", 7),
+    ]  # fmt: skip
+    assert found[1]["headers"] == {"trace": "t1"}
+    assert [n for n in found if "headers" in found[n]] == [1]
+    assert timedelta(minutes=59) < found[0]["when"] - now < timedelta(minutes=65)
+    assert timedelta(seconds=60) < found[1]["when"] - now < timedelta(minutes=5)
+    assert found[2]["when"] == MOMENT
+    assert found[3]["when"] - now < timedelta(minutes=5)
+
+
+def test_delays_may_be_intervals_and_headers_json(target: Target) -> None:
+    ddl = "n int, _headers string"
+    target.write(ddl, [(1, '{"a": {"b": [1]}}'), (2, None)], when=MOMENT.isoformat())
+    found = {each["payload"]["n"]: each for each in target.documents}
+    assert found[1]["headers"] == {"a": {"b": [1]}}
+    assert found[1]["when"] == found[2]["when"] == MOMENT
+
+
+def test_keys_keep_one_live_item(target: Target) -> None:
+    ddl = "n int, _key string"
+    target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)])
+    found = target.documents
+    assert sorted(str(each.get("key")) for each in found) == ["None", "None", "a", "b"]
+    assert target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)]).pushed == 5
+    assert len(target.documents) == 4
+
+
+def test_rows_that_were_read_leave_key_and_time_behind(target: Target) -> None:
+    ddl = (
+        "n int, _q string, _key string, _when timestamp, _priority int, _headers string, _state string, _once timestamp"
+    )
+    row = (1, "elsewhere", "k", MOMENT, 5, '{"h": 1}', "scheduled", MOMENT)
+    target.write(ddl, [row])
+    [document] = target.documents
+    assert (document["q"], document["priority"], document["headers"]) == ("orders", 5, {"h": 1})
+    assert "key" not in document
+    assert document["when"] < MOMENT
+    target.write(ddl, [row], to="copies", carry='["when", "key"]')
+    [document] = [each for each in target.documents if each["q"] == "copies"]
+    assert (document["key"], document["when"]) == ("k", MOMENT)
+
+
+def test_pushes_reach_the_queues_bound_to_a_topic(target: Target) -> None:
+    target.broker.bind("news", "mail", "log")
+    for _ in range(2):
+        target.write("n int, _key string", [(1, None), (2, None), (3, "k")], to="news")
+    assert sorted((each["q"], each["payload"]["n"]) for each in target.documents) == [
+        (queue, n) for queue in ("log", "mail") for n in (1, 2, 3)
+    ]
+    assert {each["origin"]["queue"] for each in target.documents} == {"news"}
+
+
+def test_settings_of_the_queue_hold(target: Target) -> None:
+    target.broker.queue("orders").configure(history=DAY)
+    target.write("n int", [(1,)])
+    assert target.broker.queue("orders").settings.history == DAY
+
+
+def test_many_rows_go_in_few_commands_and_all_arrive(target: Target) -> None:
+    rows = [(n, "x" * (n % 50)) for n in range(3000)]
+    written = target.write("n int, s string", rows[:1700], rows[1700:], batchSize=1000)
+    assert written.pushed == 3000
+    assert sorted(each["n"] for each in target.payloads) == list(range(3000))
+
+
+def test_a_task_without_rows_sends_nothing(spark: Any) -> None:
+    options = WriteOptions.parse({"uri": "mongodb://127.0.0.1:1/", "to": "q"})
+    layout = Layout(StructType.fromDDL("n int"), options)
+    assert write([table("n int", [])], layout, options, Task(0), ("a",)) == Written()
+
+
+GOOD_RAW = bson.encode({"payload": 1})
+REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+    ("payload string", ("{private",), r"column 'payload': text that is no JSON"),
+    ("payload string", ("NaN",), r"column 'payload': text that is no JSON"),
+    ("payload string", ("[" * 200 + "]" * 200,), r"column 'payload.*nested deeper"),
+    ("payload string", ("[1, 99999999999999999999]",), r"column 'payload\[1\]': an integer beyond 64 bits"),
+    ("payload string", ('{"$ref": "a", "$id": 1}',), r"column 'payload': a document with both"),
+    ("payload string", (f'"{"private" * 2_400_000}"',), r"column 'payload': 16,800,019 bytes as BSON"),
+    ("a struct<b:map<string,int>>", ({"b": [("x\0", 1)]},), r"column 'a.b': .*NUL"),
+    ("_payload binary", (b"private",), "column '_payload': bytes that are no BSON"),
+    ("_payload binary", (None,), "column '_payload': not the BSON of a document with the one field"),
+    ("_payload binary", (b"\x05\0\0\0\0",), "column '_payload': not the BSON of a document with the one field"),
+    ("a int, _priority int", (1, 101), r"column '_priority': it is to be an integer from -100 \(first\) to 100"),
+    ("a int, _delay double", (1, -0.5), "column '_delay': it is to be seconds as a number, or an interval"),
+    ("a int, _delay float", (1, float("nan")), "column '_delay': it is to be seconds"),
+    ("a int, _delay double, _when timestamp", (1, 1.0, MOMENT), "column '_when': says when the item is due, and so"),
+    ("a int, _to string", (1, "$private"), "column '_to': it is to be a string with the name of a queue"),
+    ("a int, _key string", (1, ""), "column '_key': it is to be a string of 1 to 1,024 bytes"),
+    ("a int, _headers string", (1, "[]"), "column '_headers': it is to be a map of strings"),
+    ("a int, _headers string", (1, "private"), "column '_headers': it is to be a map of strings"),
+    ("a int, _headers string", (1, '{"h": "' + "x" * 17000 + '"}'), "column '_headers': .* at most 16 KiB"),
+    ("a decimal(38,4)", (Decimal("9" * 34 + ".9999"),), "column 'a': a decimal of more than 34 digits"),
+]
+
+
+@pytest.mark.parametrize(("ddl", "row", "sentence"), REFUSED, ids=[f"{n}" for n in range(len(REFUSED))])
+def test_a_row_that_cannot_be_stored_is_named_and_not_quoted(
+    target: Target, ddl: str, row: tuple[Any, ...], sentence: str
+) -> None:
+    good = (GOOD_RAW if ddl == "_payload binary" else None, *(None for _ in row[1:]))
+    with pytest.raises(RowRefused, match=f"row 2 of partition 4: {sentence}") as caught:
+        target.write(ddl, [good, good], [row], partition=4)
+    assert "private" not in str(caught.value)
+    assert caught.value.row == 2
+    assert len(target.documents) == 2
+
+
+def test_a_row_without_a_queue_is_named(target: Target) -> None:
+    with pytest.raises(RowRefused, match="row 1 of partition 0: column '_to': it says no queue to push to"):
+        target.write("a int, _to string", [(1, "orders"), (2, None)], to=None)
+    assert target.documents == []
+
+
+@pytest.mark.parametrize("settle", ["true", "false"])
+def test_nothing_of_a_slice_is_sent_when_one_of_its_rows_is_refused(target: Target, settle: str) -> None:
+    with pytest.raises(RowRefused):
+        target.write("a int, _priority int", [(1, 1), (2, 200)], settle=settle)
+    assert target.documents == []
+
+
+def test_ids_look_like_those_of_a_driver_to_the_reader(target: Target, load: Any) -> None:
+    target.write("n int", [(1,), (2,)])
+    rows = load("_id string, n int, _payload binary").collect()
+    assert {ObjectId(row._id) for row in rows} == {each["_id"] for each in target.documents}
+
+
+def test_a_payload_as_bson_is_copied_as_it_is(target: Target, load: Any) -> None:
+    payload = {"r": Regex("a", 2), "t": Timestamp(1, 2), "i": Int64(5), "d": Decimal128("1.500"), "m": MaxKey()}
+    target.broker.queue("orders").push_many([payload, [payload, None]])
+    rows = [(bytes(row._payload),) for row in load("_payload binary").collect()]
+    target.write("_payload binary", rows, to="copies")
+    raw = target.store.collection.with_options(CodecOptions(document_class=RawBSONDocument))
+    originals, copies = (
+        [each.raw for each in raw.find({"q": q}, {"_id": 0, "payload": 1})] for q in ("orders", "copies")
+    )
+    assert sorted(originals) == sorted(copies)
+    assert len(copies) == 2
+
+
+def test_the_bson_of_the_payload_is_not_among_the_default_columns(load: Any) -> None:
+    assert "_payload" not in load().columns
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "sentence"),
+    [
+        ("a interval day to second", {}, "column 'a': type interval day to second cannot be written; make it a number"),
+        ("a variant", {}, "column 'a': type variant cannot be written; make it a struct, or JSON text"),
+        ("a struct<b:array<map<int,string>>>", {}, "column 'a': type map<int,string> cannot be written: the keys"),
+        ("a int, _prority int", {}, "schema: no columns of the envelope: '_prority'; it has _attempts, _by"),
+        ("a int, payload string", {}, "schema: columns 'payload', 'a' make several payloads; drop some"),
+        ("_payload binary, payload string", {}, "columns '_payload', 'payload' make several payloads"),
+        ("_q string, _state string", {}, "schema: no column makes the payload"),
+        ("a int", {"fields": '["b"]'}, "fields: there is no column 'b'; there are a"),
+        ("a int", {"idColumn": "b"}, "idColumn: there is no column 'b'"),
+        ("a double", {"idColumn": "a"}, "idColumn: column 'a': type double makes no id; cast it to a string"),
+        ("a int, _priority string", {}, r"column '_priority' is to be an integer from -100 .*, not string"),
+        ("a int, _headers map<string,int>", {}, "column '_headers' is to be a map of strings to strings"),
+        ("a int, _token int, _id string", {}, "column '_token' is to be a string, not int"),
+        ("_payload string", {}, "column '_payload' is to be a binary, not string"),
+        ("a int", {"to": None}, "to: this option is missing: the queue to push to; or add a column '_to'"),
+        ("`$ref` string, `$id` int", {}, "fields '\\$ref' and '\\$id' together would come back as a DBRef"),
+    ],
+)
+def test_a_column_that_cannot_be_written_is_named(
+    target: Target, ddl: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ArgumentInvalid, match=sentence):
+        target.write(ddl, **{"to": "orders", **options})
+    assert target.store.collection.count_documents({}) == 0

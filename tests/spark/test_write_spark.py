@@ -1,0 +1,220 @@
+"""Writes by Spark itself: tables, tasks that fail, streams, and what the options and errors show."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.spark.tables import Target, target_in
+
+
+@pytest.fixture
+def target(spark: Any, store: Any) -> Iterator[Target]:
+    with target_in(store) as target:
+        yield target
+
+
+@pytest.fixture
+def save(target: Target) -> Callable[..., None]:
+    """Write a DataFrame in a batch."""
+
+    def save(frame: Any, *, mode: str | None = "append", to: str | None = "orders", **options: Any) -> None:
+        writer = frame.write.format("mongoq").options(**target.options(to=to, **options))
+        (writer if mode is None else writer.mode(mode)).save()
+
+    return save
+
+
+def test_a_table_is_pushed_and_read_back(spark: Any, target: Target, save: Any, load: Any) -> None:
+    frame = spark.range(200).repartition(3).selectExpr(
+        "cast(id AS int) n", "concat('c', id) s", "cast(id AS decimal(12,3)) d", "date'2026-01-02' day",
+        "timestamp'2026-01-02 03:04:05.678' at", "array(id, null) l", "map('k', id) m", "named_struct('a', id) t",
+        "cast(null AS double) x", "null v",
+    )  # fmt: skip
+    save(frame)
+    read = load("n int, s string, d decimal(12,3), day date, at timestamp, l array<bigint>, m map<string,bigint>, "
+                "t struct<a:bigint>, x double")  # fmt: skip
+    assert sorted(read.collect()) == sorted(frame.drop("v").collect())
+    assert {each["v"] for each in target.payloads} == {None}
+
+
+def test_history_is_read_filtered_and_written_anew(spark: Any, target: Target, save: Any, load: Any) -> None:
+    queue = target.broker.queue("orders", history=3600)
+    queue.push_many([{"n": n, "tag": "t"} for n in range(20)], priority=3, headers={"h": 1})
+    queue.commit_many(queue.reserve_many(20))
+    for _ in range(2):
+        history = load(view="history").where("get_json_object(payload, '$.n') >= 15")
+        save(history, to="again", idColumn="_id")
+    again = [each for each in target.documents if each["q"] == "again"]
+    assert sorted(each["payload"]["n"] for each in again) == [15, 16, 17, 18, 19]
+    assert {(each["priority"], each["headers"]["h"], each["attempts"]) for each in again} == {(3, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("overwrite", r"mode: rows are pushed to a queue, and overwrite nothing: mode\('append'\)"),
+        ("errorifexists", 'cannot be written in the "ErrorIfExists" mode. Please use either the "Append"'),
+        ("ignore", 'cannot be written in the "Ignore" mode. Please use either the "Append"'),
+        (None, 'cannot be written in the "ErrorIfExists" mode'),
+    ],
+)
+def test_the_mode_is_append(spark: Any, target: Target, save: Any, mode: str | None, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence) as caught:
+        save(spark.range(3), mode=mode)
+    assert "Job aborted" not in str(caught.value)
+    assert target.documents == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"pritority": 1}, "pritority: not an option of format mongoq"),
+        ({"idColumn": "nothing"}, "idColumn: there is no column 'nothing'"),
+        ({"uri": "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"}, "no usable MongoDB server answered at 127"),
+    ],
+)
+def test_bad_input_is_a_sentence_on_the_driver(spark: Any, save: Any, options: Any, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence) as caught:
+        save(spark.range(3), **options)
+    assert "Job aborted" not in str(caught.value)
+
+
+def test_a_type_that_cannot_be_written_is_a_sentence_on_the_driver(spark: Any, save: Any) -> None:
+    with pytest.raises(Exception, match="column 'v': type variant cannot be written") as caught:
+        save(spark.sql("SELECT parse_json('1') AS v"))
+    assert "Job aborted" not in str(caught.value)
+
+
+def test_a_row_that_cannot_be_written_is_named(spark: Any, save: Any) -> None:
+    with pytest.raises(Exception, match="row 0 of partition [01]: column 'payload': text that is no JSON"):
+        save(spark.range(1).selectExpr("'{private' AS payload"))
+
+
+def test_credentials_are_not_in_errors(spark: Any, auth_server: Any, target: Target, save: Any) -> None:
+    wrong = auth_server.uri.replace("s3cret-p4ss", "wr0ng")
+    with pytest.raises(Exception, match="the server refused the credentials of the option uri") as caught:
+        save(spark.range(1), uri=wrong, database="app")
+    assert "wr0ng" not in str(caught.value)
+    save(spark.range(1), uri=auth_server.uri, database="app")
+    with MongoClient[dict[str, Any]](auth_server.uri) as client:
+        assert client.app[target.store.collection.name].count_documents({"q": "orders"}) == 1
+    with pytest.raises(Exception, match="row 0") as caught:
+        save(spark.range(1).selectExpr("'{' AS payload"), uri=auth_server.uri, database="app")
+    assert "s3cret-p4ss" not in str(caught.value)
+
+
+def test_a_job_under_a_label_is_done_once(spark: Any, target: Target, save: Any) -> None:
+    frame = spark.range(100).selectExpr("id % 7 AS n")
+    for label in ("monday", "monday", "tuesday", "", ""):
+        save(frame, label=label)
+    assert len(target.documents) == 400
+
+
+class FailingOnce:
+    """A function over Arrow batches whose tasks die once, as soon as something of theirs or others' is pushed.
+
+    The first time the rows come in another order.
+    """
+
+    def __init__(self, marker: Path, target: Target) -> None:
+        self.marker = str(marker)
+        self.place = target.store.uri, target.store.collection.database.name, target.store.collection.name
+
+    def __call__(self, batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        marker = Path(f"{self.marker}-{TaskContext.get().partitionId()}")  # type: ignore[union-attr]
+        rows = list(batches)
+        if marker.exists():
+            yield from rows
+            return
+        marker.touch()
+        yield from rows[:0:-1]
+        self.wait()
+        raise ValueError("this task dies")
+
+    def wait(self) -> None:
+        uri, database, collection = self.place
+        with MongoClient[dict[str, Any]](uri) as client:
+            while client[database][collection].count_documents({"q": "orders"}) == 0:
+                time.sleep(0.05)
+
+
+def _failing(spark: Any, target: Target, path: Path) -> tuple[Any, Counter[int]]:
+    """Return a table whose tasks die once, and what it holds."""
+    rows = [(n % 50, "x" * 4000) for n in range(1000)]
+    frame = spark.createDataFrame(rows, "n int, s string").repartition(2)
+    return frame.mapInArrow(FailingOnce(path / "died", target), "n int, s string"), Counter(n for n, _ in rows)
+
+
+@pytest.fixture
+def small_batches(spark: Any) -> Iterator[None]:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_job_that_failed_halfway_is_done_again_under_its_label(
+    spark: Any, target: Target, save: Any, tmp_path: Path
+) -> None:
+    failing, rows = _failing(spark, target, tmp_path)
+    with pytest.raises(Exception, match="this task dies"):
+        save(failing, label="nightly")  # this master does not run tasks again
+    assert 0 < len(target.documents) < 1000
+    save(failing, label="nightly")
+    assert Counter(each["n"] for each in target.payloads) == rows
+
+
+RETRYING = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from pymongo import MongoClient
+from pyspark.sql import SparkSession
+import mongoq.spark
+from tests.spark.tables import Target
+from tests.spark.test_write_spark import _failing
+
+options, path = json.loads(sys.argv[1]), Path(sys.argv[2])
+spark = (
+    SparkSession.builder.master("local[2,3]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+    .getOrCreate()
+)
+mongoq.spark.register(spark)
+with MongoClient(options["uri"]) as client:
+    collection = client[options["database"]][options["collection"]]
+    failing, _ = _failing(spark, Target(SimpleNamespace(uri=options["uri"], collection=collection)), path)
+    failing.write.format("mongoq").options(**options).mode("append").save()
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_rows_of_tasks_that_spark_runs_again_are_pushed_once(
+    target: Target, tmp_path: Path, spark_environment: dict[str, str]
+) -> None:
+    script = tmp_path / "retrying.py"
+    script.write_text(RETRYING)
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps(target.options(to="orders")), str(tmp_path)],
+        check=False, cwd=tmp_path, env=os.environ | spark_environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert {each.name for each in tmp_path.glob("died-*")} == {"died-0", "died-1"}
+    assert Counter(each["n"] for each in target.payloads) == Counter(n % 50 for n in range(1000))
