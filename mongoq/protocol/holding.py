@@ -14,7 +14,6 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ServerUnavailable
-from mongoq.model.envelope import Document
 from mongoq.model.item import id_key
 from mongoq.protocol.batch import IDS
 from mongoq.protocol.context import BrokerContext
@@ -56,7 +55,7 @@ def affirmed(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: 
 
 def held_documents(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], projection: Mapping[str, Any]
-) -> Flow[list[Document] | None]:
+) -> Flow[list[dict[str, Any]] | None]:
     """Read those items that the token holds, in the order of the ids, with majority read concern (``find``).
 
     ``None`` when they are more than the 16 MB of one reply: ask for fewer.
@@ -65,7 +64,7 @@ def held_documents(
         ServerUnavailable: the server has items that it does not show, for ten seconds.
     """
     rest = {id_key(id): id for id in ids}
-    found: dict[Any, Document] = {}
+    found: dict[Any, dict[str, Any]] = {}
     for _ in range(LOOKS):
         filter = {"_id": {"$in": list(rest.values())}, "token": token}
         documents, complete = yield from find_reply(broker, filter, len(rest), projection)

@@ -61,7 +61,7 @@ def find_few(
 
 def find_reply(
     broker: BrokerContext, filter: Mapping[str, Any], limit: int, projection: Mapping[str, Any]
-) -> Flow[tuple[list[Document], bool]]:
+) -> Flow[tuple[list[dict[str, Any]], bool]]:
     """Find so many documents in the order of their ids, as a majority has them, and say whether those are all.
 
     They are not when 16 MB, which one reply holds, are too little.

@@ -39,6 +39,7 @@ __all__ = [
     "next_claim",
     "opened",
     "released",
+    "server_time",
     "settled",
     "taken_up",
 ]
@@ -59,6 +60,12 @@ class Run(Tenure):
     queue: str
     number: int
     claim: StreamClaim | None = None
+
+
+def server_time(broker: BrokerContext) -> Flow[datetime]:
+    """Return the server's time."""
+    yield from ready(broker, write=True)
+    return broker.clock.now()
 
 
 def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[Run | Held]:

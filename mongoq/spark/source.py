@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from mongoq.spark.options import ReadOptions
 
 if TYPE_CHECKING:
+    from mongoq.spark.queue_stream import QueueStreamReader
     from mongoq.spark.reader import MongoqReader
 
 __all__ = ["MongoqDataSource"]
@@ -101,7 +102,12 @@ when they are eligible |
         """Return the columns of the envelope, and the payload as JSON."""
         from mongoq.spark.schema import default_schema
 
-        ReadOptions.parse(self.options)
+        if any(name.lower() == "consumer" for name in self.options):
+            from mongoq.spark.stream_options import QueueStreamOptions
+
+            QueueStreamOptions.parse(self.options)
+        else:
+            ReadOptions.parse(self.options)
         return default_schema()
 
     def reader(self, schema: StructType) -> MongoqReader:
@@ -109,3 +115,10 @@ when they are eligible |
         from mongoq.spark.reader import MongoqReader
 
         return MongoqReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> QueueStreamReader:
+        """Return the reader of a stream with these columns; checks options and columns."""
+        from mongoq.spark.queue_stream import QueueStreamReader
+        from mongoq.spark.stream_options import QueueStreamOptions
+
+        return QueueStreamReader(QueueStreamOptions.parse(self.options), schema)
