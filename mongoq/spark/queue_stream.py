@@ -128,7 +128,7 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
         some = ids[done : done + size]
         documents = broker._driver.run(held_documents(broker._context, partition.token, some, projection))
         if documents is None:
-            size = max(1, size // 4)
+            size = max(1, len(some) // 4)
             continue
         done += size
         if documents:

@@ -26,10 +26,11 @@ class Recording(DataSource):
         return "n int"
 
     def streamReader(self, schema: StructType) -> Recorder:
-        return Recorder(Path(self.options["path"]))
+        kind = RecorderOfAvailableNow if self.options.get("knows", "available now") else Recorder
+        return kind(Path(self.options["path"]))
 
 
-class Recorder(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class Recorder(DataSourceStreamReader):
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -43,9 +44,6 @@ class Recorder(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(MOST)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self.note("prepareForTriggerAvailableNow")
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         self.note("latestOffset", start["n"], type(limit).__name__)
@@ -65,3 +63,8 @@ class Recorder(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self.note("stop")
+
+
+class RecorderOfAvailableNow(Recorder, SupportsTriggerAvailableNow):
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.note("prepareForTriggerAvailableNow")

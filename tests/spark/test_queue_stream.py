@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import ObjectId
 
 import mongoq
 
@@ -116,3 +123,77 @@ def test_a_query_goes_on_after_a_stop_and_only_one_runs_under_a_name(streams: St
     again = streams.each(collect)
     again.processAllAvailable()
     assert (sorted(seen), streams.held(), streams.left()) == ([0, 0, 1, 1, 2], 0, 0)
+
+
+def test_a_new_checkpoint_begins_with_what_the_old_one_left(streams: Streams) -> None:
+    ids = streams.store.add_many(3)
+    with pytest.raises(Exception, match="not today"):
+        streams.each(_failing, availableNow=True).awaitTermination(60)
+    assert streams.held() == 3
+    streams.store.add_many(1)
+    seen: list[list[str]] = []
+    writer = streams.load().writeStream.foreachBatch(lambda frame, _: seen.append([row._id for row in frame.collect()]))
+    assert streams.start(writer, checkpoint="another", availableNow=True).awaitTermination(60)
+    assert seen[0] == [str(id) for id in ids]
+    assert (len(seen), len(seen[1]), streams.left()) == (2, 1, 0)
+
+
+def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(streams: Streams) -> None:
+    moved, dropped, kept = streams.store.add_many(3)
+    collection = streams.store.collection
+
+    def working(frame: Any, _: int) -> None:
+        tokens = {row._id: row._token for row in frame.collect()}
+        assert len(tokens) == 3
+        to_next = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
+        collection.update_one({"_id": moved, "token": ObjectId(tokens[str(moved)])}, to_next)
+        collection.delete_one({"_id": dropped, "token": ObjectId(tokens[str(dropped)])})
+        assert [row._id for row in frame.collect()] == [str(kept)]
+
+    assert streams.each(working, availableNow=True).awaitTermination(60)
+    assert [item["_id"] for item in collection.find({"q": {"$exists": True}})] == [moved]
+    assert (streams.held(), streams.left()) == (0, 0)
+
+
+def test_the_default_columns_of_a_stream_are_those_of_a_table(streams: Streams) -> None:
+    assert (
+        streams.load(None).schema
+        == streams.spark.read.format("mongoq").options(**streams.store.options()).load().schema
+    )
+
+
+def _failing(frame: Any, _: int) -> None:
+    frame.collect()
+    raise RuntimeError("not today")
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
+    streams: Streams, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    ids = streams.store.add_many(40)
+    options = streams.store.options(consumer="etl", maxItems=7)
+    paths = str(tmp_path / "output"), str(tmp_path / "checkpoint")
+    station = [sys.executable, str(Path(__file__).parent / "stream_station.py"), json.dumps(options), *paths]
+    environment = {**os.environ, **spark_environment}
+    driver = subprocess.Popen(station, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        _until(lambda: streams.left() < 30)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert streams.left() > 0
+    frame = streams.load("_id string, n int", maxItems=7)
+    writer = frame.writeStream.format("json").option("path", paths[0])
+    assert streams.start(writer, availableNow=True).awaitTermination(120)
+    rows = streams.spark.read.schema("_id string, n int").json(paths[0]).collect()
+    assert sorted(row._id for row in rows) == sorted(str(id) for id in ids)
+    assert (streams.held(), streams.left()) == (0, 0)
+
+
+def _until(fulfilled: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if fulfilled():
+            return
+        time.sleep(0.03)
+    raise AssertionError("it did not come to that")
