@@ -12,6 +12,7 @@ MongoqError
 ├── DuplicateItem                       a live item with the same key is there, and was not to be replaced
 ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
 ├── BatchIncomplete                     some items of a batch failed, and the others are done
+├── ConsumerBusy                        another query reads a queue under the name of this one
 ├── CollectionUnsuitable                a collection that mongoq cannot work on
 │   ├── CollectionSharded
 │   └── SchemaTooNew                    written by a later mongoq
@@ -45,6 +46,7 @@ __all__ = [
     "BrokerClosed",
     "CollectionSharded",
     "CollectionUnsuitable",
+    "ConsumerBusy",
     "DuplicateItem",
     "EmbeddedServerUnavailable",
     "FilterInvalid",
@@ -270,6 +272,38 @@ def _incomplete_sentence(queue: str, done: list[Any], failed: dict[Any, Exceptio
         f"{len(failed)} of {len(done) + len(failed)} items of queue {queue!r} failed ({named})"
         f"{', and the others are done' if done else ''}; look into .failed for each; "
         f"the first: {type(first).__name__}: {first}"
+    )
+
+
+class ConsumerBusy(MongoqError):
+    """A stream that reads a queue cannot run, or not any more: one query at a time reads under a consumer's name.
+
+    Attributes:
+        consumer: the name.
+        held_by: the process that runs the other query (``host:pid:random``); ``None`` when there is none any more.
+        held_until: until when it does, unless it goes on.
+    """
+
+    def __init__(self, consumer: str, held_by: str | None, held_until: datetime | None) -> None:
+        super().__init__(_busy_sentence(consumer, held_by, held_until))
+        self.consumer = consumer
+        self.held_by = held_by
+        self.held_until = held_until
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it was made of."""
+        return type(self), (self.consumer, self.held_by, self.held_until)
+
+
+def _busy_sentence(consumer: str, held_by: str | None, held_until: datetime | None) -> str:
+    if held_by is None:
+        return (
+            f"the run of consumer {consumer!r} was ended and what it held was given back, by release_claims or by "
+            f"another query that has ended since; start the query again"
+        )
+    return (
+        f"consumer {consumer!r} is busy: {held_by} runs a query under this name until {held_until} and longer; stop "
+        f"that query, or choose another name for this one by the option consumer"
     )
 
 

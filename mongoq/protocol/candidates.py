@@ -15,15 +15,18 @@ from mongoq.protocol.request import Flow
 __all__ = ["candidates", "fresh_candidates"]
 
 
-def candidates(context: QueueContext[Any], n: int, *, remembered: bool = False) -> Flow[list[Document] | None]:
+def candidates(
+    context: QueueContext[Any], n: int, *, remembered: bool = False, due: datetime | None = None
+) -> Flow[list[Document] | None]:
     """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
 
-    ``None`` when nothing is eligible.
+    ``None`` when nothing is eligible, or nothing was at a time ``due``.
     """
     heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
     yield from looked(context)
     while True:
-        start, skip = heads.start(context.name, context.broker.clock.now()), crowd.skip(n)
+        now = context.broker.clock.now()
+        start, skip = heads.start(context.name, now if due is None else min(due, now)), crowd.skip(n)
         read = yield from find_few(context.broker, start.filter, ORDER, n, projection=fields, skip=skip)
         if not skip:
             heads.found(start, read[0] if read else None)

@@ -35,6 +35,7 @@ class ClaimOfMany:
         now: when it is made.
         mine: what it sets.
         sparing: it leaves what has lapsed where it is.
+        beside: others were claimed under its token before.
         where: what an item must fulfil besides; what does not was settled before.
         remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
         priorities: those of the items.
@@ -47,6 +48,7 @@ class ClaimOfMany:
     now: datetime
     mine: Mapping[str, Any]
     sparing: bool = False
+    beside: bool = False
     where: Mapping[str, Any] = field(default_factory=dict)
     remembered: Mapping[Any, Any] = field(default_factory=dict)
     priorities: frozenset[int] = frozenset()
@@ -64,19 +66,37 @@ class ClaimOfMany:
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
         mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
-        ids = {id_key(document["_id"]): document["_id"] for document in first}
-        dues = {key: document["when"] for key, document in zip(ids, first, strict=True)}
+        ids, dues = _ids_and_dues(first)
         if not where:
             return cls(context, dues, ids, now, mine, sparing)
         # other programs may have written anything there
         onces = {key: document.get("once") for key, document in zip(ids, first, strict=True)}
         remembered = {key: once for key, once in onces.items() if isinstance(once, datetime)}
         priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
-        return cls(context, dues, ids, now, mine, sparing, where, remembered, priorities)
+        return cls(context, dues, ids, now, mine, sparing, where=where, remembered=remembered, priorities=priorities)
+
+    @classmethod
+    def under(
+        cls,
+        context: QueueContext[Any],
+        first: Sequence[Document],
+        mine: Mapping[str, Any],
+        *,
+        now: datetime,
+        beside: bool,
+    ) -> ClaimOfMany:
+        """Return a claim with the marks of others before it, of what was eligible at a time."""
+        ids, dues = _ids_and_dues(first)
+        return cls(context, dues, ids, now, mine, beside=beside)
 
     @property
     def token(self) -> ObjectId:
         return self.mine["token"]  # type: ignore[no-any-return]
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether what it takes runs beside other items, be it a single one."""
+        return self.sparing or self.beside
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of those that are still eligible, and are to be claimed."""
@@ -89,7 +109,7 @@ class ClaimOfMany:
     def command(self) -> Command[Any]:
         """Return the claim of all that have runs left; alone, an item is not one of a batch."""
         most = self.context.settings.most_attempts
-        batch = {"batch": self.token} if len(self.ids) > 1 or self.sparing else {}
+        batch = {"batch": self.token} if len(self.ids) > 1 or self.is_beside else {}
         kept = {"reserved": {"$ne": True}} if self.sparing else {}
         return Command(
             "update_many",
@@ -119,3 +139,8 @@ class ClaimOfMany:
 
     def item(self, document: Document) -> Item[Any]:
         return self.context.raw_item(document, self.now, due=self.dues[id_key(document["_id"])])
+
+
+def _ids_and_dues(first: Sequence[Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
+    ids = {id_key(document["_id"]): document["_id"] for document in first}
+    return ids, {key: document["when"] for key, document in zip(ids, first, strict=True)}

@@ -12,7 +12,7 @@ from mongoq.model.item import Document
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.request import Command, Flow, Target, insisted
 
-__all__ = ["find_few", "find_one"]
+__all__ = ["find_few", "find_one", "find_reply"]
 
 FIRST_BATCH = 101
 """Documents that the server sends at first unless told otherwise."""
@@ -55,9 +55,27 @@ def find_few(
         cursor = yield from _sent(broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options})
         if not cursor["id"]:
             return cursor["firstBatch"]  # type: ignore[no-any-return]
-        kill = {"killCursors": broker.collection, "cursors": [cursor["id"]]}
-        yield from Command("command", {"command": kill}, target="database")
+        yield from _killed(broker, cursor["id"])
     return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+
+
+def find_reply(
+    broker: BrokerContext, filter: Mapping[str, Any], limit: int, projection: Mapping[str, Any]
+) -> Flow[tuple[list[dict[str, Any]], bool]]:
+    """Find so many documents in the order of their ids, as a majority has them, and say whether those are all.
+
+    They are not when 16 MB, which one reply holds, are too little.
+    """
+    find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
+    cursor = yield from _sent(broker, {**find, "readConcern": {"level": "majority"}})
+    if cursor["id"]:
+        yield from _killed(broker, cursor["id"])
+    return cursor["firstBatch"], not cursor["id"]
+
+
+def _killed(broker: BrokerContext, cursor: int) -> Flow[None]:
+    kill = {"killCursors": broker.collection, "cursors": [cursor]}
+    yield from Command("command", {"command": kill}, target="database")
 
 
 def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:

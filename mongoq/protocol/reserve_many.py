@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -32,7 +33,7 @@ from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.waiting import waiting
 
-__all__ = ["Taken", "claim_some", "reserve_many", "take"]
+__all__ = ["Taken", "claim_some", "claimed", "reserve_many", "take"]
 
 M = TypeVar("M")
 
@@ -109,7 +110,7 @@ def take(
             return Taken([], screened=1)
         claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing, where=where)
         others = (yield from screened(claim, screen)) if screen else 0
-        items = yield from _decoded(claim, (yield from _claimed(claim, len(first) - others)), on_invalid)
+        items = yield from _decoded(claim, (yield from claimed(claim, len(first) - others)), on_invalid)
         items = yield from _renewed(claim, items)
         if screen and others == len(first) < MANY:
             others += yield from _screened_ahead(context, screen)
@@ -138,16 +139,17 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
             one = yield from claim_one(context, lease)
             return [one] if one else []
         claim = ClaimOfMany.of(context, first, lease)
-        items = yield from _renewed(claim, (yield from _claimed(claim, len(first))))
+        items = yield from _renewed(claim, (yield from claimed(claim, len(first))))
         if items:
             return items
     return []
 
 
-def _claimed(claim: ClaimOfMany, tried: int) -> Flow[list[Item[Any]]]:
+def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
     """Send the claim and read back what it took, in the order of claims; ``tried`` is how many were there for it.
 
-    Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more.
+    Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more. With a ``projection``
+    only these fields are read back.
     """
     if tried <= 0:
         return []
@@ -160,15 +162,15 @@ def _claimed(claim: ClaimOfMany, tried: int) -> Flow[list[Item[Any]]]:
     except Refused:
         # one of them fits no update, and says not which: those before it are given back, and each is tried alone
         yield from insisted(claim.give_back(claim.ids))
-    taken = yield from _read_back(claim, list(claim.ids.values()))
+    taken = yield from _read_back(claim, list(claim.ids.values()), projection)
     keys = {id_key(document["_id"]) for document in taken}
     items = [claim.item(document) for document in taken]
     if len(keys) == tried:
         claim.context.state.crowd.tried(tried, 0)
     else:
         rest = [id for key, id in claim.ids.items() if key not in keys]
-        items += yield from _left_over(claim, rest, tried, alone=not items)
-        if len(items) == len(taken) == 1 and not claim.sparing:
+        items += yield from _left_over(claim, rest, tried, alone=not items and not claim.beside)
+        if len(items) == len(taken) == 1 and not claim.is_beside:
             yield from _unmark(claim, items[0])
     order = {key: place for place, key in enumerate(claim.ids)}
     return sorted(items, key=lambda item: order[id_key(item.id)])
@@ -184,17 +186,18 @@ def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
     yield from Command("update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids))
 
 
-def _read_back(claim: ClaimOfMany, ids: list[Any]) -> Flow[list[Document]]:
+def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
     """Read what the claim holds; what nobody can decode is looked for by halves, and buried."""
     filter = {"_id": {"$in": ids}, "token": claim.token}
     try:
-        return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids)))
+        return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids), projection=projection))
     except Unreadable:
         if len(ids) == 1:
             yield from foreign.bury_unreadable(claim.context, _id=ids[0], token=claim.token)
             return []
         half = len(ids) // 2
-        return (yield from _read_back(claim, ids[:half])) + (yield from _read_back(claim, ids[half:]))
+        first = yield from _read_back(claim, ids[:half], projection)
+        return first + (yield from _read_back(claim, ids[half:], projection))
 
 
 def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:
@@ -212,7 +215,7 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     if claim.sparing:
         found = _spared(claim, found)
     suspects = [document["_id"] for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
-    together = claim.sparing or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
+    together = claim.is_beside or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
     items = []
     for document in found:
         spent = is_spent(attempts_of(document))

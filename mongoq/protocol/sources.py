@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
-
-from bson import ObjectId
 
 from mongoq.model.qualified import qualified
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow, matched, persisted
+from mongoq.protocol.request import Command, Flow, matched
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.tenure import Held, TakenOver, begun, extended, given_back, holder, under
+from mongoq.protocol.tenure import Tenure as Lease
 from mongoq.protocol.topics import refreshed
 from mongoq.protocol.transaction import transacted
 from mongoq.protocol.yields import Made, Yielded, documents, noted
@@ -38,42 +37,16 @@ def source_id(pipeline: str, name: str) -> str:
 
 
 @dataclass(slots=True)
-class Tenure:
+class Tenure(Lease):
     """The lease of a source, as its holder knows it.
 
     Attributes:
-        id: of the control document.
-        token: the fence.
-        length: how long the lease lasts from each extension on.
         pushed: how many records of the source were pushed so far, by anyone.
         position: that of the last one, as it is stored; ``None`` at the beginning.
     """
 
-    id: str
-    token: ObjectId
-    length: timedelta
     pushed: int
     position: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The lease of a source that another process has: who, and until when unless it is extended."""
-
-    by: str | None
-    until: datetime | None
-
-
-class TakenOver(Exception):
-    """The lease is lost; nothing more may be pushed under it.
-
-    Attributes:
-        held: who has it now.
-    """
-
-    def __init__(self, held: Held) -> None:
-        super().__init__(f"the source is run by {held.by or 'nobody'}")
-        self.held = held
 
 
 class _Unmatched(Exception):
@@ -85,39 +58,11 @@ def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[Tenure | He
 
     A crash afterwards leaves it taken until it ends.
     """
-    yield from ready(broker, write=True)
-    token, now = ObjectId(), broker.clock.now()
-    lease = {"token": token, "until": now + length, "by": str(broker.identity)}
-    command: Command[Any] = Command(
-        "find_one_and_update",
-        {
-            "filter": {"_id": id, "$or": [{"until": {"$lte": now}}, {"token": token}]},
-            "update": {"$set": lease, "$setOnInsert": {"pushed": 0}},
-            "upsert": True,
-            "return_document": True,
-        },
-    )
-    try:
-        found, _ = yield from persisted(command.__iter__)
-    except Duplicate:
-        return _holder((yield from find_one(broker, {"_id": id})))
+    lease = yield from begun(broker, id, length, {"pushed": 0})
+    if isinstance(lease, Held):
+        return lease
+    token, found = lease
     return Tenure(id, token, length, found["pushed"], found.get("position"))
-
-
-def extended(broker: BrokerContext, tenure: Tenure) -> Flow[None]:
-    """Let the lease end its length from now (``update``); raises ``TakenOver`` when it is lost."""
-    update = {"$set": {"until": broker.clock.now() + tenure.length}}
-    command = Command("update_one", {"filter": _under(tenure), "update": update}, matched, resolved=True)
-    kept, _ = yield from persisted(command.__iter__)
-    if not kept:
-        raise TakenOver(_holder((yield from find_one(broker, {"_id": tenure.id}))))
-
-
-def given_back(broker: BrokerContext, tenure: Tenure) -> Flow[None]:
-    """Let another process have the lease at once, unless one has it already (``update``)."""
-    update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
-    command = Command("update_one", {"filter": _under(tenure), "update": update}, matched, resolved=True)
-    yield from persisted(command.__iter__)
 
 
 def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded]) -> Flow[int]:
@@ -144,19 +89,10 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
     return len(part)
 
 
-def _under(tenure: Tenure) -> dict[str, Any]:
-    return {"_id": tenure.id, "token": tenure.token}
-
-
-def _holder(found: Any) -> Held:
-    found = found or {}
-    return Held(found.get("by"), found.get("until"))
-
-
 def _attempt(broker: BrokerContext, tenure: Tenure, number: int, position: Any, made: Sequence[Made]) -> Flow[None]:
     now = broker.clock.now()
     told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
-    filter = {**_under(tenure), "pushed": tenure.pushed}
+    filter = {**under(tenure), "pushed": tenure.pushed}
     if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, matched)):
         raise _Unmatched
     documents = [one.document for one in made]
@@ -168,4 +104,4 @@ def _resolved(broker: BrokerContext, tenure: Tenure, number: int) -> Flow[None]:
     """Return if the batch was committed before, by a transaction whose reply was lost; else the lease is."""
     found = yield from find_one(broker, {"_id": tenure.id})
     if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:
-        raise TakenOver(_holder(found))
+        raise TakenOver(holder(found))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -16,68 +16,25 @@ from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.indexes import HISTORY
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
-from mongoq.spark.given import Given
 from mongoq.spark.jsontext import iso_text
 from mongoq.spark.known import refuse_unknown
-from mongoq.spark.options import KNOWN, ReadOptions
 from mongoq.spark.plan import plan
 from mongoq.spark.reader import read_partition
 from mongoq.spark.schema import Columns
+from mongoq.spark.stream_options import HistoryStreamOptions
 from mongoq.spark.views import Period, next_millisecond, view_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["HISTORY_STREAM_OPTIONS", "HistoryStream", "HistoryStreamOptions"]
+__all__ = ["HistoryStream"]
 
-HISTORY_STREAM_OPTIONS = ("maxItems", "lag")
-MAX_ITEMS = 100_000
-LAG = 90.0
-"""Seconds. A transaction may commit 60 s after the time that its items carry; the server ends it within half as much
-again, and a command that is sent again after a failover is later by less."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 BEFORE = "before"
 IDLE_SECONDS = 1.0
 """How often an idle stream asks the server; Spark asks the stream every few milliseconds."""
 NAP_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryStreamOptions:
-    """What a stream over history reads.
-
-    Attributes:
-        read: which queues and when, as for a batch read.
-        max_items: items of a batch, at most; those of one millisecond stay together.
-        lag: how old a time is before it is read.
-    """
-
-    read: ReadOptions
-    max_items: int
-    lag: timedelta
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a stream with the view ``history``.
-
-        Raises:
-            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
-            QueueNameInvalid: no queue has this name.
-        """
-        given = Given(options, (*KNOWN, *HISTORY_STREAM_OPTIONS))
-        own = {name.lower() for name in HISTORY_STREAM_OPTIONS}
-        read = ReadOptions.parse({name: value for name, value in given.options.items() if name not in own})
-        if read.queues.prefix:
-            raise ArgumentInvalid("prefix", "a stream reads one queue, or those that the option queues names")
-        if read.pushdown:
-            raise ArgumentInvalid("pushdown", "Spark hands filters to batch reads only; leave it out")
-        lag = given.seconds("lag", zero=True)
-        return cls(
-            read=read,
-            max_items=given.whole("maxItems") or MAX_ITEMS,
-            lag=timedelta(seconds=LAG if lag is None else lag),
-        )
 
 
 class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -101,19 +58,19 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __repr__(self) -> str:
         return f"HistoryStream({self._options!r})"
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Begin with the option ``since``, or with the oldest."""
         return _offset(self._options.read.period.since or EPOCH)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Note where the stream is to end: what is old enough now."""
         self._target = self._frontier()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option ``maxItems``."""
         return ReadMaxRows(self._options.max_items)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or ``start`` when nothing is there; asks once a second while idle."""
         begin = _moment(start)
         if time.monotonic() - self._asked < IDLE_SECONDS:

@@ -73,7 +73,7 @@ class FilteringReader(MongoqReader):
     ``spark.sql.python.filterPushdown.enabled`` is true, and says so on the driver.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters, and leave all of them to Spark too: the server leaves out less than they do."""
         self._pushed = pushed(filters, self._schema, self._options.view)
         return filters

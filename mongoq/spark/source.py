@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from mongoq.spark.envelope import default_schema
 from mongoq.spark.options import ReadOptions
+from mongoq.spark.stream_options import HistoryStreamOptions, QueueStreamOptions
 
 if TYPE_CHECKING:
     from mongoq.spark.history_stream import HistoryStream
+    from mongoq.spark.queue_stream import QueueStreamReader
     from mongoq.spark.reader import MongoqReader
     from mongoq.spark.writer import MongoqStreamWriter, MongoqWriter
 
 __all__ = ["MongoqDataSource"]
+
+STREAM_ONLY = frozenset({"consumer", "maxitems", "lag", "lease"})
+"""Options that tell a stream, when Spark asks for columns without saying what they are for."""
 
 
 class MongoqDataSource(DataSource):
@@ -103,7 +109,10 @@ when they are eligible |
         """Return the envelope with the payload as JSON, or with the columns that a sample of payloads has."""
         from mongoq.spark.reader import schema_of
 
-        return schema_of(ReadOptions.parse(self.options))
+        if not STREAM_ONLY & {name.lower() for name in self.options}:
+            return schema_of(ReadOptions.parse(self.options))
+        options = self._stream_options()
+        return schema_of(options.read) if isinstance(options, HistoryStreamOptions) else default_schema()
 
     def reader(self, schema: StructType) -> MongoqReader:
         """Return the reader for these columns; checks options and columns."""
@@ -112,13 +121,21 @@ when they are eligible |
         options = ReadOptions.parse(self.options)
         return (FilteringReader if options.pushdown else MongoqReader)(options, schema)
 
-    def streamReader(self, schema: StructType) -> HistoryStream:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> QueueStreamReader | HistoryStream:
         """Return the reader of a stream with these columns; checks options and columns."""
-        from mongoq.spark.history_stream import HistoryStream, HistoryStreamOptions
+        from mongoq.spark.history_stream import HistoryStream
+        from mongoq.spark.queue_stream import QueueStreamReader
 
-        return HistoryStream(HistoryStreamOptions.parse(self.options), schema)
+        options = self._stream_options()
+        if isinstance(options, HistoryStreamOptions):
+            return HistoryStream(options, schema)
+        return QueueStreamReader(options, schema)
 
-        return MongoqReader(ReadOptions.parse(self.options), schema)
+    def _stream_options(self) -> QueueStreamOptions | HistoryStreamOptions:
+        given = {name.lower(): value for name, value in self.options.items()}
+        if given.get("view", "").lower() == "history":
+            return HistoryStreamOptions.parse(given)
+        return QueueStreamOptions.parse(given)
 
     def writer(self, schema: StructType, overwrite: bool) -> MongoqWriter:
         """Return the batch writer for these columns (``WriteOptions``); checks options, columns and the server."""
@@ -127,7 +144,7 @@ when they are eligible |
 
         return MongoqWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> MongoqStreamWriter:  # noqa: N802  # Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MongoqStreamWriter:
         """Return the stream sink for these columns (``WriteOptions``); checks options, columns and the server."""
         from mongoq.spark.write_options import WriteOptions
         from mongoq.spark.writer import MongoqStreamWriter

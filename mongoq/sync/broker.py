@@ -20,7 +20,7 @@ from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, queue_options
 from mongoq.model.trail import Hop
-from mongoq.protocol import control, read, stats, workers
+from mongoq.protocol import control, read, stats, streams, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.move import graveyard
@@ -198,6 +198,24 @@ class Broker(Transactions, Topics):
         Those that ended in good order are not among them; one that was killed is, for some minutes, as not ``alive``.
         """
         return self._driver.run(workers.workers(self._context))
+
+    def release_claims(self, consumer: str) -> int:
+        """Give back at once all items that a stream of Spark holds under this name; return how many.
+
+        For a query that is gone for good, whose items would come back when their leases end. They are where the first
+        of them was, the attempt not counted. A query that still runs under the name is ended: its next step fails with
+        ``ConsumerBusy``, and what it has read of these items is read again by whoever takes them.
+
+        ``findAndModify`` and ``update`` of the consumer's control document, ``update`` of many items for each 10,000. A
+        crash in between leaves some items with the consumer: call it again.
+
+        Args:
+            consumer: the option ``consumer`` of the query.
+
+        Raises:
+            ArgumentInvalid: no consumer can have this name.
+        """
+        return self._driver.run(streams.released(self._context, consumer))
 
     def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does it by itself.

@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from mongoq.embedded import EmbeddedServer
+from mongoq.model.indexes import INDEXES
 
 pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")
 
@@ -143,8 +144,7 @@ class Store:
 def store(server: EmbeddedServer, client: MongoClient[dict[str, Any]]) -> Iterator[Store]:
     database = client.get_database("spark_tests")
     collection = database.get_collection(f"c{uuid.uuid4().hex[:12]}")
-    for date, keys in (("when", ("q", "priority", "when", "_id")), ("processed", ("q", "processed", "_id"))):
-        collection.create_index([(key, 1) for key in keys], partialFilterExpression={date: {"$exists": True}})
+    database.command({"createIndexes": collection.name, "indexes": [index.document() for index in INDEXES]})
     yield Store(server.uri, collection, datetime.now(UTC).replace(microsecond=0))
     collection.drop()
 

@@ -14,7 +14,8 @@ from pymongo import MongoClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.history_stream import HistoryStream, HistoryStreamOptions
+from mongoq.spark.history_stream import HistoryStream
+from mongoq.spark.stream_options import HistoryStreamOptions
 
 SCHEMA = "_id string, n int"
 

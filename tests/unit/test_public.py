@@ -41,6 +41,7 @@ ERRORS = [
     mongoq.StageStopped("check", "raw", ID),
     mongoq.StageStopped("rows", "raw", None),
     mongoq.BrokerClosed(),
+    mongoq.ConsumerBusy("etl", "h:1:a", datetime.now(UTC)),
     mongoq.EmbeddedServerUnavailable("install one"),
 ]
 

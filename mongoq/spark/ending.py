@@ -1,0 +1,42 @@
+"""The end of a query's driver-side process: Spark tells it by SIGTERM, and no other way.
+
+What is to be done then is done by a thread that waits for it, since the handler of a signal may interrupt anything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+__all__ = ["at_the_end"]
+
+PATIENCE = 2.0
+"""Seconds after which the process ends in any case."""
+TERMINATED = 128 + signal.SIGTERM
+
+
+def at_the_end(last: Callable[[], None]) -> None:
+    """Have this done when SIGTERM ends the process, which has then two seconds left; not where others handle it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    told: SimpleQueue[int] = SimpleQueue()  # its put may be interrupted by itself
+
+    def wait() -> None:
+        told.get()
+        limit = threading.Timer(PATIENCE, os._exit, (TERMINATED,))
+        limit.daemon = True
+        limit.start()
+        try:
+            last()
+        finally:
+            os._exit(TERMINATED)
+
+    def handle(number: int, _frame: Any) -> None:
+        told.put(number)
+
+    threading.Thread(target=wait, name="mongoq-ending", daemon=True).start()
+    signal.signal(signal.SIGTERM, handle)

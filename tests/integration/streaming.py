@@ -1,0 +1,67 @@
+"""Processes that read a queue as a stream, on one clock, and that can die between two commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import mongoq
+from mongoq.protocol import streams
+from mongoq.protocol.holding import affirmed
+from mongoq.protocol.request import Flow
+from mongoq.protocol.streams import Run
+
+T = TypeVar("T")
+LEASE, RUN = 30.0, 10.0
+QUEUE = "orders"
+
+
+class Process:
+    """One process: a broker of its own."""
+
+    def __init__(self, collection: Any, clock: mongoq.VirtualClock, **options: Any) -> None:
+        self.broker = mongoq.Broker(collection, clock=clock)
+        self.queue = self.broker.queue(QUEUE, **{"lease": LEASE, **options})
+        self.context = self.queue._context
+        self.run: Any = None
+
+    def perform(
+        self, flow: Flow[T], *, commands: int | None = None, told: Callable[[Any], Any] | None = None
+    ) -> T | None:
+        """Run a flow, or so many of its commands: then the process is dead, and nothing is undone.
+
+        ``told`` may change what the flow is told.
+        """
+        if commands is None and told is None:
+            return self.broker._driver.run(flow)
+        request, sent = next(flow), 0
+        try:
+            while sent != commands:
+                reply = self.broker._driver._perform(request, [])
+                request, sent = flow.send(reply if told is None else told(reply)), sent + 1
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        return None
+
+    def open(self, consumer: str = "etl", *, queue: str = QUEUE) -> Any:
+        self.run = self.perform(streams.opened(self.broker._context, consumer, queue, timedelta(seconds=RUN)))
+        return self.run
+
+    def claim(self, n: int = 100, *, after: int = 0, commands: int | None = None, **options: Any) -> Any:
+        flow = streams.next_claim(self.context, self.run, n, None, after=after, **options)
+        return self.perform(flow, commands=commands)
+
+    def settle(self, number: int, *, commands: int | None = None) -> Any:
+        return self.perform(streams.settled(self.context, self.run, number), commands=commands)
+
+    def affirm(self) -> Any:
+        claim = self.run.claim
+        return self.perform(affirmed(self.broker._context, claim.token, claim.ids, timedelta(seconds=LEASE)))
+
+
+def is_run(found: Any) -> bool:
+    return isinstance(found, Run)
+
+
+Make = Callable[..., Process]

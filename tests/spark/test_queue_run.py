@@ -1,0 +1,275 @@
+"""The driver's side of a stream without Spark: options, who runs, what is kept, how a claim is split and read."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.spark import clients
+
+ROOT = Path(__file__).parents[2]
+PROBLEMS = [
+    ({"consumer": None}, "consumer: this option is missing"),
+    ({"consumer": " "}, "consumer: a name that is not empty"),
+    ({"consumer": "x" * 121}, "consumer: 121 bytes"),
+    ({"queue": None}, "queue: this option is missing"),
+    ({"queue": ""}, "queue"),
+    ({"queue": None, "queues": '["a"]'}, "queues: a stream reads one queue"),
+    ({"prefix": "a"}, "prefix: a stream reads one queue"),
+    ({"view": "reserved"}, "view: a stream takes what is ready"),
+    ({"view": "dead"}, "view: a stream takes what is ready"),
+    ({"uri": None}, "uri: this option is missing"),
+    ({"maxItems": "0"}, "maxItems: a whole number from 1 to 500,000"),
+    ({"maxItems": "500001"}, "maxItems: a whole number from 1 to 500,000"),
+    ({"partitions": "none"}, "partitions: a whole number"),
+    ({"lease": "0"}, "lease: a number of seconds"),
+    ({"since": "2026-11-20T08:30:00Z"}, "since: not an option"),
+]
+
+
+def source(store: Any, **options: Any) -> Any:
+    from mongoq.spark.source import MongoqDataSource
+
+    return MongoqDataSource(store.options(**{"consumer": "etl", **options}))
+
+
+def columns(**types: str) -> Any:
+    from pyspark.sql.types import StructType
+
+    schema = StructType()
+    for name, type in types.items():
+        schema.add(name, type)
+    return schema
+
+
+@pytest.mark.parametrize(("options", "problem"), PROBLEMS, ids=[problem for _, problem in PROBLEMS])
+def test_what_cannot_be_used_is_told_before_anything_is_sent(store: Any, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid) as caught:
+        source(store, **options).streamReader(columns(n="integer"))
+    assert str(caught.value).startswith(problem)
+
+
+def test_a_column_that_cannot_be_read_is_told_with_the_options(store: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="'_when' of the envelope is timestamp"):
+        source(store).streamReader(columns(_when="string"))
+
+
+@pytest.fixture
+def run(store: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Make what one process knows of its query; another call is another process."""
+    from mongoq.spark import queue_run
+    from mongoq.spark.stream_options import QueueStreamOptions
+
+    monkeypatch.setattr(queue_run, "DYING", 0.1)
+    monkeypatch.setattr(queue_run, "LENGTH", timedelta(seconds=1))
+    made = []
+
+    def run(**options: Any) -> Any:
+        given = store.options(**{"consumer": "etl", **options})
+        made.append(queue_run.QueueRun(QueueStreamOptions.parse(given)))
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.end()
+    for broker in clients._brokers.values():
+        broker.close()
+    clients._brokers.clear()
+
+
+def control(store: Any) -> Any:
+    return store.collection.find_one({"_id": "stream:etl"})
+
+
+def until(fulfilled: Callable[[], Any]) -> None:
+    for _ in range(1_000):
+        if fulfilled():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not come to that")
+
+
+def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mongoq.protocol import streams
+
+    extended, failures = streams.extended, [ConnectionError("the network"), ConnectionError("again")]
+
+    def failing(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return extended(*arguments)
+
+    monkeypatch.setattr(streams, "extended", failing)
+    store.add_many(2)
+    run = run(lease=0.6)
+    assert run.latest(0, 10) == 1
+    [first] = store.collection.distinct("when", {"q": "orders"})
+    until(
+        lambda: all(each > first + timedelta(seconds=1) for each in store.collection.distinct("when", {"q": "orders"}))
+    )
+    assert not failures
+    ended = control(store)["until"]
+    until(lambda: control(store)["until"] > ended)
+    run.end()
+    assert "token" not in control(store)
+    assert store.collection.count_documents({"reserved": True}) == 2
+
+
+def test_a_run_that_is_alive_is_told_from_a_dead_one(store: Any, run: Any) -> None:
+    from mongoq.spark import queue_run
+
+    alive = run()
+    assert alive.last() == 0
+    with pytest.raises(mongoq.ConsumerBusy, match="choose another name") as caught:
+        run().last()
+    assert caught.value.held_by == control(store)["by"]
+    alive.end()
+    store.collection.update_one(
+        {"_id": "stream:etl"},
+        {"$set": {"token": ObjectId(), "by": "host:1:ab", "until": alive.now() + queue_run.LENGTH}},
+    )
+    assert run().last() == 0
+
+
+def test_a_query_whose_claims_are_released_cannot_go_on(store: Any, run: Any) -> None:
+    store.add_many(2)
+    run = run()
+    assert run.latest(0, 10) == 1
+    assert mongoq.Broker(store.collection).release_claims("etl") == 2
+    with pytest.raises(mongoq.ConsumerBusy, match="release_claims.*start the query again"):
+        run.latest(1, 10)
+    assert store.collection.count_documents({"q": "orders", "reserved": False}) == 2
+
+
+def test_a_batch_of_an_old_checkpoint_is_empty_and_the_next_one_is_what_is_held(
+    store: Any, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add_many(2)
+    run = run()
+    assert [run.latest(number, 1) for number in range(2)] == [1, 2]
+    assert run.held(0, 1) == (None, ())
+    assert "batch 1 of consumer 'etl' was settled before" in caplog.text
+    assert run.latest(1, 1) == 2
+    assert len(run.held(1, 2)[1]) == 1
+    assert run.latest(7, 1) == 8
+    assert len(run.held(7, 8)[1]) == 1
+    assert run.latest(8, 1) == 8
+    assert store.collection.count_documents({"q": "orders"}) == 0
+
+
+def test_who_waits_for_an_empty_queue_is_woken_by_a_push(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mongoq.spark import queue_run
+
+    run = run()
+    assert run.latest(0, 10) == 0
+    monkeypatch.setattr(queue_run, "IDLE", 600.0)
+    broker = mongoq.Broker(store.collection)
+    timer = threading.Timer(0.5, lambda: broker.queue("orders").push({"n": 1}))
+    timer.start()
+    assert run.latest(0, 10) == 1
+    timer.join()
+
+
+def test_what_others_took_is_left_out_with_a_warning(store: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = store.add_many(2)
+    one = run()
+    assert one.latest(0, 10) == 1
+    one.end()
+    store.collection.update_one({"_id": first}, {"$set": {"token": ObjectId()}})
+    claim, ids = run().held(0, 1)
+    assert claim is not None
+    assert list(ids) == [second]
+    assert "1 of 2 items of batch 1 of consumer 'etl' are left out" in caplog.text
+
+
+@pytest.fixture
+def reader(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Make a reader on a run of its own."""
+    from mongoq.spark import queue_stream
+
+    def reader(schema: Any = None, **options: Any) -> Any:
+        made, own = source(store, **options).streamReader(schema or columns(n="integer")), run(**options)
+        monkeypatch.setattr(queue_stream, "run_of", lambda _: own)
+        return made
+
+    return reader
+
+
+@pytest.mark.parametrize(("partitions", "sizes"), [(None, [7]), (3, [2, 2, 3]), (20, [1] * 7)])
+def test_a_claim_is_split_evenly_and_read_in_its_order(
+    store: Any, reader: Any, partitions: int | None, sizes: list[int]
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+    for n in range(7):
+        store.add({"n": n}, priority=-n)
+    reader = reader(partitions=partitions)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10_000)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (start, end) == ({"claim": 0}, {"claim": 1})
+    parts = reader.partitions(start, end)
+    rows = [[n for batch in reader.read(part) for n in batch.column("n").to_pylist()] for part in parts]
+    assert [len(part) for part in rows] == sizes
+    assert list(chain(*rows)) == [6, 5, 4, 3, 2, 1, 0]
+    assert reader.partitions(end, end) == []
+    assert store.uri not in repr(parts) + repr(reader)
+    reader.commit(end)
+    assert store.collection.count_documents({"q": "orders"}) == 0
+
+
+def test_spark_may_ask_for_fewer_items_than_the_option(store: Any, reader: Any) -> None:
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    store.add_many(5)
+    reader = reader(maxItems=3)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(2)) == {"claim": 1}
+    assert len(reader.partitions(start, {"claim": 1})[0].ids[0]) == 2 * 12
+    assert reader.latestOffset({"claim": 1}, ReadMaxRows(100)) == {"claim": 2}
+    assert len(reader.partitions({"claim": 1}, {"claim": 2})[0].ids[0]) == 3 * 12
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_large_items_come_in_smaller_batches(store: Any, reader: Any) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    for n in range(6):
+        store.add({"n": n, "text": "x" * 5_000_000})
+    reader = reader(columns(n="integer", text="string"))
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    [part] = reader.partitions({"claim": 0}, end)
+    batches = [batch.column("n").to_pylist() for batch in reader.read(part)]
+    assert list(chain(*batches)) == list(range(6))
+    assert len(batches) > 2
+
+
+ENDING = """
+import time
+from mongoq.spark.ending import at_the_end
+at_the_end(lambda: print("given back", flush=True))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_is_told_to_end_does_the_last_thing_first() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDING], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "given back\n"
+        assert process.wait() == 128 + signal.SIGTERM

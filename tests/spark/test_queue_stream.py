@@ -1,0 +1,199 @@
+"""Streams that read a queue, by Spark itself: batches, checkpoints, crashes, and that nothing stays reserved."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+
+SCHEMA = "_id string, _token string, _state string, _attempts int, n int"
+
+
+class Streams:
+    """Starts queries on the store, all with one checkpoint unless told otherwise, and stops what is left."""
+
+    def __init__(self, spark: Any, store: Any, home: Path) -> None:
+        self.spark = spark
+        self.store = store
+        self.home = home
+        self.started: list[Any] = []
+
+    def load(self, schema: str | None = SCHEMA, **options: Any) -> Any:
+        given = self.store.options(consumer="etl", **options)
+        reader = self.spark.readStream.format("mongoq").options(**given)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def each(self, function: Callable[[Any, int], None], *, frame: Any = None, **trigger: Any) -> Any:
+        writer = (self.load() if frame is None else frame).writeStream.foreachBatch(function)
+        return self.start(writer, **trigger)
+
+    def start(self, writer: Any, *, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
+        writer = writer.option("checkpointLocation", str(self.home / checkpoint))
+        self.started.append((writer.trigger(**trigger) if trigger else writer).start())
+        return self.started[-1]
+
+    def held(self) -> int:
+        return self.store.collection.count_documents({"reserved": True})
+
+    def left(self) -> int:
+        return self.store.collection.count_documents({"q": "orders"})
+
+
+@pytest.fixture
+def streams(spark: Any, store: Any, tmp_path: Path) -> Iterator[Streams]:
+    streams = Streams(spark, store, tmp_path)
+    yield streams
+    for query in streams.started:
+        query.stop()
+
+
+def test_available_now_reads_all_there_is_once_and_leaves_nothing_reserved(streams: Streams, spark: Any) -> None:
+    ids = streams.store.add_many(25)
+    name = f"t{uuid.uuid4().hex[:8]}"
+    writer = streams.load(maxItems=10).writeStream.format("memory").queryName(name)
+    query = streams.start(writer, availableNow=True)
+    assert query.awaitTermination(60)
+    rows = spark.table(name).collect()
+    assert sorted(row.n for row in rows) == list(range(25))
+    assert {row._id for row in rows} == {str(id) for id in ids}
+    assert {(row._state, row._attempts) for row in rows} == {("reserved", 1)}
+    assert len({row._token for row in rows}) == 3
+    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [10, 10, 5]
+    assert streams.left() == 0
+
+
+def test_a_batch_that_failed_is_read_again_the_same_by_the_next_start(streams: Streams) -> None:
+    streams.store.add_many(6)
+    batches: list[tuple[int, list[tuple[str, str]]]] = []
+
+    def failing(frame: Any, number: int) -> None:
+        batches.append((number, [(row._id, row._token) for row in frame.collect()]))
+        if len(batches) in (1, 3):
+            raise RuntimeError("not today")
+
+    for _ in range(2):
+        query = streams.each(failing, frame=streams.load(maxItems=4), availableNow=True)
+        with pytest.raises(Exception, match="not today"):
+            query.awaitTermination(60)
+        assert streams.held() == (4 if len(batches) == 1 else 2)
+    assert streams.each(failing, frame=streams.load(maxItems=4), availableNow=True).awaitTermination(60)
+    assert [number for number, _ in batches] == [0, 0, 1, 1]
+    assert batches[0] == batches[1]
+    assert batches[2] == batches[3]
+    assert streams.left() == 0
+
+
+def test_available_now_takes_nothing_that_came_later(streams: Streams) -> None:
+    streams.store.add_many(3)
+    seen: list[int] = []
+
+    def pushing(frame: Any, _: int) -> None:
+        seen.extend(row.n for row in frame.collect())
+        mongoq.Broker(streams.store.collection).queue("orders").push({"n": 99})
+
+    assert streams.each(pushing, frame=streams.load(maxItems=1), availableNow=True).awaitTermination(60)
+    assert (sorted(seen), streams.held(), streams.left()) == ([0, 1, 2], 0, 3)
+
+
+def test_a_query_goes_on_after_a_stop_and_only_one_runs_under_a_name(streams: Streams) -> None:
+    seen: list[int] = []
+    collect = lambda frame, _: seen.extend(row.n for row in frame.collect())  # noqa: E731
+    store = streams.store
+    store.add_many(3)
+    query = streams.each(collect)
+    query.processAllAvailable()
+    assert sorted(seen) == [0, 1, 2]
+    other = streams.start(streams.load().writeStream.foreachBatch(collect), checkpoint="another")
+    with pytest.raises(Exception, match="consumer 'etl' is busy: .* choose another name for this one"):
+        other.awaitTermination(60)
+    query.stop()
+    store.add_many(2)
+    again = streams.each(collect)
+    again.processAllAvailable()
+    assert (sorted(seen), streams.held(), streams.left()) == ([0, 0, 1, 1, 2], 0, 0)
+
+
+def test_a_new_checkpoint_begins_with_what_the_old_one_left(streams: Streams) -> None:
+    ids = streams.store.add_many(3)
+    with pytest.raises(Exception, match="not today"):
+        streams.each(_failing, availableNow=True).awaitTermination(60)
+    assert streams.held() == 3
+    streams.store.add_many(1)
+    seen: list[list[str]] = []
+    writer = streams.load().writeStream.foreachBatch(lambda frame, _: seen.append([row._id for row in frame.collect()]))
+    assert streams.start(writer, checkpoint="another", availableNow=True).awaitTermination(60)
+    assert seen[0] == [str(id) for id in ids]
+    assert (len(seen), len(seen[1]), streams.left()) == (2, 1, 0)
+
+
+def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(streams: Streams) -> None:
+    moved, dropped, kept = streams.store.add_many(3)
+    collection = streams.store.collection
+
+    def working(frame: Any, _: int) -> None:
+        tokens = {row._id: row._token for row in frame.collect()}
+        assert len(tokens) == 3
+        to_next = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
+        collection.update_one({"_id": moved, "token": ObjectId(tokens[str(moved)])}, to_next)
+        collection.delete_one({"_id": dropped, "token": ObjectId(tokens[str(dropped)])})
+        assert [row._id for row in frame.collect()] == [str(kept)]
+
+    assert streams.each(working, availableNow=True).awaitTermination(60)
+    assert [item["_id"] for item in collection.find({"q": {"$exists": True}})] == [moved]
+    assert (streams.held(), streams.left()) == (0, 0)
+
+
+def test_the_default_columns_of_a_stream_are_those_of_a_table(streams: Streams) -> None:
+    assert (
+        streams.load(None).schema
+        == streams.spark.read.format("mongoq").options(**streams.store.options()).load().schema
+    )
+
+
+def _failing(frame: Any, _: int) -> None:
+    frame.collect()
+    raise RuntimeError("not today")
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
+    streams: Streams, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    ids = streams.store.add_many(40)
+    options = streams.store.options(consumer="etl", maxItems=7)
+    paths = str(tmp_path / "output"), str(tmp_path / "checkpoint")
+    station = [sys.executable, str(Path(__file__).parent / "stream_station.py"), json.dumps(options), *paths]
+    environment = {**os.environ, **spark_environment}
+    driver = subprocess.Popen(station, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        _until(lambda: streams.left() < 30)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert streams.left() > 0
+    frame = streams.load("_id string, n int", maxItems=7)
+    writer = frame.writeStream.format("json").option("path", paths[0])
+    assert streams.start(writer, availableNow=True).awaitTermination(120)
+    rows = streams.spark.read.schema("_id string, n int").json(paths[0]).collect()
+    assert sorted(row._id for row in rows) == sorted(str(id) for id in ids)
+    assert (streams.held(), streams.left()) == (0, 0)
+
+
+def _until(fulfilled: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if fulfilled():
+            return
+        time.sleep(0.03)
+    raise AssertionError("it did not come to that")
