@@ -241,6 +241,7 @@ def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
         return 0
     claim = StreamClaim.of(found["claim"])
     number = yield from _given_up(broker, found["queue"], claim)
+    broker.counters.add(found["queue"], "release", number)
     gone = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
     yield from Command("update_one", {"filter": gone, "update": {"$unset": {"claim": ""}}})
     return number

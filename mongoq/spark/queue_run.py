@@ -52,15 +52,15 @@ def run_of(options: QueueStreamOptions) -> QueueRun:
     with _lock:
         if key not in _runs:
             _runs[key] = QueueRun(options)
-            at_the_end(_runs[key].end)
+            at_the_end(_runs[key].close)
         return _runs[key]
 
 
 def end_run(options: QueueStreamOptions) -> None:
-    """Give back the run of this process, if there is one."""
+    """Give back the run of this process, if there is one: the process ends."""
     run = _runs.get((os.getpid(), options))
     if run is not None:
-        run.end()
+        run.close()
 
 
 class QueueRun:
@@ -77,6 +77,7 @@ class QueueRun:
         self._keeper: Keeper | None = None
         self._due: datetime | None = None
         self._affirmed: tuple[Any, float] = None, 0.0
+        self._closing = threading.Lock()
 
     def now(self) -> datetime:
         """Return the server's time."""
@@ -156,6 +157,12 @@ class QueueRun:
         """Let another process run the query at once. What it holds is the next run's, or waits for its lease."""
         if self._keeper is not None:
             self._keeper.end()
+
+    def close(self) -> None:
+        """Do the same, and write down what was counted; several threads may call it."""
+        with self._closing:
+            self.end()
+            self._broker.close()
 
     def _opened(self) -> Run:
         if self._run is None or self._keeper is None or self._keeper.ended:

@@ -44,6 +44,10 @@ class Streams:
         self.started.append((writer.trigger(**trigger) if trigger else writer).start())
         return self.started[-1]
 
+    def counted(self) -> dict[str, int]:
+        told = self.store.collection.find_one({"_id": "stats:orders"}) or {}
+        return {event: told[event] for event in ("reserve", "commit") if event in told}
+
     def held(self) -> int:
         return self.store.collection.count_documents({"reserved": True})
 
@@ -72,6 +76,7 @@ def test_available_now_reads_all_there_is_once_and_leaves_nothing_reserved(strea
     assert len({row._token for row in rows}) == 3
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [10, 10, 5]
     assert streams.left() == 0
+    _until(lambda: streams.counted() == {"reserve": 25, "commit": 25})
 
 
 def test_a_batch_that_failed_is_read_again_the_same_by_the_next_start(streams: Streams) -> None:
