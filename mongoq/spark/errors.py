@@ -8,19 +8,21 @@ from mongoq.errors import MongoqError
 
 __all__ = ["ColumnMismatch", "SparkUnavailable"]
 
+INSTALL = "install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
+
 
 class SparkUnavailable(MongoqError, ImportError):
-    """A package that Spark needs is not installed.
+    """Something that Spark needs is not there, or is too old.
 
     Attributes:
-        package: the missing one.
+        missing: what it is: ``pyspark``, ``pyarrow`` or ``Java``.
+        problem: what is wrong with it.
     """
 
-    def __init__(self, package: str) -> None:
-        super().__init__(
-            f"{package} is not installed: install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
-        )
-        self.package = package
+    def __init__(self, missing: str, problem: str = "is not installed", remedy: str = INSTALL) -> None:
+        super().__init__(f"{missing} {problem}: {remedy}")
+        self.missing = missing
+        self.problem = problem
 
 
 class ColumnMismatch(MongoqError, ValueError):
@@ -38,7 +40,7 @@ class ColumnMismatch(MongoqError, ValueError):
     def __init__(self, item_id: Any, column: str, type: str, problem: str) -> None:
         super().__init__(
             f"item {item_id}: column {column!r} of type {type} cannot hold {problem}; "
-            f"give the column another type, or read the column 'payload' as a string"
+            f"give the column another type, read the column 'payload' as a string, or choose another mode"
         )
         self.item_id = item_id
         self.column = column
