@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Delays", "Report", "ReportFailed", "read_report", "what_is_missing"]
 
-JAVA = 17
 COLUMNS = (
     "airline string, departure_delay int, "  # fields of the payload
     "weather struct<wind_speed: double, precip: double, visib: double>"
@@ -87,25 +82,11 @@ class ReportFailed(Exception):
 
 def what_is_missing() -> str | None:
     """Return a line that says what to install for Spark, or ``None`` when all is there."""
-    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        return "PySpark is not installed: run pip install 'mongoq-driver[spark]'"
-    if _java_version() < JAVA:
-        return f"there is no Java {JAVA} or later: run apt-get install default-jre-headless, or set JAVA_HOME"
-    return None
-
-
-def _java_version() -> int:
-    """Return the major version of the Java that Spark would take, or 0."""
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java")
-    if java is None:
-        return 0
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
-    return int(found[1]) if found else 0
+        mongoq.spark.check()
+    except mongoq.spark.SparkUnavailable as unavailable:
+        return str(unavailable)
+    return None
 
 
 def read_report(uri: str, database: str, collection: str) -> Report:
@@ -118,7 +99,7 @@ def read_report(uri: str, database: str, collection: str) -> Report:
         log = Path(folder, "spark.log")
         try:
             with _session(Path(folder), log) as spark:
-                options = {"uri": uri, "database": database, "collection": collection}
+                options = {"uri": uri, "database": database, "collection": collection, "missing": "empty"}
                 return _report(_history(spark, options), _dead(spark, options))
         except Exception as error:
             if _was_interrupted(error):

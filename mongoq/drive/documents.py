@@ -85,8 +85,7 @@ def _one(raw: Bytes, options: Options) -> Document:
             uuid_representation=UuidRepresentation.UNSPECIFIED,
             unicode_decode_error_handler="replace",
         )
-        document = RawBSONDocument(bytes(raw), by_hand)
-        return {name: _value(value) for name, value in document.items()}
+        return {name: _value(value) for name, value in RawBSONDocument(bytes(raw), by_hand).items()}
 
 
 def _value(value: Any) -> Any:

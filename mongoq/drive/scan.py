@@ -189,7 +189,7 @@ class Scan:
 
     def _of_keys(self, filter: Filter, hint: str | None, stage: dict[str, Any]) -> Iterator[Document]:
         """Do something with the ids of what matches (``aggregate``), which the index alone tells."""
-        pipeline = [{"$match": _object_ids(filter)}, {"$project": {"_id": 1}}, stage]
+        pipeline: list[Filter] = [{"$match": _object_ids(filter)}, {"$project": {"_id": 1}}, stage]
         options: dict[str, Any] = {} if hint is None else {"hint": hint}
         return self._collection.aggregate(pipeline, allowDiskUse=True, **options)
 

@@ -33,7 +33,7 @@ class Taken:
         now: the moment at which states are told.
     """
 
-    documents: list[Document]
+    documents: Sequence[Document]
     payloads: Sequence[Any]
     fields: Sequence[Document]
     now: datetime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +24,7 @@ RAW = "_payload"
 """The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
-Take = Callable[[list[Document], datetime], list[Any]]
+Take = Callable[[Sequence[Document], datetime], list[Any]]
 
 STRING, INTEGER, MOMENT = StringType(), IntegerType(), TimestampType()
 ERROR = StructType().add("type", STRING).add("message", STRING).add("at", MOMENT)
@@ -58,13 +58,13 @@ def _field(name: str, type: DataType) -> Field:
     return Field(type, (name,), lambda documents, _now: [document.get(name) for document in documents])
 
 
-def _ids(documents: list[Document], _now: datetime) -> list[str]:
+def _ids(documents: Sequence[Document], _now: datetime) -> list[str]:
     """Return ids as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
     ids = [document["_id"] for document in documents]
     return [str(each) if isinstance(each, str | ObjectId) else json_shown(each) for each in ids]
 
 
-def _states(documents: list[Document], now: datetime) -> list[str]:
+def _states(documents: Sequence[Document], now: datetime) -> list[str]:
     """Tell the states as ``mongoq.model.item.state_of`` does, also of dates that Python cannot hold."""
     naive = now.astimezone(UTC).replace(tzinfo=None)
     return [_state(document, now, naive) for document in documents]

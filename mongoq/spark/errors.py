@@ -12,19 +12,21 @@ __all__ = ["ColumnMismatch", "RowRefused", "RowsLost", "SparkUnavailable"]
 NAMED = 10
 """Ids that a message names."""
 
+INSTALL = "install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
+
 
 class SparkUnavailable(MongoqError, ImportError):
-    """A package that Spark needs is not installed.
+    """Something that Spark needs is not there, or is too old.
 
     Attributes:
-        package: the missing one.
+        missing: what it is: ``pyspark``, ``pyarrow`` or ``Java``.
+        problem: what is wrong with it.
     """
 
-    def __init__(self, package: str) -> None:
-        super().__init__(
-            f"{package} is not installed: install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
-        )
-        self.package = package
+    def __init__(self, missing: str, problem: str = "is not installed", remedy: str = INSTALL) -> None:
+        super().__init__(f"{missing} {problem}: {remedy}")
+        self.missing = missing
+        self.problem = problem
 
 
 class ColumnMismatch(MongoqError, ValueError):
@@ -42,7 +44,7 @@ class ColumnMismatch(MongoqError, ValueError):
     def __init__(self, item_id: Any, column: str, type: str, problem: str) -> None:
         super().__init__(
             f"item {item_id}: column {column!r} of type {type} cannot hold {problem}; "
-            f"give the column another type, or read the column 'payload' as a string"
+            f"give the column another type, read the column 'payload' as a string, or choose another mode"
         )
         self.item_id = item_id
         self.column = column

@@ -114,15 +114,15 @@ class Columns:
     def _taken(self, documents: list[dict[str, Any]], misfits: Misfits, now: datetime) -> Taken:
         payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
         if not self._of_fields:
-            return Taken([*documents], payloads, (), now)
-        if not {payload.__class__ for payload in payloads} <= {dict}:
-            self._refuse(payloads, misfits)
+            return Taken(documents, payloads, (), now)
+        plain = {payload.__class__ for payload in payloads} <= {dict}
+        fields = payloads if plain else self._documents_of(payloads, misfits)
         if self._fields:
-            payloads = [only(self._fields, payload) for payload in payloads]
-        fields = [EMPTY if payload is NO_PAYLOAD else payload for payload in payloads]
-        return Taken([*documents], payloads, fields, now)
+            fields = [only(self._fields, payload) for payload in fields]
+            payloads = fields if plain else [NO_PAYLOAD if payload is EMPTY else payload for payload in fields]
+        return Taken(documents, payloads, fields, now)
 
-    def _refuse(self, payloads: list[Any], misfits: Misfits) -> None:
+    def _documents_of(self, payloads: list[Any], misfits: Misfits) -> list[Any]:
         """Refuse payloads without fields: a projection on a field drops them, and they would look empty."""
         column = self._of_fields[0]
         for place, payload in enumerate(payloads):
@@ -130,4 +130,4 @@ class Columns:
                 what = "no document" if payload is NO_PAYLOAD or payload is None else name_of(payload)
                 misfit = Misfit(column.field.dataType, f"a payload that is {what}")
                 misfits.meet(place, column.name, misfit, nullable=True)
-                payloads[place] = NO_PAYLOAD
+        return [payload if isinstance(payload, dict) else EMPTY for payload in payloads]

@@ -1,0 +1,236 @@
+"""Columns that nobody wrote down: inferred from a sample."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from bson import Decimal128, Int64, ObjectId, Regex
+from bson.datetime_ms import DatetimeMS
+
+from mongoq.errors import ArgumentInvalid
+
+NOW = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
+UUID = uuid.UUID(int=7)
+ID = ObjectId("0" * 24)
+JSON = "json"
+
+
+@pytest.fixture
+def inferred(store: Any) -> Any:
+    """Return the inferred columns of payloads by name, without those of the envelope."""
+    from mongoq.spark.convert import is_json
+    from mongoq.spark.envelope import ENVELOPE
+    from mongoq.spark.source import MongoqDataSource
+
+    def inferred(**options: Any) -> dict[str, str]:
+        schema = MongoqDataSource(store.options(inferSchema="true", **options)).schema()
+        assert list(ENVELOPE) == schema.names[: len(ENVELOPE)]
+        fields = schema.fields[len(ENVELOPE) :]
+        return {field.name: JSON if is_json(field) else field.dataType.simpleString() for field in fields}
+
+    return inferred
+
+
+TYPES: list[tuple[list[Any], str]] = [
+    ([True, False], "boolean"),
+    ([1, 2**40, Int64(5)], "bigint"),
+    ([1.5, math.nan], "double"),
+    ([1, 1.5], "double"),
+    ([2**53, 0.5], "double"),
+    ([2**53 + 1, 0.5], JSON),
+    (["a", "b"], "string"),
+    (["a", ID, UUID, Decimal128("1")], "string"),
+    ([NOW], "timestamp"),
+    ([NOW, DatetimeMS(2**60)], JSON),
+    ([NOW, "2026-11-20"], JSON),
+    ([b"x"], "binary"),
+    ([Decimal128("1.50"), Decimal128("12345.6")], "decimal(38,2)"),
+    ([Decimal128("1.2E+2"), Decimal128("0")], "decimal(38,0)"),
+    ([Decimal128("1.5"), 7], "decimal(38,1)"),
+    ([Decimal128("9" * 34), Decimal128("0.00001")], "string"),
+    ([Decimal128("9" * 34), Decimal128("0.00001"), 1], JSON),
+    ([Decimal128("1"), Decimal128("NaN")], "string"),
+    ([Decimal128("1"), 1.5], JSON),
+    ([1, "1"], JSON),
+    ([True, 1], JSON),
+    ([Regex("^a")], JSON),
+    ([None], JSON),
+    ([{"a": 1}, {"b": "x"}, None], "struct<a:bigint,b:string>"),
+    ([{"a": 1}, {"a": "x"}], "struct<a:string>"),
+    ([{"a": {"b": 1}}, {"a": {"b": 0.5}}], "struct<a:struct<b:double>>"),
+    ([{"a": 1}, [1]], JSON),
+    ([{}], JSON),
+    ([{"a": 1, "A": 2}], JSON),
+    ([{"": 1}], JSON),
+    ([[1, 2], [None, 3], []], "array<bigint>"),
+    ([[1], [0.5]], "array<double>"),
+    ([[1, "x"]], JSON),
+    ([[]], JSON),
+    ([[[NOW]], []], "array<array<timestamp>>"),
+    ([[{"a": 1}, {"b": [b"x"]}]], "array<struct<a:bigint,b:array<binary>>>"),
+]
+
+
+def test_each_type_holds_all_values_of_the_sample(store: Any, inferred: Any, load: Any) -> None:
+    for place in range(max(len(values) for values, _ in TYPES)):
+        store.add({f"c{n}": values[place] for n, (values, _) in enumerate(TYPES) if place < len(values)})
+    assert inferred() == {f"c{n}": type for n, (_, type) in enumerate(TYPES)} | {}
+    rows = load(inferSchema="true").collect()  # and reads all of them, failing for the first that does not fit
+    assert len(rows) == 4
+    read = {(n, row[f"c{n}"]) for row in rows for n in (1, 12, 19, 20)}
+    assert {(1, 2**40), (12, Decimal("1.50")), (19, "1"), (19, '"1"'), (20, "true"), (20, "1")} <= read
+
+
+def test_a_nested_field_whose_values_have_no_type_in_common_is_json(store: Any, load: Any) -> None:
+    store.add({"s": {"x": 1, "y": "plain"}})
+    store.add({"s": {"x": "one", "y": "plain"}})
+    frame = load(inferSchema="true")
+    assert sorted(row.x for row in frame.select("s.x").collect()) == ['"one"', "1"]
+    assert {row.y for row in frame.select("s.y").collect()} == {"plain"}
+
+
+def test_what_was_inferred_reads_the_same_as_a_schema(store: Any, load: Any) -> None:
+    store.add({"x": 1, "t": "a"})
+    store.add({"x": "one", "t": "b"})
+    schema = load(inferSchema="true").schema
+    assert sorted(row.x for row in load(schema).collect()) == ['"one"', "1"]
+
+
+def test_a_field_that_comes_later_is_not_read_and_one_that_goes_is_null(store: Any, load: Any) -> None:
+    store.add({"a": 1})
+    frame = load(inferSchema="true")
+    store.add({"b": 2})
+    assert sorted(tuple(row) for row in frame.select("a").fillna(0).collect()) == [(0,), (1,)]
+    assert "b" not in frame.columns
+
+
+def test_the_sample_is_of_both_ends_of_each_queue(store: Any, inferred: Any) -> None:
+    for n in range(10):
+        store.add({f"n{n}": n}, when=store.now + timedelta(seconds=n))
+        store.add({f"m{n}": n}, queue="refunds", when=store.now + timedelta(seconds=n))
+    queues = {"queue": None, "queues": '["orders", "refunds"]'}
+    assert set(inferred(sampleSize=4, **queues)) == {"n0", "n9", "m0", "m9"}
+    assert set(inferred(sampleSize=8, **queues)) == {"n0", "n1", "n8", "n9", "m0", "m1", "m8", "m9"}
+    assert set(inferred(sampleSize=4)) == {"n0", "n1", "n8", "n9"}
+    assert len(inferred(**queues)) == 20
+
+
+def test_the_sample_is_of_the_view_and_the_period(store: Any, inferred: Any) -> None:
+    hour = timedelta(hours=1)
+    store.add({"live": 1})
+    store.add({"done": 1}, when=None, processed=store.now - hour)
+    store.add({"old": 1}, when=None, processed=store.now - 3 * hour)
+    store.add({"dead": 1}, queue="orders.dead")
+    assert set(inferred()) == {"live"}
+    assert set(inferred(view="history")) == {"done", "old"}
+    assert set(inferred(view="history", since=(store.now - 2 * hour).isoformat())) == {"done"}
+    assert set(inferred(view="all")) == {"live", "done", "old"}
+    assert set(inferred(view="dead")) == {"dead"}
+
+
+def test_a_sample_of_many_queues_takes_some_of_each_or_of_some(store: Any, inferred: Any) -> None:
+    for n in range(20):
+        store.add({f"n{n:02}": n}, queue=f"many.{n:02}")
+    assert len(inferred(queue=None, prefix="many.")) == 20
+    assert list(inferred(queue=None, prefix="many.", sampleSize=8)) == ["n00", "n05", "n10", "n15"]
+
+
+def test_a_sample_of_large_items_ends_early(store: Any, inferred: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mongoq.drive import scan
+
+    monkeypatch.setattr(scan, "END", 1_000_000)
+    monkeypatch.setattr(scan, "END_ROWS", 2)
+    for n in range(40):
+        store.add({f"n{n}": "x" * 400_000}, when=store.now + timedelta(seconds=n))
+    assert 4 <= len(inferred()) < 20
+
+
+@pytest.mark.parametrize("payload", [5, None, "text", [1]])
+def test_payloads_that_are_no_documents_are_json(store: Any, inferred: Any, load: Any, payload: Any) -> None:
+    store.add(payload)
+    assert inferred() == {"payload": "string"}
+    store.add({"a": 1})
+    assert inferred() == {"payload": "string"}
+    assert {json.dumps(json.loads(row.payload)) for row in load(inferSchema="true").collect()} == {
+        json.dumps(payload),
+        '{"a": 1}',
+    }
+    with pytest.raises(ArgumentInvalid, match="fields: an item's payload is no document"):
+        inferred(fields='["a"]')
+
+
+def test_nothing_to_infer_from_is_the_default(store: Any, inferred: Any) -> None:
+    assert inferred(missing="empty") == {"payload": "string"}
+    store.add({})
+    assert inferred() == {"payload": "string"}
+
+
+def test_names_that_are_taken_are_fields_of_the_payload(store: Any, load: Any, inferred: Any) -> None:
+    item = store.add({"_id": 5, "payload": {"k": 1}, "_Corrupt": "x", "a": 1, "b.c": 2, "$d": 3})
+    assert inferred() == {
+        "a": "bigint", "b.c": "bigint", "$d": "bigint",
+        "payload": "struct<_id:bigint,payload:struct<k:bigint>,_Corrupt:string>"
+    }  # fmt: skip
+    frame = load(inferSchema="true").select("_id", "payload._id", "payload.payload.k", "a", "`b.c`", "`$d`")
+    assert [tuple(row) for row in frame.collect()] == [(str(item), 5, 1, 1, 2, 3)]
+
+
+def test_names_that_differ_in_case_only_are_found_in_the_payload(store: Any, load: Any, inferred: Any) -> None:
+    store.add({"Name": 1, "name": 2, "a": 3})
+    assert inferred() == {"a": "bigint", "payload": "string"}
+    [row] = load(inferSchema="true").select("payload", "a").collect()
+    assert (json.loads(row.payload), row.a) == ({"Name": 1, "name": 2, "a": 3}, 3)
+
+
+def test_an_empty_name_is_found_in_the_payload(store: Any, inferred: Any) -> None:
+    store.add({"": 1, "a": 3})
+    assert inferred() == {"a": "bigint", "payload": "string"}
+
+
+def test_names_that_are_data_are_json_within_and_an_error_at_the_top(store: Any, inferred: Any) -> None:
+    many = {f"k{n}": n for n in range(1_001)}
+    store.add({"prices": many})
+    assert inferred() == {"prices": JSON}
+    store.add(many)
+    with pytest.raises(ArgumentInvalid, match="inferSchema: the payloads have more than 1,000 different fields"):
+        inferred()
+    assert inferred(fields='["k7", "prices"]') == {"prices": JSON, "k7": "bigint"}
+
+
+def test_permissive_adds_a_column_for_what_comes_later_and_does_not_fit(store: Any, load: Any, inferred: Any) -> None:
+    store.add({"a": 1})
+    assert inferred(mode="permissive") == {"a": "bigint", "_corrupt": "string"}
+    frame = load(inferSchema="true", mode="permissive").select("a", "_corrupt")
+    store.add({"a": "x"})
+    assert sorted(frame.collect(), key=str) == [(1, None), (None, '{"a":"x"}')]
+
+
+def test_fields_narrow_what_is_inferred(store: Any, load: Any, inferred: Any) -> None:
+    store.add({"a": 1, "b": "x", "c.d": 2, "e": None})
+    assert inferred(fields='["b", "a"]') == {"a": "bigint", "b": "string"}
+    assert inferred(fields='["c.d", "a"]') == {"a": "bigint", "c.d": "bigint"}
+    assert inferred(fields='["nobody"]') == {"payload": "string"}
+    [row] = load(inferSchema="true", fields='["b", "c.d"]').collect()
+    assert (row.b, row["c.d"]) == ("x", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"inferSchema": "yes"}, "inferSchema: one of true, false, not 'yes'"),
+        ({"inferSchema": "true", "sampleSize": "0"}, "sampleSize: a whole number from 1 to 100,000"),
+        ({"inferSchema": "true", "sampleSize": "100001"}, "sampleSize: a whole number from 1 to 100,000"),
+        ({"sampleSize": "10"}, "sampleSize: it says how many items .* say inferSchema=true"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(options: dict[str, str], sentence: str) -> None:
+    from mongoq.spark.options import ReadOptions
+
+    with pytest.raises(ArgumentInvalid, match=sentence):
+        ReadOptions.parse({"uri": "mongodb://localhost", "queue": "orders", **options})
