@@ -1,4 +1,4 @@
-"""Queues and history as Spark tables: ``spark.read.format("mongoq")``.
+"""Queues and history as Spark tables, and tables written to queues: ``spark.read.format("mongoq")``.
 
 ```python
 history = (
@@ -21,12 +21,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mongoq.spark.errors import ColumnMismatch, RowRefused, SparkUnavailable
+from mongoq.spark.errors import ColumnMismatch, RowRefused, RowsLost, SparkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ColumnMismatch", "RowRefused", "SparkUnavailable", "register"]
+__all__ = ["ColumnMismatch", "RowRefused", "RowsLost", "SparkUnavailable", "register"]
 
 
 def register(spark: SparkSession) -> None:
