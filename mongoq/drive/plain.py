@@ -17,6 +17,8 @@ __all__ = ["DUPLICATE_CODE", "Outcome", "is_plain", "outcome", "spelled"]
 
 DUPLICATE_CODE = 11000
 MAJORITY = {"w": "majority"}
+COUNTS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
+"""What the driver's error for some of many statements calls those that happened, unless they are deletes."""
 
 
 class Outcome(NamedTuple):
@@ -62,8 +64,8 @@ def _deletes(command: Command[Any]) -> bool:
 
 def _failure(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
     refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
-    if command.method == "bulk_write":
-        counts = {"nRemoved" if _deletes(command) else "nMatched": reply["n"]}
+    if command.method in COUNTS:
+        counts = {COUNTS[command.method] if not _deletes(command) else "nRemoved": reply["n"]}
         concerns = [unconfirmed] if unconfirmed else []
         return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, **counts})
     if unconfirmed:
@@ -71,6 +73,12 @@ def _failure(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
     first = refused[0]
     kind = DuplicateKeyError if first["code"] == DUPLICATE_CODE else WriteError
     return kind(first["errmsg"], first["code"], first)
+
+
+def _insert(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The documents do not count among the 16 MiB of a command: the driver sends them behind it."""
+    ordered, documents = arguments["ordered"], arguments["documents"]
+    return {"insert": collection, "ordered": ordered, "writeConcern": MAJORITY, "documents": documents}
 
 
 def _update(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered: bool = True) -> dict[str, Any]:
@@ -113,5 +121,6 @@ _SPELLINGS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
     "delete_one": lambda collection, one: _delete(collection, [_deleted(one, many=False)]),
     "delete_many": lambda collection, one: _delete(collection, [_deleted(one, many=True)]),
     "find_one_and_update": _find_and_modify,
+    "insert_many": _insert,
     "bulk_write": _bulk,
 }

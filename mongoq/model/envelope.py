@@ -78,8 +78,12 @@ class Stencil:
 
     def envelope(self, id: ObjectId, wrapped: bytes) -> RawBSONDocument:
         """Return the envelope of an item, its payload given as ``{"payload": payload}`` in BSON."""
+        return self.identified(id.binary, wrapped)
+
+    def identified(self, id: bytes, wrapped: bytes) -> RawBSONDocument:
+        """Do the same with an id in 12 bytes."""
         size = (self._rest + len(wrapped)).to_bytes(4, "little")
-        return self._make(b"".join((size, ID, id.binary, self._before, wrapped[4:-1], self._after)))
+        return self._make(b"".join((size, ID, id, self._before, wrapped[4:-1], self._after)))
 
 
 def spliced(document: bytes, wrapped: bytes) -> bytes:

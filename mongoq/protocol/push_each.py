@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -45,15 +45,16 @@ class Told:
     key: str | None = None
 
 
-class Push(NamedTuple):
-    """One push: its id, its payload as ``{"payload": payload}`` in BSON, and what it is told."""
+Push = tuple[bytes, bytes, int]
+"""One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the place of what it is told.
 
-    id: ObjectId
-    wrapped: bytes
-    told: Told
+Of bytes and numbers, since the collector of the interpreter passes by tuples of those.
+"""
 
 
-def push_each(context: QueueContext[Any], pushes: Sequence[Push], *, remember: timedelta) -> Flow[None]:
+def push_each(
+    context: QueueContext[Any], tolds: Sequence[Told], pushes: Sequence[Push], *, remember: timedelta
+) -> Flow[None]:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
     Those with a key follow, one by one (``find``, ``findAndModify``). A crash in between leaves some of them pushed;
@@ -63,8 +64,9 @@ def push_each(context: QueueContext[Any], pushes: Sequence[Push], *, remember: t
         return
     yield from prepared(context, fresh=False)
     yield from refreshed(context.broker)
-    envelopes = _Envelopes(context, remember)
-    plain = [push for push in pushes if push.told.key is None]
+    envelopes = _Envelopes(context, tolds, remember)
+    keyed = [push for push in pushes if tolds[push[2]].key is not None] if any(told.key for told in tolds) else []
+    plain = [push for push in pushes if tolds[push[2]].key is None] if keyed else pushes
     if bound := context.broker.topics.bound.get(context.name):
         yield from _published(context, plain, envelopes, bound)
     elif plain:
@@ -72,38 +74,38 @@ def push_each(context: QueueContext[Any], pushes: Sequence[Push], *, remember: t
             yield from inserted_in_chunks(context, plain, envelopes.encoded, again=True)
         finally:
             envelopes.place()
-    for push in pushes:
-        if push.told.key is not None:
-            yield from _keyed(context, push, push.told.key, envelopes)
+    for push in keyed:
+        yield from _keyed(context, push, str(tolds[push[2]].key), envelopes)
 
 
 class _Envelopes:
     """The envelopes of pushes; what those share that are told alike is made once."""
 
-    def __init__(self, context: QueueContext[Any], remember: timedelta) -> None:
+    def __init__(self, context: QueueContext[Any], tolds: Sequence[Told], remember: timedelta) -> None:
+        clock = context.broker.clock
         self._context = context
-        self._until = context.broker.clock.now() + remember
-        self._stencils: dict[Told, Stencil] = {}
-        self._due: dict[Told, datetime] = {}
+        self._tolds = tolds
+        self._due = [due(clock, told.delay, told.when) for told in tolds]
+        self._until = clock.now() + remember
+        self._stencils: list[Stencil | None] = [None] * len(tolds)
 
     def encoded(self, push: Push) -> RawBSONDocument:
         """Return the envelope of a push without a key, as it is sent."""
-        id, wrapped, told = push
-        stencil = self._stencils.get(told)
+        id, wrapped, place = push
+        stencil = self._stencils[place]
         if stencil is None:
-            stencil = self._stencils[told] = Stencil(self._context.broker.encoding, self.document(push, None))
-        return stencil.envelope(id, wrapped)
+            stencil = self._stencils[place] = Stencil(self._context.broker.encoding, self.document(push, None))
+        return stencil.identified(id, wrapped)
 
     def document(self, push: Push, payload: Any) -> dict[str, Any]:
         """Return the envelope of a push as a document."""
-        id, _, told = push
-        if told not in self._due:
-            self._due[told] = due(self._context.broker.clock, told.delay, told.when)
+        id, _, place = push
+        told = self._tolds[place]
         return new_envelope(
             self._context.name,
             payload,
-            id=id,
-            when=self._due[told],
+            id=ObjectId(id),
+            when=self._due[place],
             priority=told.priority,
             headers=told.headers,
             once=self._until,
@@ -111,7 +113,7 @@ class _Envelopes:
 
     def place(self) -> None:
         """Tell the claims of this process where something was put."""
-        for priority, when in {(told.priority, self._due[told]) for told in self._stencils}:
+        for priority, when in {(told.priority, when) for told, when in zip(self._tolds, self._due, strict=True)}:
             self._context.placed(priority, when)
 
 
@@ -121,22 +123,22 @@ def _published(
     """Put copies into each bound queue, as many in a transaction as fit one."""
     for part in _transactions(pushes, len(bound)):
         envelope = envelopes.document(part[0], None)
-        fresh = [(push.id, push.wrapped) for push in part]
+        fresh = [(ObjectId(id), wrapped) for id, wrapped, _ in part]
         yield from publish_many(context.broker, envelope, fresh, bound, given=True)
 
 
 def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
-    alike: dict[Told, list[Push]] = {}
+    alike: dict[int, list[Push]] = {}
     for push in pushes:
-        alike.setdefault(push.told, []).append(push)
+        alike.setdefault(push[2], []).append(push)
     share = CHUNK_BYTES * queues / BYTES
     for same in alike.values():
-        yield from chunks(same, lambda push: int(len(push.wrapped) * share) + 1, most=max(COPIES // queues, 1))
+        yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(COPIES // queues, 1))
 
 
 def _keyed(context: QueueContext[Any], push: Push, key: str, envelopes: _Envelopes) -> Flow[None]:
     broker, keyed = context.broker, Keyed(key, "keep")
-    envelope = envelopes.document(push, broker.encoding.unwrapped("payload", push.wrapped))
+    envelope = envelopes.document(push, broker.encoding.unwrapped("payload", push[1]))
     if bound := broker.topics.bound.get(context.name):
         yield from publish(broker, envelope, bound, keyed, given=True, joined=False)
     else:

@@ -20,7 +20,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.publish import publish_many
 from mongoq.protocol.push import check_due, checked_headers, due, remembered
-from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, insisted
+from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, insisted, persisted
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
@@ -29,7 +29,7 @@ __all__ = ["Identified", "inserted_in_chunks", "push_many"]
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
-Identified = tuple[ObjectId, bytes, *tuple[Any, ...]]
+Identified = tuple[ObjectId | bytes, bytes, *tuple[Any, ...]]
 """An id, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
 Fresh = TypeVar("Fresh", bound=Identified)
 
@@ -109,50 +109,55 @@ def inserted_in_chunks(
     Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` is said of ids that may be
     there already.
     """
-    done: list[ObjectId] = []
     failed: Failures = {}
     stopped: Exception | None = None
     lost = False
     for chunk in chunks(fresh, lambda one: len(one[1])):
-        ids = [one[0] for one in chunk]
         try:
             if stopped is not None:
                 raise stopped
             envelopes = [envelope(one) for one in chunk]
-            refused, unknown = yield from _inserted(context, ids, envelopes, again=again)
+            refused, unknown = yield from _inserted(context, chunk, envelopes, again=again)
         except Exception as error:
             stopped = error
-            refused, unknown = dict.fromkeys(ids, own_error(error)), False
+            refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
         failed |= refused
         lost |= unknown
-        done += [id for id in ids if id not in failed] if failed else ids
+    if not failed:
+        return
+    done = [id for id in _ids(fresh) if id not in failed]
     if lost:
         # whoever pushes does not know the ids yet, and so could not look for what was pushed
         raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
     finish(context.name, done, failed)
 
 
+def _ids(chunk: Iterable[Identified]) -> list[ObjectId]:
+    """Return ids that somebody asks for; most often nobody does."""
+    return [ObjectId(one[0]) for one in chunk]
+
+
 def _inserted(
-    context: QueueContext[Any], ids: list[ObjectId], envelopes: list[RawBSONDocument], *, again: bool
+    context: QueueContext[Any], chunk: Sequence[Identified], envelopes: list[RawBSONDocument], *, again: bool
 ) -> Flow[tuple[Failures, bool]]:
     """Insert a chunk; return the error of each that is not known to be there, and whether some of them may be.
 
     Ids given by the producer are remembered, so that such a chunk is safe to send again; another could double an item
     that has come and gone in the meantime.
     """
-    command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False})
+    command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
     try:
-        yield from (insisted(command) if again else command)
+        yield from (persisted(command.__iter__) if again else command)
     except PartlyRefused as refused:
         context.count("put", refused.total)
         context.broker.tell(context.name, number=refused.total)
         return {
-            ids[place]: own_error(error)
+            ObjectId(chunk[place][0]): own_error(error)
             for place, error in refused.refusals.items()
             if not (again and isinstance(error, Duplicate))
         }, False
     except ReplyLost as reply:
-        missing = ids
+        missing = ids = _ids(chunk)
         try:
             missing = yield from _missing(context, ids)
         except Exception as error:
@@ -160,8 +165,8 @@ def _inserted(
         context.count("put", len(ids) - len(missing))
         context.broker.tell(context.name, number=len(ids) - len(missing))
         return dict.fromkeys(missing, reply.cause), bool(missing)
-    context.count("put", len(ids))
-    context.broker.tell(context.name, number=len(ids))
+    context.count("put", len(envelopes))
+    context.broker.tell(context.name, number=len(envelopes))
     return {}, False
 
 

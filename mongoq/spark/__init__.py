@@ -1,4 +1,4 @@
-"""Queues and history as Spark tables: ``spark.read.format("mongoq")``.
+"""Queues and history as Spark tables, and tables written to queues: ``spark.read.format("mongoq")``.
 
 ```python
 history = (

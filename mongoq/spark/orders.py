@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as spark
-from bson.datetime_ms import DatetimeMS
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import duration, priority, queue_name
+from mongoq.model.arguments import duration, moment, priority, queue_name
 from mongoq.protocol.keyed import check_key
 from mongoq.protocol.push import checked_headers
 from mongoq.spark.payloads import ENCODING, Refusal, converted
@@ -23,7 +23,6 @@ from mongoq.spark.write_options import WriteOptions
 __all__ = ["ORDERS", "Order", "Orders"]
 
 MOST_KNOWN = 10_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 TEXT = (spark.StringType,)
 WHOLE = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
@@ -51,10 +50,6 @@ class Order:
     priority: int | None = None
     key: str | None = None
     headers: Any = None
-
-
-def _moment(value: DatetimeMS) -> datetime:
-    return EPOCH + timedelta(milliseconds=int(value))
 
 
 def _length(value: Any) -> timedelta:
@@ -100,7 +95,13 @@ ORDERS: Mapping[str, Kind] = {
     "_delay": Kind(
         "delay", LENGTH, "seconds as a number, or an interval day to second; from 0 to 36,525 days", _length
     ),
-    "_when": Kind("when", (spark.TimestampType,), "a timestamp", _moment, values_of(spark.TimestampType())),
+    "_when": Kind(
+        "when",
+        (spark.TimestampType,),
+        "a timestamp",
+        partial(moment, argument="_when"),
+        values_of(spark.TimestampType()),
+    ),
     "_priority": Kind("priority", WHOLE, "an integer from -100 (first) to 100 (last)", priority),
     "_key": Kind("key", TEXT, "a string of 1 to 1,024 bytes", check_key),
     "_headers": Kind(

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.codec import SIZE_LIMIT, Encoding, codec_options
-from mongoq.spark.values import Unfit, Values, check_names, values_of
+from mongoq.spark.values import Unfit, Values, check_names, has_maps, values_of
 
 __all__ = ["ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "converted", "parsed"]
 
@@ -70,6 +70,7 @@ class AsDocument:
     """A document of some columns, in their order; nulls are stored as null."""
 
     columns: tuple[tuple[str, Values], ...]
+    checked: bool
 
     @classmethod
     def of(cls, fields: Sequence[StructField]) -> AsDocument:
@@ -78,14 +79,15 @@ class AsDocument:
             check_names([field.name for field in fields])
         except TypeError as error:
             raise ArgumentInvalid("schema", str(error)) from None
-        return cls(tuple((field.name, _values_for(field)) for field in fields))
+        columns = tuple((field.name, _values_for(field)) for field in fields)
+        return cls(columns, any(has_maps(field.dataType) for field in fields))
 
     def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
         """Encode the documents."""
         names = [name for name, _ in self.columns]
         columns = [converted(name, values, batch) for name, values in self.columns]
-        documents = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        return _encoded(documents, PAYLOAD, lambda path: path.removeprefix("payload."))
+        documents = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+        return _encoded(documents, PAYLOAD, lambda path: path.removeprefix("payload."), checked=self.checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +96,16 @@ class AsValue:
 
     name: str
     values: Values
+    checked: bool
 
     @classmethod
     def of(cls, field: StructField) -> AsValue:
         """Take this column; raises ``ArgumentInvalid`` if it cannot be stored."""
-        return cls(field.name, _values_for(field))
+        return cls(field.name, _values_for(field), has_maps(field.dataType))
 
     def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
         """Encode the values."""
-        return _encoded(converted(self.name, self.values, batch), self.name)
+        return _encoded(converted(self.name, self.values, batch), self.name, checked=self.checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,22 @@ def _no_constant(_name: str) -> NoReturn:
     raise ValueError("JSON has no such number")
 
 
-def _encoded(values: Iterable[Any], column: str, named: Callable[[str], str] = str) -> list[bytes]:
+def _encoded(
+    values: Iterable[Any], column: str, named: Callable[[str], str] = str, *, checked: bool = True
+) -> list[bytes]:
+    """Encode values; those whose type leaves nothing to be refused need not be checked, which takes as long."""
+    encode = ENCODING.wrapped if checked else _wrapped
     encoded = []
     for row, value in enumerate(values):
         try:
-            encoded.append(ENCODING.wrapped(PAYLOAD, value, limit=SIZE_LIMIT))
+            encoded.append(encode(PAYLOAD, value, limit=SIZE_LIMIT))
         except ArgumentInvalid as error:
             raise Refusal(row, named(error.argument.replace(PAYLOAD, column, 1)), error.problem) from None
     return encoded
+
+
+def _wrapped(name: str, value: Any, *, limit: int) -> bytes:
+    raw = bson.encode({name: value}, codec_options=ENCODING.options)
+    if len(raw) > limit:
+        raise PayloadTooLarge(name, len(raw), limit)
+    return raw

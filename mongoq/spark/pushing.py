@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import attrgetter
-
-from bson import ObjectId
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 
 from mongoq.model.settings import queue_options
 from mongoq.protocol.context import QueueContext
@@ -16,12 +15,22 @@ from mongoq.spark.row_ids import ContentIds, ValueIds
 from mongoq.spark.write_options import WriteOptions
 from mongoq.sync import Broker
 
-__all__ = ["NewRow", "Pushing"]
+__all__ = ["Pushing", "Rows"]
 
-NewRow = tuple[int, Order, bytes | None, bytes | None]
-"""A row: its place, its order, its payload as ``{"payload": payload}`` in BSON, and what its id is made of."""
 
-by_id = attrgetter("id.binary")
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What rows say, each by its place.
+
+    Attributes:
+        orders: what they say besides their payloads.
+        wrapped: their payloads as ``{"payload": payload}`` in BSON; ``None`` where no column makes them.
+        values: what their ids are made of, with ``idColumn``.
+    """
+
+    orders: Sequence[Order]
+    wrapped: Sequence[bytes] | None
+    values: Sequence[bytes | None] | None
 
 
 class Pushing:
@@ -37,45 +46,55 @@ class Pushing:
         self._broker = broker
         self._options = options
         self._ids = ids
-        self._told: dict[Order, Told] = {}
 
-    def push(self, rows: Iterable[NewRow]) -> int:
-        """Push rows, those of each queue together, and return how many; raises ``Refusal`` before anything is sent.
+    def push(self, rows: Rows, places: Sequence[int]) -> None:
+        """Push the rows of some places, those of each queue together; raises ``Refusal`` before anything is sent.
 
-        A value of ``idColumn`` that is there twice is one item.
+        Rows of one id are one item.
         """
-        self._told.clear()
-        queues: dict[str, dict[bytes, Push]] = {}
-        number = 0
-        for row in rows:
-            queue, push = self._push(row)
-            queues.setdefault(queue, {})[push.id.binary] = push
-            number += 1
-        for queue, pushes in queues.items():
-            context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
-            # in the order of their ids, which saves the server half of the work on the indexes
-            ordered = [pushes[id] for id in sorted(pushes)]
-            self._broker._driver.run(push_each(context, ordered, remember=self._options.once))
-        return number
+        tolds: dict[str, list[Told]] = {}
+        pushes: dict[str, list[Push]] = {}
+        for order, those in _alike(rows.orders, places).items():
+            queue, wrapped = _checked(rows, order, those)
+            ids = self._made(queue, rows, order, those, wrapped)
+            told = tolds.setdefault(queue, [])
+            pushes.setdefault(queue, []).extend(zip(ids, wrapped, repeat(len(told))))
+            told.append(Told(order.delay, order.when, order.priority or 0, order.headers, order.key))
+        for queue, those_pushed in pushes.items():
+            self._send(queue, tolds[queue], those_pushed)
 
-    def _push(self, row: NewRow) -> tuple[str, Push]:
-        place, order, wrapped, value = row
-        if order.to is None:
-            raise Refusal(place, "_to", "it says no queue to push to, and neither does the option to")
-        if wrapped is None:
-            raise Refusal(place, "payload", "no column makes the payload, which a row that is pushed needs")
-        return order.to, Push(self._id(place, order.to, order, wrapped, value), wrapped, self._tell(order))
+    def _send(self, queue: str, tolds: Sequence[Told], pushes: Iterable[Push]) -> None:
+        context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
+        # in the order of their ids, which saves the server work on its indexes
+        ordered = [push for _, push in sorted({push[0]: push for push in pushes}.items())]
+        self._broker._driver.run(push_each(context, tolds, ordered, remember=self._options.once))
 
-    def _id(self, place: int, queue: str, order: Order, wrapped: bytes, value: bytes | None) -> ObjectId:
+    def _made(
+        self, queue: str, rows: Rows, order: Order, places: Sequence[int], wrapped: Sequence[bytes]
+    ) -> list[bytes]:
         if isinstance(self._ids, ContentIds):
-            return self._ids.id(queue, order.said, wrapped)
-        if value is None:
-            raise Refusal(place, str(self._options.id_column), "it is null, and idColumn makes ids of it")
-        return self._ids.id(queue, value)
+            return self._ids.ids(queue, order.said, wrapped)
+        assert rows.values is not None
+        values = []
+        for place in places:
+            value = rows.values[place]
+            if value is None:
+                raise Refusal(place, str(self._options.id_column), "it is null, and idColumn makes ids of it")
+            values.append(value)
+        return self._ids.ids(queue, values)
 
-    def _tell(self, order: Order) -> Told:
-        told = self._told.get(order)
-        if told is None:
-            told = Told(order.delay, order.when, order.priority or 0, order.headers, order.key)
-            self._told[order] = told
-        return told
+
+def _alike(orders: Sequence[Order], places: Iterable[int]) -> dict[Order, list[int]]:
+    alike: dict[Order, list[int]] = {}
+    for place in places:
+        alike.setdefault(orders[place], []).append(place)
+    return alike
+
+
+def _checked(rows: Rows, order: Order, places: Sequence[int]) -> tuple[str, list[bytes]]:
+    """Return the queue of rows that are told alike, and their payloads."""
+    if order.to is None:
+        raise Refusal(places[0], "_to", "it says no queue to push to, and neither does the option to")
+    if rows.wrapped is None:
+        raise Refusal(places[0], "payload", "no column makes the payload, which a row that is pushed needs")
+    return order.to, [rows.wrapped[place] for place in places]

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as spark
-from bson import ObjectId
 
 from mongoq.spark.values import Values
 
@@ -33,39 +32,36 @@ class Occurrences:
     """Counts equal hashes, in 16 to 32 bytes for each one that is new; a set of bytes takes more than 100."""
 
     def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * FIRST_SLOTS))
+        self._slots = array("q", bytes(8 * FIRST_SLOTS))
         self._used = 0
         self._again: dict[bytes, int] = {}
 
-    def count(self, digest: bytes) -> int:
-        """Return how often this hash was there before."""
-        if self._is_new(int.from_bytes(digest[:8]) or 1):  # 0 marks a free slot
-            return 0
-        number = self._again[digest] = self._again.get(digest, 0) + 1
-        return number
-
-    def _is_new(self, number: int) -> bool:
-        slots = self._slots
-        mask = len(slots) - 1
-        place = number & mask
-        while found := slots[place]:
-            if found == number:
-                return False
-            place = (place + 1) & mask
-        slots[place] = number
-        self._used += 1
-        if self._used * 2 > mask:
-            self._grow()
-        return True
-
-    def _grow(self) -> None:
-        old = self._slots
-        self._slots = slots = array("Q", bytes(16 * len(old)))
-        mask = len(slots) - 1
-        for number in filter(None, old):
+    def counts(self, digests: Sequence[bytes]) -> dict[int, int]:
+        """Return how often hashes were there before, by their places; those that were not are left out."""
+        if (self._used + len(digests)) * 2 > len(self._slots):
+            self._grow(len(digests))
+        slots, before, mask = self._slots, {}, len(self._slots) - 1
+        for index, digest in enumerate(digests):
+            number = hash(digest) or 1  # 0 marks a free slot
             place = number & mask
-            while slots[place]:
+            while (found := slots[place]) and found != number:
                 place = (place + 1) & mask
+            if found:
+                before[index] = self._again[digest] = self._again.get(digest, 0) + 1
+            else:
+                slots[place] = number
+        self._used += len(digests) - len(before)
+        return before
+
+    def _grow(self, more: int) -> None:
+        old, size = self._slots, len(self._slots)
+        while (self._used + more) * 2 > size:
+            size *= 2
+        self._slots = slots = array("q", bytes(8 * size))
+        for number in filter(None, old):
+            place = number & (size - 1)
+            while slots[place]:
+                place = (place + 1) & (size - 1)
             slots[place] = number
 
 
@@ -84,24 +80,26 @@ class ContentIds:
         self._occurrences = Occurrences()
         self._told: dict[Hashable, Any] = {}
 
-    def id(self, queue: str, told: Hashable, wrapped: bytes) -> ObjectId:
-        """Return the id of a push: where it goes, what it is told besides, and its payload as BSON."""
-        begun = self._told.get((queue, told))
-        if begun is None:
-            begun = self._begin(queue, told)
-        hashed = begun.copy()
-        hashed.update(wrapped)
-        digest: bytes = hashed.digest()
-        if again := self._occurrences.count(digest):
-            digest = blake2b(digest + again.to_bytes(8), digest_size=HASH_BYTES).digest()
-        return ObjectId(self._prefix + digest)
+    def ids(self, queue: str, told: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
+        """Return the ids of pushes that go to one queue and are told alike, with these payloads as BSON."""
+        begun, digests = self._begun(queue, told), []
+        for payload in payloads:
+            hashed = begun.copy()
+            hashed.update(payload)
+            digests.append(hashed.digest())
+        for place, again in self._occurrences.counts(digests).items():
+            digests[place] = blake2b(digests[place] + again.to_bytes(8), digest_size=HASH_BYTES).digest()
+        prefix = self._prefix
+        return [prefix + digest for digest in digests]
 
-    def _begin(self, queue: str, told: Hashable) -> Any:
-        if len(self._told) >= FIRST_SLOTS:
-            self._told.clear()
-        key = blake2b(_joined(self._partition, queue, repr(told)), key=_key(self._job), digest_size=KEY_BYTES).digest()
-        begun = self._told[queue, told] = blake2b(key=key, digest_size=HASH_BYTES)
-        return begun
+    def _begun(self, queue: str, told: Hashable) -> Any:
+        key = queue, told
+        if key not in self._told:
+            if len(self._told) >= FIRST_SLOTS:
+                self._told.clear()
+            named = _joined(self._partition, queue, repr(told))
+            self._told[key] = blake2b(key=_keyed(named, self._job), digest_size=HASH_BYTES)
+        return self._told[key]
 
 
 class ValueIds:
@@ -113,17 +111,15 @@ class ValueIds:
 
     def __init__(self, label: str) -> None:
         self._label = label
-        self._queues: dict[str, tuple[bytes, Any]] = {}
+        self._queues: dict[str, tuple[bytes, bytes]] = {}
 
-    def id(self, queue: str, value: bytes) -> ObjectId:
-        """Return the id of the push that a value stands for, given as ``canonical_of`` has it."""
+    def ids(self, queue: str, values: Sequence[bytes]) -> list[bytes]:
+        """Return the ids of the pushes that values stand for, which are given as ``canonical_of`` has them."""
         if queue not in self._queues:
             named = _joined("value", queue, self._label)
-            self._queues[queue] = _prefix(named), blake2b(key=_key(named), digest_size=HASH_BYTES)
-        prefix, begun = self._queues[queue]
-        hashed = begun.copy()
-        hashed.update(value)
-        return ObjectId(prefix + hashed.digest())
+            self._queues[queue] = _prefix(named), _keyed(named)
+        prefix, key = self._queues[queue]
+        return [prefix + blake2b(value, key=key, digest_size=HASH_BYTES).digest() for value in values]
 
 
 def _joined(*parts: str) -> bytes:
@@ -132,8 +128,8 @@ def _joined(*parts: str) -> bytes:
     return b"".join(len(part).to_bytes(4) + part for part in encoded)
 
 
-def _key(named: bytes) -> bytes:
-    return blake2b(named, digest_size=KEY_BYTES).digest()
+def _keyed(named: bytes, within: bytes = b"") -> bytes:
+    return blake2b(named, key=blake2b(within, digest_size=KEY_BYTES).digest(), digest_size=KEY_BYTES).digest()
 
 
 def _prefix(named: bytes) -> bytes:

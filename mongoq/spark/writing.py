@@ -12,9 +12,8 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import RowRefused
 from mongoq.spark.layout import ID, TOKEN, Layout
-from mongoq.spark.orders import Order
 from mongoq.spark.payloads import Refusal, converted
-from mongoq.spark.pushing import NewRow, Pushing
+from mongoq.spark.pushing import Pushing, Rows
 from mongoq.spark.row_ids import ContentIds, ValueIds
 from mongoq.spark.settling import HeldRow, Settling
 from mongoq.spark.task import Task
@@ -93,12 +92,21 @@ class _Writing:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a slice: first what is pushed, since it may be all that is left of an item that is settled."""
-        new, held = self._sorted(batch)
+        rows = self._rows(batch)
+        held = self._held(batch, rows) if self._layout.fenced else {}
+        new = [place for place in range(batch.num_rows) if place not in held]
         if new:
-            self.written.pushed += self._pushes().push(new)
-        told = self._settling.settle(held)
-        self.written.settled += told.done
-        self.written.lost += len(told.lost)
+            self._pushes().push(rows, new)
+        told = self._settling.settle(held.values())
+        self.written += Written(len(new), told.done, len(told.lost))
+
+    def _rows(self, batch: pa.RecordBatch) -> Rows:
+        layout = self._layout
+        return Rows(
+            layout.orders.of(batch),
+            None if layout.payloads is None else layout.payloads.wrapped(batch),
+            None if layout.id_values is None else converted(str(self._options.id_column), layout.id_values, batch),
+        )
 
     def _pushes(self) -> Pushing:
         if self._pushing is None:
@@ -113,23 +121,8 @@ class _Writing:
             raise ArgumentInvalid("label", problem)
         return ContentIds(self._job, self._partition)
 
-    def _sorted(self, batch: pa.RecordBatch) -> tuple[list[NewRow], list[HeldRow]]:
-        """Return the rows that are pushed, and those that settle an item."""
-        layout = self._layout
-        none: list[None] = [None] * batch.num_rows
-        orders = layout.orders.of(batch)
-        wrapped = none if layout.payloads is None else layout.payloads.wrapped(batch)
-        id_column = self._options.id_column
-        values = none if layout.id_values is None else converted(str(id_column), layout.id_values, batch)
-        new: list[NewRow] = list(zip(range(batch.num_rows), orders, wrapped, values, strict=True))
-        if not layout.fenced:
-            return new, []
-        held = self._held(batch, orders, wrapped)
-        return [row for row in new if row[0] not in held], list(held.values())
-
-    def _held(
-        self, batch: pa.RecordBatch, orders: list[Order], wrapped: list[bytes] | list[None]
-    ) -> dict[int, HeldRow]:
+    def _held(self, batch: pa.RecordBatch, rows: Rows) -> dict[int, HeldRow]:
+        """Return the rows that settle an item, by their places."""
         held = {}
         ids, tokens = batch.column(ID).to_pylist(), batch.column(TOKEN).to_pylist()
         for place, (id, token) in enumerate(zip(ids, tokens, strict=True)):
@@ -140,5 +133,6 @@ class _Writing:
             if self._options.settle is None:
                 problem = "somebody holds this item: with settle=true it is moved or committed under that fence, with "
                 raise Refusal(place, TOKEN, f"{problem}settle=false it is pushed anew")
-            held[place] = HeldRow(place, id, token, orders[place], wrapped[place])
+            wrapped = None if rows.wrapped is None else rows.wrapped[place]
+            held[place] = HeldRow(place, id, token, rows.orders[place], wrapped)
         return held

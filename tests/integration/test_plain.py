@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
@@ -61,3 +62,12 @@ def test_what_leaves_no_trace_keeps_it(listened: tuple[Listener, Any]) -> None:
     assert sent(listener, queue.pop) == {"findAndModify": True}
     item = queue.reserve()
     assert sent(listener, lambda: queue.commit(item)) == {"delete": True}
+
+
+def test_pushes_under_given_ids_do_without_it(listened: tuple[Listener, Any]) -> None:
+    listener, queue = listened
+    ids = [ObjectId(), ObjectId()]
+    assert sent(listener, lambda: queue.push_many([5, 6], ids=ids)) == {"insert": False}
+    assert sent(listener, lambda: queue.push_many([5, 6], ids=ids)) == {"insert": False}
+    assert sent(listener, lambda: queue.push_many([7])) == {"insert": True}
+    assert queue.size() == 7

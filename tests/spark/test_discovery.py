@@ -36,6 +36,12 @@ options = {"uri": uri, "database": "app", "queue": "orders"}
 frame = spark.read.format("mongoq").options(**options).schema("n int, _q string").load()
 frame.explain(mode="extended")
 print("rows:", [tuple(row) for row in frame.collect()])
+place = {"uri": uri, "database": "app"}
+frame.write.format("mongoq").options(**place, to="copies").mode("append").save()
+stream = spark.readStream.schema("n int").json(events + "/../stream")
+query = stream.writeStream.format("mongoq").options(**place, to="copies", checkpointLocation=events + "/../checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
+print("copies:", spark.read.format("mongoq").options(**place, queue="copies").schema("n int").load().count())
 try:
     spark.read.format("mongoq").options(**options, view="past").load()
 except Exception as error:
@@ -68,6 +74,8 @@ def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
     script, events = installed / "script.py", tmp_path / "events"
     script.write_text(SCRIPT)
     events.mkdir()
+    (tmp_path / "stream").mkdir()
+    (tmp_path / "stream" / "rows.json").write_text('{"n": 8}')
     environment = os.environ | spark_environment | {"PYTHONPATH": str(installed)}
     done = subprocess.run(
         [sys.executable, str(script), auth_server.uri, str(events)],
@@ -75,6 +83,7 @@ def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     assert "rows: [(7, 'orders')]" in done.stdout
+    assert "copies: 2" in done.stdout
     assert "view: one of live, ready, scheduled, reserved, expired, history, dead, all, not 'past'" in done.stdout
     logs = [path.read_text() for path in events.rglob("*") if path.is_file()]
     assert any("SparkListenerJobStart" in log for log in logs)

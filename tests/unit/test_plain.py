@@ -46,6 +46,10 @@ SPELLINGS = [
         {"update": "c", "updates": [UPDATE, {**UPDATE, "multi": True}], "ordered": False},
     ),
     (
+        command("insert_many", {"documents": [{"_id": ID}], "ordered": False}),
+        {"insert": "c", "documents": [{"_id": ID}], "ordered": False},
+    ),
+    (
         bulk(("DeleteMany", {"filter": FENCE}), ("DeleteOne", {"filter": FENCE})),
         {"delete": "c", "deletes": [{"q": FENCE, "limit": 0}, {"q": FENCE, "limit": 1}], "ordered": False},
     ),
@@ -77,9 +81,11 @@ def test_replies_are_the_drivers_results() -> None:
     assert plain.outcome(command("update_one", ONE), {"n": 1, "nModified": 0}) == (1, 0)
     assert plain.outcome(command("delete_one", {"filter": FENCE}), {"n": 1}) == (0, 1)
     assert plain.outcome(bulk(("DeleteMany", {"filter": FENCE})), {"n": 3}) == (0, 3)
+    assert plain.outcome(INSERT, {"n": 3}) == (3, 0)
     assert plain.outcome(command("find_one_and_update", ONE), {"value": {"a": 1}}) == {"a": 1}
 
 
+INSERT = command("insert_many", {"documents": [{"_id": ID}], "ordered": False})
 REFUSED = {"index": 0, "code": 28, "errmsg": "no such path"}
 DUPLICATE = {"index": 1, "code": 11000, "errmsg": "dup key"}
 UNCONFIRMED = {"code": 64, "errmsg": "waiting timed out"}
@@ -112,3 +118,9 @@ def test_a_bulk_says_what_was_refused_and_how_many_were_not() -> None:
     assert details["writeErrors"] == [REFUSED]
     assert details["writeConcernErrors"] == [UNCONFIRMED]
     assert details["nMatched"] == 7
+
+
+def test_an_insert_of_many_says_what_was_refused_and_how_many_were_not() -> None:
+    with pytest.raises(BulkWriteError) as raised:
+        plain.outcome(INSERT, {"n": 2, "writeErrors": [DUPLICATE]})
+    assert raised.value.details == {"writeErrors": [DUPLICATE], "writeConcernErrors": [], "nInserted": 2}

@@ -1,0 +1,161 @@
+"""Items settled by id and token alone, and pushes that are each told something else: what writers of tables send."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.errors import DuplicateItem
+from mongoq.model.settings import queue_options
+from mongoq.protocol import settle_held as held_items
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.move import Destination, handover
+from mongoq.protocol.push_each import Push, Told, push_each
+from mongoq.protocol.settle_held import Held, Settled, settle_held
+from tests.proxy import Kind, Proxy
+
+WEEK = timedelta(days=7)
+
+
+def context_of(broker: mongoq.Broker, name: str) -> QueueContext[Any]:
+    return QueueContext(broker._context, queue_options(name), broker._context.untyped)
+
+
+def settle(broker: mongoq.Broker, *held: Held) -> Settled:
+    return broker._driver.run(settle_held(broker._context, held))
+
+
+def moved_to(broker: mongoq.Broker, name: str, **told: Any) -> Any:
+    context = context_of(broker, name)
+    given = {"delay": None, "when": None, "priority": None, "headers": None, "key": None, **told}
+    return handover(
+        context,
+        Destination(name, context.codec),
+        payload=None,
+        replace_payload=False,
+        patch=None,
+        replace_headers=False,
+        **given,
+    )
+
+
+def wrapped(payload: Any) -> bytes:
+    return bson.encode({"payload": payload})
+
+
+def push(broker: mongoq.Broker, name: str, tolds: list[Told], *pushes: Push) -> None:
+    broker._driver.run(push_each(context_of(broker, name), tolds, pushes, remember=WEEK))
+
+
+def reserved(broker: mongoq.Broker, number: int, name: str = "orders") -> list[Any]:
+    queue = broker.queue(name)
+    queue.push_many(range(number))
+    items: list[Any] = queue.reserve_many(number)
+    return items
+
+
+def test_items_of_several_queues_go_where_each_is_told(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_items, "IDS", 2)
+    broker.queue("kept").configure(history=60)
+    items = [*reserved(broker, 2), *reserved(broker, 3, "kept")]
+    later = moved_to(broker, "later", delay=3600, priority=7)
+    told = settle(
+        broker,
+        Held(items[0].id, items[0].token),
+        Held(items[1].id, items[1].token, later, wrapped("new")),
+        *(Held(item.id, item.token) for item in items[2:4]),
+        Held(items[4].id, items[4].token, later),
+    )
+    assert (told.done, told.lost, told.failed, told.queues) == (5, [], {}, {"orders", "kept"})
+    assert broker.queue("orders").size() == 0
+    assert broker.queue("kept").size("processed") == 2
+    moved = broker.queue("later").peek(5, state="scheduled")
+    assert sorted(str(item.payload) for item in moved) == ["2", "new"]
+    assert {item.priority for item in moved} == {7}
+
+
+def test_what_is_not_under_its_token_any_more_is_lost_and_untouched(broker: mongoq.Broker) -> None:
+    first, second, third = reserved(broker, 3)
+    broker.queue("orders").commit(first)
+    told = settle(
+        broker,
+        Held(first.id, first.token),
+        Held(second.id, ObjectId()),
+        Held(third.id, third.token),
+        Held(ObjectId(), ObjectId()),
+    )
+    assert (told.done, told.failed) == (1, {})
+    assert told.lost[:2] == [first.id, second.id]
+    assert len(told.lost) == 3
+    broker.queue("orders").commit(second)
+
+
+def test_an_item_whose_key_is_taken_there_stays_reserved(broker: mongoq.Broker) -> None:
+    broker.queue("next").push("old", key="k")
+    first, second = reserved(broker, 2)
+    told = settle(
+        broker,
+        Held(first.id, first.token, moved_to(broker, "next", key="k"), wrapped("new")),
+        Held(second.id, second.token, moved_to(broker, "next", key="other")),
+    )
+    assert (told.done, told.lost) == (1, [])
+    assert isinstance(told.failed[first.id], DuplicateItem)
+    broker.queue("orders").release(first)
+    assert {item.key: item.payload for item in broker.queue("next").peek(5)} == {"k": "old", "other": 1}
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+def test_a_lost_reply_settles_nothing_twice_and_loses_nothing(lossy: tuple[Proxy, Any], kind: Kind) -> None:
+    proxy, collection = lossy
+    with mongoq.Broker(collection) as broker:
+        items = reserved(broker, 3)
+        onward = moved_to(broker, "next")
+        held = [Held(item.id, item.token, onward, wrapped(item.payload)) for item in items]
+        proxy.lose(kind, "update", times=1)
+        told = settle(broker, *held)
+        assert proxy.lost == 1
+        assert (told.done, told.lost, told.failed) == (3, [], {})
+        assert sorted(item.payload for item in broker.queue("next").peek(5)) == [0, 1, 2]
+
+
+def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
+    when = datetime.fromisoformat("2030-01-01T00:00:00Z")
+    tolds = [Told(), Told(when=when, priority=3), Told(delay=timedelta(hours=1), headers={"h": 1}), Told(key="k")]
+    ids = [ObjectId().binary for _ in range(6)]
+    pushes = [(id, wrapped(n), n % 4) for n, id in enumerate(ids)]
+    for _ in range(2):
+        push(broker, "orders", tolds, *pushes)
+    found = {
+        item.payload: item for state in ("ready", "scheduled") for item in broker.queue("orders").peek(9, state=state)
+    }
+    assert sorted(found) == [0, 1, 2, 3, 4, 5]
+    assert [found[n].id.binary for n in range(6)] == ids
+    assert (found[1].due, found[1].priority, found[5].due) == (when, 3, when)
+    assert (found[2].headers, found[3].key) == ({"h": 1}, "k")
+    assert all(found[n].once is not None for n in range(6))
+
+
+def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mongoq.protocol.push_each.COPIES", 4)
+    broker.bind("news", "mail", "log")
+    pushes = [(ObjectId().binary, wrapped(n), n % 2) for n in range(9)]
+    for _ in range(2):
+        push(broker, "news", [Told(), Told(priority=1)], *pushes)
+    for name in ("mail", "log"):
+        assert sorted(item.payload for item in broker.queue(name).peek(20)) == list(range(9))
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+def test_pushes_whose_reply_is_lost_are_sent_again(lossy: tuple[Proxy, Any], kind: Kind) -> None:
+    proxy, collection = lossy
+    with mongoq.Broker(collection) as broker:
+        broker.ensure_indexes()
+        proxy.lose(kind, "insert", times=1)
+        push(broker, "orders", [Told()], *((ObjectId().binary, wrapped(n), 0) for n in range(5)))
+        assert proxy.lost == 1
+        assert sorted(item.payload for item in broker.queue("orders").peek(9)) == list(range(5))
