@@ -83,7 +83,7 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     return "ready" if due else "scheduled"
 
 
-def _raw(documents: list[Document], _now: datetime) -> list[bytes | None]:
+def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | None]:
     """Return each payload as ``{"payload": payload}`` in BSON."""
     return [
         bson.encode({PAYLOAD: each[PAYLOAD]}, codec_options=OPTIONS) if PAYLOAD in each else None for each in documents
