@@ -76,10 +76,10 @@ class Stencil:
         self._rest = 4 + len(ID) + 12 + len(before) + len(self._after) - 5
         self._make = encoding.of_bytes
 
-    def envelope(self, id: ObjectId, wrapped: bytes) -> RawBSONDocument:
-        """Return the envelope of an item, its payload given as ``{"payload": payload}`` in BSON."""
+    def envelope(self, id: bytes, wrapped: bytes) -> RawBSONDocument:
+        """Return the envelope of an item, given the 12 bytes of its id, and ``{"payload": payload}`` in BSON."""
         size = (self._rest + len(wrapped)).to_bytes(4, "little")
-        return self._make(b"".join((size, ID, id.binary, self._before, wrapped[4:-1], self._after)))
+        return self._make(b"".join((size, ID, id, self._before, wrapped[4:-1], self._after)))
 
 
 def spliced(document: bytes, wrapped: bytes) -> bytes:

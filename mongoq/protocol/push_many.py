@@ -109,7 +109,7 @@ def _pushed(context: QueueContext[Any], stencil: Stencil, fresh: Sequence[Fresh]
         try:
             if stopped is not None:
                 raise stopped
-            envelopes = [stencil.envelope(id, wrapped) for id, wrapped in chunk]
+            envelopes = [stencil.envelope(id.binary, wrapped) for id, wrapped in chunk]
             refused, unknown = yield from _inserted(context, ids, envelopes, again=again)
         except Exception as error:
             stopped = error

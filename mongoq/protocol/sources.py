@@ -9,13 +9,14 @@ whose fate is not known may be sent again: it is pushed once, and never by who h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
+from mongoq.model.ids import Ids
 from mongoq.model.qualified import qualified
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -47,6 +48,7 @@ class Tenure:
         length: how long the lease lasts from each extension on.
         pushed: how many records of the source were pushed so far, by anyone.
         position: that of the last one, as it is stored; ``None`` at the beginning.
+        ids: makes the ids of its records.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Tenure:
     length: timedelta
     pushed: int
     position: Any
+    ids: Ids = field(default_factory=Ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
     broker = context.broker
     yield from prepared(context, fresh=False)
     yield from refreshed(broker)
-    part, made = documents(context, batch)
+    part, made = documents(context, batch, tenure.ids)
     try:
         yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
     except _Unmatched:
