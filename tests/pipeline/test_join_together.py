@@ -16,7 +16,9 @@ from mongoq.protocol.context import context_of
 from mongoq.protocol.exchange import PutOff
 from mongoq.protocol.verdicts import carried_out_together
 from mongoq.worker.consumer import Consumer
-from tests.pipeline.conftest import Site
+from mongoq.worker.gathering import Gathering
+from tests.pipeline.conftest import Site, is_busy
+from tests.worker.waiting import until
 
 WAITING, JOINED = "graph.both.waiting", "graph.both.joined"
 
@@ -191,6 +193,17 @@ def test_who_was_put_off_keeps_its_place(broker: mongoq.Broker) -> None:
     assert [(one["n"], other["n"]) for one, other in meeting.joined()] == [(0, 0), (1, 1)]
 
 
+def test_who_is_put_off_leaves_no_place_behind(broker: mongoq.Broker, raw: Any) -> None:
+    meeting = Meeting(broker)
+    assert meeting.settle(meeting.push(a=[{"id": 1, "n": n} for n in range(2)])) == {}
+    meeting.watch()
+    [(later, _)] = meeting.put_off(meeting.push(a=[{"id": 1, "n": 2}], b=[{"id": 1, "n": 0}]))
+    assert later.payload["n"] == 2
+    meeting.put_off(meeting.push(b=[{"id": 1, "n": 1}]))
+    assert [(one["n"], other["n"]) for one, other in meeting.joined()] == [(0, 0), (1, 1)]
+    assert (meeting.parked(), left_over(raw)) == ([], 0)
+
+
 def test_nobody_is_put_off_who_is_missed_by_somebody_that_does_not_come(broker: mongoq.Broker) -> None:
     meeting = Meeting(broker, "a", "b", "c")
     meeting.watch()
@@ -210,6 +223,26 @@ def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, ra
     judged = meeting.consumers["a"].judge.outcomes(meeting.consumers["a"], [back], None)
     assert meeting.put_off([(back, judged[0])]) == []
     assert [one["id"] for one in meeting.parked()] == [1]
+
+
+def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = True
+    monkeypatch.setattr(Gathering, "coming", lambda *_: more)
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+
+    @pipeline.join(["a", "b"], to="out", on="id", lease=3_600)
+    def both(a: Any, b: Any) -> Any:
+        return a | b
+
+    broker.queue("a").push_many([{"id": 1}, {"id": 2}])
+    with pipeline.start(broker) as run:
+        until(lambda: is_busy(run))
+        broker.queue("b").push({"id": 1, "of": "b"})
+        until(lambda: broker.queue("out").size() == 1)
+        assert list(pipeline.waiting(broker)) == []
+        more = False
+        until(lambda: [one.item.payload["id"] for one in pipeline.waiting(broker)] == [2])
+    assert [item.payload for item in broker.queue("out").peek(5)] == [{"id": 1, "of": "b"}]
 
 
 @pytest.mark.parametrize("strangers", [0, 700])
