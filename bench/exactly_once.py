@@ -12,7 +12,7 @@ from bench.benchmark import Benchmark
 from bench.crew import consumed
 from bench.operations import PAYLOAD_BYTES, payload
 from bench.place import Place, place
-from bench.shapes import INPUTS, INSERTS, OUTPUTS, SHAPES
+from bench.shapes import BACKWARDS, INPUTS, INSERTS, OUTPUTS, SHAPES
 from mongoq import Broker
 
 __all__ = ["BENCHMARK", "MOST"]
@@ -52,8 +52,9 @@ def _taken(here: Place, shape: str, items: int) -> float:
     try:
         with Broker(collection) as broker:
             for queue in INPUTS.get(shape, []):
+                numbers = range(items)[:: -1 if BACKWARDS.get(shape) == queue else 1]
                 for start in range(0, items, PUSHED):
-                    broker.queue(queue).push_many(map(payload, range(start, min(items, start + PUSHED))))
+                    broker.queue(queue).push_many(map(payload, numbers[start : start + PUSHED]))
         command = [sys.executable, "-m", "bench.shapes", shape, here.uri, here.database, collection.name, str(items)]
         [told] = consumed([command])
         there = collection.count_documents({"q": {"$in": list(OUTPUTS)}})

@@ -20,10 +20,13 @@ from bench.operations import payload
 from bench.watched import Watched
 from mongoq import Broker, Fork, Move, Pipeline, Record
 
-__all__ = ["INPUTS", "INSERTS", "OUTPUTS", "SHAPES"]
+__all__ = ["BACKWARDS", "INPUTS", "INSERTS", "OUTPUTS", "SHAPES"]
 
-INPUTS = {"move": ["bench.raw"], "fork": ["bench.raw"], "join": ["bench.left", "bench.right"]}
+LEFT, RIGHT = SIDES = "bench.left", "bench.right"
+INPUTS = {"move": ["bench.raw"], "fork": ["bench.raw"], "join": SIDES, "scattered": SIDES}
 """The queues that are filled before, by the shape."""
+BACKWARDS = {"scattered": RIGHT}
+"""A queue that is filled from the last to the first, by the shape: most items wait for their partners."""
 OUTPUTS = ("bench.a", "bench.b")
 CONCURRENCY = 8
 BATCH = 100
@@ -55,7 +58,7 @@ def fork() -> Pipeline:
 def join() -> Pipeline:
     """Make one of two."""
     pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS[0])
-    pipeline.join(INPUTS["join"], to=OUTPUTS[0], on="order", concurrency=CONCURRENCY, batch=BATCH)(_firsts)
+    pipeline.join(SIDES, to=OUTPUTS[0], on="order", concurrency=CONCURRENCY, batch=BATCH)(_firsts)
     return pipeline
 
 
@@ -103,6 +106,7 @@ SHAPES: dict[str, Callable[[int], Pipeline]] = {
     "move": lambda _: move(),
     "fork": lambda _: fork(),
     "join": lambda _: join(),
+    "scattered": lambda _: join(),
     "source": source,
 }
 INSERTS = "inserts"

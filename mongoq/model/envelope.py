@@ -76,12 +76,8 @@ class Stencil:
         self._rest = 4 + len(ID) + 12 + len(before) + len(self._after) - 5
         self._make = encoding.of_bytes
 
-    def envelope(self, id: ObjectId, wrapped: bytes) -> RawBSONDocument:
-        """Return the envelope of an item, its payload given as ``{"payload": payload}`` in BSON."""
-        return self.identified(id.binary, wrapped)
-
-    def identified(self, id: bytes, wrapped: bytes) -> RawBSONDocument:
-        """Do the same with an id in 12 bytes."""
+    def envelope(self, id: bytes, wrapped: bytes) -> RawBSONDocument:
+        """Return the envelope of an item, given the 12 bytes of its id, and ``{"payload": payload}`` in BSON."""
         size = (self._rest + len(wrapped)).to_bytes(4, "little")
         return self._make(b"".join((size, ID, id, self._before, wrapped[4:-1], self._after)))
 

@@ -118,11 +118,13 @@ class _Line:
         come: how many have come to wait.
         taken: how many places are behind.
         missed: how many partners of who comes were given up.
+        stored: how many had come when that was stored.
     """
 
     come: int = 0
     taken: int = 0
     missed: int = 0
+    stored: int = 0
 
     def fields(self, queue: str) -> dict[str, Any]:
         """Return what is to be stored."""
@@ -152,13 +154,13 @@ class Rendezvous:
         line = self._lines[queue]
         for number in range(line.taken, line.come):
             place = Place(self.key, queue, number)
-            if place.text not in gone:
+            if not gone or place.text not in gone:
                 return place
         return None
 
     def following(self, place: Place, most: int) -> Iterator[Place]:
-        """Return the places behind one, so many at most."""
-        for number in range(place.number + 1, min(place.number + 1 + most, self._lines[place.queue].come)):
+        """Return the stored places behind one, so many at most."""
+        for number in range(place.number + 1, min(place.number + 1 + most, self._lines[place.queue].stored)):
             yield Place(self.key, place.queue, number)
 
     def park(self, queue: str) -> Place:
@@ -166,6 +168,14 @@ class Rendezvous:
         line = self._lines[queue]
         line.come += 1
         return Place(self.key, queue, line.come - 1)
+
+    def unpark(self, place: Place) -> bool:
+        """Let who has the last place of a line not wait there after all; says whether it was the last one."""
+        line = self._lines[place.queue]
+        if place.number != line.come - 1:
+            return False
+        line.come -= 1
+        return True
 
     def take(self, place: Place) -> None:
         """Let somebody leave, and all places before that one."""
@@ -220,7 +230,8 @@ def _lines(stored: Any) -> dict[str, _Line]:
     found = {}
     for line in stored if isinstance(stored, list) else []:
         if isinstance(line, Mapping) and isinstance(line.get("queue"), str):
-            found[line["queue"]] = _Line(*(_count(line.get(name)) for name in ("come", "taken", "missed")))
+            come = _count(line.get("come"))
+            found[line["queue"]] = _Line(come, _count(line.get("taken")), _count(line.get("missed")), come)
     return found
 
 

@@ -21,11 +21,13 @@ from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.judging import StageJudge
 from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
+from mongoq.protocol.arrivals import Arrival
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.joining import Arrival, arrived
+from mongoq.protocol.joining import arrived
 from mongoq.protocol.meeting import ARRIVALS, JoinSpec
 from mongoq.protocol.parting import given_up
 from mongoq.worker.consumer import Consumer, consumer
+from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge, Verdict
 
 __all__ = ["joining", "takes_job"]
@@ -39,7 +41,8 @@ def joining(
 ) -> list[Consumer]:
     """Return the consumers of a join that was checked."""
     options = {name: value for name, value in stage.options.items() if name in defaults}
-    spec, sides = _spec(graph, stage, broker)
+    gathering = Gathering()
+    spec, sides = _spec(graph, stage, broker, gathering)
     quiet = {
         **defaults,
         "lease": options.get("lease"),
@@ -55,17 +58,20 @@ def joining(
     judge = stage_judge(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
     )
-    found = [own(handle, _Arrivals(judge, stage, handle.name, spec)) for handle in sides]
+    joins = partial(arrived, spec)  # the same for all sides, so that they go together
+    found = [
+        replace(own(handle, _Arrivals(judge, stage, handle.name, spec, joins)), gathering=gathering) for handle in sides
+    ]
     if spec.timeout is not None:
         parked = type(sides[0])(sides[0]._driver, spec.parked)
-        found.append(replace(own(parked, _GivenUp(judge, spec)), lingers=True))
+        found.append(replace(own(parked, _GivenUp(judge, spec, partial(given_up, spec))), lingers=True))
     pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
     return [*found, replace(runs, stage=stage.name, judge=judge)]
 
 
-def _spec(graph: Graph, stage: Stage, broker: Any) -> tuple[JoinSpec, list[Any]]:
+def _spec(graph: Graph, stage: Stage, broker: Any, gathering: Gathering) -> tuple[JoinSpec, list[Any]]:
     join = stage.join
     assert join is not None
     sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
@@ -78,6 +84,7 @@ def _spec(graph: Graph, stage: Stage, broker: Any) -> tuple[JoinSpec, list[Any]]
         timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
         missing=join.missing,
         late=join.late,
+        coming=gathering.coming,
     )
     return spec, sides
 
@@ -178,7 +185,7 @@ class _Quiet(Judge):
     def __init__(self, judge: StageJudge, spec: JoinSpec, way: Callable[..., Any]) -> None:
         self._judge = judge
         self._fates = spec.fates
-        self._way = partial(way, spec)
+        self._way = way
 
     def _apart(self, item: Item[Any], told: Any) -> Apart:
         return Apart(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
@@ -190,8 +197,8 @@ class _Quiet(Judge):
 
 
 class _Arrivals(_Quiet):
-    def __init__(self, judge: StageJudge, stage: Stage, source: str, spec: JoinSpec) -> None:
-        super().__init__(judge, spec, arrived)
+    def __init__(self, judge: StageJudge, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]) -> None:
+        super().__init__(judge, spec, joins)
         assert stage.join is not None
         self._path = stage.join.path(source)
 
@@ -210,9 +217,6 @@ class _Arrivals(_Quiet):
 
 
 class _GivenUp(_Quiet):
-    def __init__(self, judge: StageJudge, spec: JoinSpec) -> None:
-        super().__init__(judge, spec, given_up)
-
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
         return [self._apart(item, item) for item in items]
 

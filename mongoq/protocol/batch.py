@@ -20,13 +20,13 @@ BYTES = 16 * 1024 * 1024
 
 
 def chunks(
-    parts: Sequence[T], size: Callable[[T], int], *, items: Callable[[T], int] = lambda _: 1, most: int = IDS
+    parts: Sequence[T], size: Callable[[T], int], *, items: Callable[[T], int] | None = None, most: int = IDS
 ) -> Iterator[list[T]]:
     """Cut into runs of at most ``most`` parts, 10,000 items and 16 MiB; a part beyond that is a run of its own."""
     run: list[T] = []
     total = number = 0
     for part in parts:
-        more, count = size(part), items(part)
+        more, count = size(part), 1 if items is None else items(part)
         if run and (len(run) == most or total + more > BYTES or number + count > IDS):
             yield run
             run, total, number = [], 0, 0

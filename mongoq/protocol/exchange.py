@@ -22,7 +22,7 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
 from mongoq.protocol.transaction import transacted
 
-__all__ = ["Exchange", "Short", "exchanged"]
+__all__ = ["Exchange", "PutOff", "Short", "exchanged"]
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -31,6 +31,10 @@ Failed = dict[Any, Exception]
 
 class Short(Exception):
     """Fewer items were found under their tokens than there were to settle."""
+
+
+class PutOff(Exception):
+    """An item is as it was, and is to be settled again in a moment: what it needs is about to come."""
 
 
 OWN = (

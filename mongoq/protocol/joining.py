@@ -7,65 +7,50 @@ of them comes, or its time is up. All of it happens in transactions on the contr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from bson import ObjectId
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
-from mongoq.model.item import Document, Item
-from mongoq.model.rendezvous import Place, Rendezvous
+from mongoq.model.item import Document, Item, id_key
+from mongoq.model.rendezvous import Place
+from mongoq.protocol.arrivals import Arrival, by_value, come, foreseen
 from mongoq.protocol.batch import chunks
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.exchange import Exchange, exchanged
-from mongoq.protocol.lookup import find_few
-from mongoq.protocol.meeting import ARRIVALS, FOREVER, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
+from mongoq.protocol.exchange import Exchange, PutOff, exchanged
+from mongoq.protocol.meeting import FOREVER, Doing, JoinSpec, noted_of, remembered, sent
 from mongoq.protocol.pairing import MISSED, Member, buried, pair, priority_of
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 
-__all__ = ["Arrival", "arrived"]
+__all__ = ["arrived"]
 
 TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
 """What a reservation leaves, or who was given up before, and an item that waits has no more."""
-AHEAD = 50_000
-"""Places that are looked at in one command once some of them are empty."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrival:
-    """An item that has come.
-
-    Attributes:
-        item: as it was claimed.
-        key: what its value is known by.
-        value: that value.
-    """
-
-    item: Item[Any]
-    key: str
-    value: Any
-
-    @property
-    def queue(self) -> str:
-        """The queue that it has come by."""
-        return self.item.queue
+TOGETHER = 1_000
+"""Items of one transaction."""
 
 
 def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
-    """Join items with those that wait for them, or park them; returns by ``id_key`` the errors of the others.
+    """Join items with those that wait for them, and with each other, or park them.
 
-    All of them have come by the same queue. A crash leaves each where it was, or joined, or parked.
+    They may have come by different queues. One whose partners are about to come in this process is put off: who meets
+    them here need not be parked. Returns by ``id_key`` the errors of those that were not settled, a ``PutOff`` where
+    that is why. A crash leaves each where it was, or joined, or parked.
     """
-    context = spec.side(arrivals[0].queue)
-    yield from prepared(context)
-    way = Exchange(context, partial(_met, spec, context), _item_of, partial(noted_of, spec, context))
+    come(spec, arrivals)
+    for queue in {arrival.queue for arrival in arrivals}:
+        yield from prepared(spec.side(queue))
     failed: dict[Any, Exception] = {}
-    for chunk in chunks(arrivals, lambda _: 0, most=ARRIVALS):
+
+    def noted(done: Doing) -> None:
+        noted_of(spec, done)
+        failed.update((id_key(item.id), PutOff()) for item in done.put_off)
+
+    way = Exchange(spec.sides[0], partial(_met, spec), _item_of, noted)
+    for chunk in chunks(by_value(arrivals), lambda _: 0, most=TOGETHER):
         failed |= yield from exchanged(way, chunk)
     return failed
 
@@ -74,97 +59,26 @@ def _item_of(arrival: Arrival) -> Item[Any]:
     return arrival.item
 
 
-@dataclass(slots=True)
-class _Plan:
-    """Who meets whom.
-
-    Attributes:
-        meetings: arrivals, and the places of their partners by queue.
-        parking: arrivals, and their own places.
-        late: arrivals whose partners were given up.
-    """
-
-    meetings: list[tuple[Arrival, dict[str, Place]]] = field(default_factory=list)
-    parking: list[tuple[Arrival, Place]] = field(default_factory=list)
-    late: list[Arrival] = field(default_factory=list)
-
-
-def _met(spec: JoinSpec, context: QueueContext[Any], arrivals: Sequence[Arrival]) -> Flow[Doing]:
+def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Doing]:
     """Do what there is to do about arrivals, in a transaction."""
-    stored = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
-    waiting: dict[str, Document] = {}
-    gone: set[str] = set()
-    ahead = 0
-    while True:
-        known = {key: Rendezvous(key, spec.queues, stored.get(key)) for key in {one.key for one in arrivals}}
-        plan = _planned(spec, arrivals, known, gone)
-        places = {place.text: place for _, met in plan.meetings for place in met.values()}
-        wanted = places.keys() - waiting.keys()
-        found = (yield from _parked(spec, wanted)) if wanted else {}
-        waiting |= found
-        if len(found) == len(wanted):
-            break
-        missing = wanted - found.keys()
-        ahead = min(ahead * 8 + 8, AHEAD)
-        gone |= missing | (yield from _gone(spec, known, map(places.__getitem__, missing), ahead))
-    doing = Doing(context.broker.clock.now())
-    when = context.broker.clock.stamp()
+    broker = spec.parked.broker
+    plan = yield from foreseen(spec, arrivals)
+    doing, when = Doing(broker.clock.now()), broker.clock.stamp()
     for arrival, met in plan.meetings:
-        _join(spec, doing, arrival, {queue: waiting[place.text] for queue, place in met.items()}, when)
-    for arrival, place in plan.parking:
+        partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in met.items()}
+        _join(spec, doing, arrival, partners, when)
+    for place, arrival in plan.parking.items():
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
-    yield from remembered(spec, known.values(), {one.key: one.value for one in arrivals}, doing)
-    yield from sent(context.broker, doing)
+    doing.put_off += map(_item_of, plan.put_off)
+    yield from remembered(spec, plan.known.values(), {one.key: one.value for one in arrivals}, doing)
+    yield from sent(broker, doing)
     return doing
 
 
-def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], known: Mapping[str, Rendezvous], gone: set[str]) -> _Plan:
-    plan = _Plan()
-    for arrival in arrivals:
-        meeting = known[arrival.key]
-        if arrival.item.stored(MISSED):
-            meeting.come_back(arrival.queue)
-        places = {queue: meeting.first(queue, gone) for queue in spec.others(arrival.queue)}
-        there = {queue: place for queue, place in places.items() if place is not None}
-        if len(there) == len(places):
-            for place in there.values():
-                meeting.take(place)
-            plan.meetings.append((arrival, there))
-        elif spec.late != "wait" and meeting.is_late(arrival.queue):
-            plan.late.append(arrival)
-        else:
-            plan.parking.append((arrival, meeting.park(arrival.queue)))
-    return plan
-
-
-def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
-    """Find who waits at some places (by the index of keys)."""
-    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
-    return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
-
-
-def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
-    return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
-
-
-def _gone(spec: JoinSpec, known: Mapping[str, Rendezvous], places: Iterable[Place], ahead: int) -> Flow[set[str]]:
-    """Return at which places behind some that are empty nobody waits either; a whole queue may have been purged."""
-    behind = (other.text for place in places for other in known[place.key].following(place, ahead))
-    texts = set(islice(behind, AHEAD))
-    if not texts:
-        return texts
-    fields = {"_id": 0, "key": 1}
-    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
-    return texts - {document["key"] for document in found}
-
-
-def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str, Document], when: datetime) -> None:
-    members = [
-        _own(spec, arrival) if side.name == arrival.queue else _partner(spec, side, partners[side.name])
-        for side in spec.sides
-    ]
+def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str, Member], when: datetime) -> None:
+    members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
     try:
         doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
     except PayloadTooLarge as error:
@@ -172,7 +86,8 @@ def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str,
             raise
         for member in members:
             doing.bury(buried(member, doing.now, reason=str(error), error=error), str(error))
-        doing.end(arrival.item, "dead")
+            if "token" in member.where:  # this process has it, and asks
+                doing.end(member.item, "dead")
     else:
         doing.members += members
 
@@ -182,8 +97,11 @@ def _own(spec: JoinSpec, arrival: Arrival) -> Member:
     return Member(spec.side(arrival.queue), item, {"_id": item.id, "token": item.token})
 
 
-def _partner(spec: JoinSpec, context: QueueContext[Any], document: Document) -> Member:
-    """Return who waits, as it was in the queue that it came by; somebody who gives it up just now comes too late."""
+def _partner(spec: JoinSpec, queue: str, one: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
+    """Return a partner as it was in the queue that it came by; somebody who gives it up just now comes too late."""
+    if isinstance(one, Arrival):
+        return _own(spec, one)
+    context, document = spec.side(queue), waiting[one.text]
     parked = document["parked"]
     as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
     at = parked.get("at")
@@ -211,7 +129,7 @@ def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
     filter = {"_id": item.id, "token": item.token}
     doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
     doing.settled += 1
-    doing.parked.append((priority_of(item), until))
+    doing.parked.append((item.queue, priority_of(item), until))
 
 
 def _settle_late(spec: JoinSpec, doing: Doing, arrival: Arrival) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -41,7 +42,7 @@ FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 REMEMBERED = timedelta(days=7)
 """How long it is known that an item was given up, and its partners come too late."""
 ARRIVALS = 500
-"""Items of one transaction."""
+"""Items that are claimed at once, and of one transaction that settles those whose time is up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,9 @@ class JoinSpec:
         timeout: how long one waits; ``None`` for ever.
         missing: what becomes of one whose partners have not come by then.
         late: what becomes of a partner that comes later.
+        coming: says of a queue whether this process is about to have more of its items.
         fates: what became of items that were neither joined nor parked, by ``id_key``, until somebody asks for it.
+        turns: how often items of each queue have come in this process.
         queues: the names of the queues that items come by.
     """
 
@@ -67,18 +70,23 @@ class JoinSpec:
     timeout: timedelta | None
     missing: Missing
     late: Late
+    coming: Callable[[str], bool] = lambda _: False
 
     fates: dict[Any, str] = field(default_factory=dict)
+    turns: Counter[str] = field(default_factory=Counter)
     queues: tuple[str, ...] = field(init=False)
     _by_name: dict[str, QueueContext[Any]] = field(init=False)
+    _others: dict[str, tuple[str, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {side.name: side for side in self.sides})
         object.__setattr__(self, "queues", tuple(self._by_name))
+        others = {queue: tuple(other for other in self.queues if other != queue) for queue in self.queues}
+        object.__setattr__(self, "_others", others)
 
-    def others(self, queue: str) -> list[str]:
+    def others(self, queue: str) -> tuple[str, ...]:
         """Return the names of the other queues."""
-        return [other for other in self.queues if other != queue]
+        return self._others[queue]
 
     def named(self, queue: str) -> str:
         """Name the other queues in a sentence."""
@@ -105,7 +113,8 @@ class Doing:
         pairs: what is written.
         values: what is known from now on of values that nothing was known of.
         members: who leaves for good.
-        parked: the priorities of those who wait from now on, and until when.
+        parked: of those who wait from now on the queues that they came by, the priorities, and until when.
+        put_off: who stays as it is, and is to come again in a moment.
         fates: what becomes of those who neither leave for a pair nor wait, by ``id_key``.
         reasons: why some go to the error queue.
     """
@@ -116,7 +125,8 @@ class Doing:
     pairs: list[Pair] = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
-    parked: list[tuple[int, datetime]] = field(default_factory=list)
+    parked: list[tuple[str, int, datetime]] = field(default_factory=list)
+    put_off: list[Item[Any]] = field(default_factory=list)
     fates: dict[Any, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
@@ -131,7 +141,7 @@ class Doing:
         self.fates[id_key(item.id)] = fate
 
 
-def noted_of(spec: JoinSpec, context: QueueContext[Any], done: Doing) -> None:
+def noted_of(spec: JoinSpec, done: Doing) -> None:
     """Count what was done, tell what has failed, and wake who waits for it in this process."""
     spec.fates.update(done.fates)
     if done.reasons:
@@ -139,16 +149,17 @@ def noted_of(spec: JoinSpec, context: QueueContext[Any], done: Doing) -> None:
             "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
         )
     for one in done.pairs:
-        noted(context, one.document)
-    for member in done.members:
-        member.context.count("commit")
+        noted(spec.parked, one.document)
+    for queue, number in Counter(member.context.name for member in done.members).items():
+        spec.parked.broker.counters.add(queue, "commit", number)
     if not done.parked:
         return
-    context.count("move", len(done.parked))
-    for priority, until in done.parked:
+    for queue, number in Counter(queue for queue, _, _ in done.parked).items():
+        spec.parked.broker.counters.add(queue, "move", number)
+    for priority, until in {(priority, until) for _, priority, until in done.parked}:
         spec.parked.placed(priority, until)
     if spec.timeout is not None:
-        context.broker.tell(spec.parked.name, min(until for _, until in done.parked))
+        spec.parked.broker.tell(spec.parked.name, min(until for _, _, until in done.parked))
 
 
 def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:

@@ -29,7 +29,7 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     """
     context = spec.parked
     yield from prepared(context)
-    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec, context))
+    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
         failed |= yield from exchanged(way, chunk)

@@ -95,7 +95,7 @@ class _Envelopes:
         stencil = self._stencils[place]
         if stencil is None:
             stencil = self._stencils[place] = Stencil(self._context.broker.encoding, self.document(push, None))
-        return stencil.identified(id, wrapped)
+        return stencil.envelope(id, wrapped)
 
     def document(self, push: Push, payload: Any) -> dict[str, Any]:
         """Return the envelope of a push as a document."""

@@ -74,7 +74,7 @@ def push_many(
     stencil = Stencil(context.broker.encoding, envelope)
     try:
         yield from inserted_in_chunks(
-            context, fresh, lambda one: stencil.envelope(one[0], one[1]), again=given is not None
+            context, fresh, lambda one: stencil.envelope(one[0].binary, one[1]), again=given is not None
         )
     finally:
         context.placed(priority, eligible)

@@ -9,11 +9,12 @@ whose fate is not known may be sent again: it is pushed once, and never by who h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from mongoq.model.ids import Ids
 from mongoq.model.qualified import qualified
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -43,10 +44,12 @@ class Tenure(Lease):
     Attributes:
         pushed: how many records of the source were pushed so far, by anyone.
         position: that of the last one, as it is stored; ``None`` at the beginning.
+        ids: makes the ids of its records.
     """
 
     pushed: int
     position: Any
+    ids: Ids = field(default_factory=Ids)
 
 
 class _Unmatched(Exception):
@@ -78,7 +81,7 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
     broker = context.broker
     yield from prepared(context, fresh=False)
     yield from refreshed(broker)
-    part, made = documents(context, batch)
+    part, made = documents(context, batch, tenure.ids)
     try:
         yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
     except _Unmatched:

@@ -27,7 +27,7 @@ from mongoq.protocol.settle_many import (
     rolling_back,
 )
 
-__all__ = ["carried_out"]
+__all__ = ["carried_out", "carried_out_together"]
 
 Verdict = tuple[Item[Any], "Outcome | None"]
 
@@ -46,19 +46,41 @@ def carried_out(
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
+    return (yield from carried_out_together([(context, verdicts)], resolve))
+
+
+def carried_out_together(
+    parts: Iterable[tuple[QueueContext[Any], Iterable[Verdict]]], resolve: Resolve
+) -> Flow[Mapping[Any, Exception]]:
+    """Do the same for the items of several queues: what is settled in a way of its own goes together."""
+    failed: dict[Any, Exception] = {}
+    apart: dict[Any, list[Any]] = {}
+    for context, verdicts in parts:
+        plain: list[Verdict] = []
+        for item, outcome in verdicts:
+            if isinstance(outcome, Apart):
+                apart.setdefault(outcome.way, []).append(outcome.told)
+            else:
+                plain.append((item, outcome))
+        if plain:
+            failed |= yield from _carried_out(context, plain, resolve)
+    for way, told in apart.items():
+        failed |= yield from way(told)
+    return failed
+
+
+def _carried_out(
+    context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
+) -> Flow[dict[Any, Exception]]:
     yield from prepared(context)
     batch, moves = Batch(context.broker.clock), Moves(context, resolve)
     wanted: list[tuple[Item[Any], Settlement]] = []
     failed: dict[Any, Exception] = {}
     released: list[Item[Any]] = []
     forks: list[tuple[Item[Any], Fork]] = []
-    apart: dict[Any, list[Any]] = {}
     for item, outcome in verdicts:
         if isinstance(outcome, Fork) and outcome.moves:
             forks.append((item, outcome))
-            continue
-        if isinstance(outcome, Apart):
-            apart.setdefault(outcome.way, []).append(outcome.told)
             continue
         try:
             wanted.append((item, _settlement(context, item, outcome, batch, moves)))
@@ -71,8 +93,6 @@ def carried_out(
         context.placed(item.priority, item.due or batch.now)
     failed |= tally.failed
     failed |= yield from forked(context, forks, batch, moves)
-    for way, told in apart.items():
-        failed |= yield from way(told)
     return failed
 
 

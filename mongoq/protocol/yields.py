@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.codec import Encoding
 from mongoq.model.envelope import Stencil, new_envelope
+from mongoq.model.ids import Ids
 from mongoq.model.record import Record
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.publish import BYTES, COPIES, copied
@@ -77,7 +79,7 @@ class Made(NamedTuple):
     document: RawBSONDocument
 
 
-def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[Made]]:
+def documents(context: QueueContext[Any], batch: Sequence[Yielded], ids: Ids) -> tuple[Sequence[Yielded], list[Made]]:
     """Return as many of the records as one transaction carries, and their envelopes.
 
     These are for the queue itself or, when it is a topic, for each queue that is bound to it.
@@ -87,16 +89,16 @@ def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Seq
     """
     bound = context.broker.topics.bound.get(context.name)
     if bound is None:
-        return batch, _envelopes(context, batch)
+        return batch, _envelopes(context, batch, ids)
     part = _what_fits(batch, len(bound))
-    return part, _copies(context, part, bound)
+    return part, _copies(context, part, bound, ids)
 
 
-def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Made]:
+def _envelopes(context: QueueContext[Any], part: Sequence[Yielded], ids: Ids) -> list[Made]:
     """Return envelopes for the queue itself; they differ in little, which is encoded anew where it does."""
     stencils: dict[int, tuple[Stencil, datetime]] = {}
     made = []
-    for one, id in zip(part, _ids(len(part)), strict=True):
+    for one, id in zip(part, ids.made(len(part)), strict=True):
         if one.delay is None and one.headers is None:
             if one.priority not in stencils:
                 stencils[one.priority] = _stencil(context, one, id)
@@ -107,19 +109,16 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Made
     return made
 
 
-def _ids(number: int) -> list[ObjectId]:
-    """Return ids that sort as they stand; the counter in them begins again at 0 after 16 million."""
-    return sorted((ObjectId() for _ in range(number)), key=lambda id: id.binary)
-
-
-def _stencil(context: QueueContext[Any], one: Yielded, id: ObjectId) -> tuple[Stencil, datetime]:
+def _stencil(context: QueueContext[Any], one: Yielded, id: bytes) -> tuple[Stencil, datetime]:
     envelope = _envelope(context, one, id)
     return Stencil(context.broker.encoding, envelope), envelope["when"]
 
 
-def _envelope(context: QueueContext[Any], one: Yielded, id: ObjectId) -> dict[str, Any]:
+def _envelope(context: QueueContext[Any], one: Yielded, id: bytes) -> dict[str, Any]:
     when = due(context.broker.clock, one.delay, None)
-    return new_envelope(context.name, None, id=id, when=when, priority=one.priority, headers=one.headers, once=None)
+    return new_envelope(
+        context.name, None, id=ObjectId(id), when=when, priority=one.priority, headers=one.headers, once=None
+    )
 
 
 def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
@@ -138,10 +137,10 @@ def _size(one: Yielded) -> int:
     return OVERHEAD + len(one.wrapped) + (0 if one.headers is None else len(one.headers.raw))
 
 
-def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[Made]:
+def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str], ids: Ids) -> list[Made]:
     """Return copies for each of the queues that are bound to the topic."""
     broker, at = context.broker, context.broker.clock.now()
-    envelopes = [_envelope(context, one, id) for one, id in zip(part, _ids(len(part)), strict=True)]
+    envelopes = [_envelope(context, one, id) for one, id in zip(part, ids.made(len(part)), strict=True)]
     return [
         Made(queue, one.priority, envelope["when"], copied(broker, envelope, one.wrapped, queue, at).document)
         for queue in queues
@@ -151,10 +150,7 @@ def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequenc
 
 def noted(broker: BrokerContext, made: Sequence[Made]) -> None:
     """Count what is new, and wake who waits for it in this process."""
-    numbers: dict[tuple[str, int, datetime], int] = {}
-    for one in made:
-        key = one.queue, one.priority, one.when
-        numbers[key] = numbers.get(key, 0) + 1
+    numbers = Counter([(one.queue, one.priority, one.when) for one in made])
     for (queue, priority, when), number in numbers.items():
         broker.state(queue).heads.note(priority, when)
         broker.counters.add(queue, "put", number)

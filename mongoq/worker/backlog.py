@@ -23,6 +23,8 @@ __all__ = ["Backlog", "Verdict"]
 
 Verdict = tuple[Item[Any], Outcome | None]
 
+LATELY = 1.0
+"""Seconds after a claim that got all it asked for in which the next one is expected to get something as well."""
 UNSETTLED = 2_000
 """Items that wait to be settled, or are just being settled, before no more are claimed: the server is slower than the
 handler."""
@@ -32,15 +34,16 @@ class Backlog:
     """What a consumer holds, on the way from its claim to its settlement; shared by the loops of its station.
 
     Attributes:
-        settling: rings when there is something to settle.
+        settling: rings when there is something to settle; several backlogs may share it.
         fetching: rings when there may be room for more.
         closed: nothing is started any more.
         verdicts: what is to be settled, and how.
+        put_off: how many of those were put off when they were to be settled the last time.
         running: the runs under way.
         idle: the bells of runners that wait for something to do.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, settling: Bell | None = None) -> None:
         self._consumer = consumer
         self._size = consumer.batch or 1
         self._lock = Lock()
@@ -48,9 +51,12 @@ class Backlog:
         self._leases = Leases()
         self._pace = Pace(consumer.prefetch, least=self._size)
         self._probe = Probe(consumer.retry) if consumer.probe else None
-        # without a handler all that is claimed is to be settled at once
-        self._bearable = max(UNSETTLED, self._size) if consumer.claims is None else self._size
-        self.settling, self.fetching = Bell(), Bell()
+        # without a handler all that is claimed is to be settled at once, unless it may belong to what comes next
+        quick = consumer.claims is not None and consumer.gathering is None
+        self._bearable = self._size if quick else max(UNSETTLED, self._size)
+        self.settling, self.fetching = settling or Bell(), Bell()
+        self._filled_at = float("-inf")
+        self.put_off = 0
         self.closed = False
         self.verdicts: list[Verdict] = []
         self.running: set[Run] = set()
@@ -83,6 +89,17 @@ class Backlog:
         """Return of how many items the runs have ended; those that are just being settled are held as well."""
         return self._leases.items - len(self._waiting) - sum(len(run.items) for run in self.running)
 
+    def is_filling(self) -> bool:
+        """Say whether more items are about to come: some wait or run, or the queue has more.
+
+        There is room for them unless too many were put off; the others that are just being settled will be gone.
+        """
+        with self._lock:
+            if self.closed:
+                return False
+            has_more = time.monotonic() - self._filled_at < LATELY and self.put_off <= self._bearable
+            return bool(self._waiting or self.running) or has_more
+
     def pause(self, most: float) -> float:
         """Return for how many seconds to rest when there is no room."""
         pause = self._probe.pause(time.monotonic()) if self._probe is not None else 0.0
@@ -94,7 +111,9 @@ class Backlog:
         """Take in what was claimed in so many seconds, or give it ``back``; returns for how many runs it is enough."""
         with self._lock:
             self._leases.add(items, lease)
-            self._pace.took(time.monotonic(), full=len(items) >= asked, seconds=seconds)
+            now, full = time.monotonic(), len(items) >= asked
+            self._pace.took(now, full=full, seconds=seconds)
+            self._filled_at = now if full else float("-inf")
             if self.closed or back:
                 self._release(items)
                 self.settling.ring()
@@ -162,7 +181,6 @@ class Backlog:
     def take_verdicts(self) -> list[Verdict]:
         """Take what is to be settled now, each item with the end of its lease."""
         with self._lock:
-            self.settling.rung = False
             verdicts, self.verdicts = self.verdicts, []
             current = self._leases.current
             return [(current(item), outcome) for item, outcome in verdicts]

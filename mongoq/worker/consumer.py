@@ -13,6 +13,7 @@ from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.screening import Screen
+from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge
 
 __all__ = ["PAIRS", "Consumer", "Handler", "consumer"]
@@ -49,6 +50,7 @@ class Consumer:
         lingers: what is scheduled in the queue keeps nobody who drains it.
         claims: what it claims from, where no handler runs that could kill the worker: what has lapsed is settled along
             with the others. ``None`` for the queue, where that runs alone.
+        gathering: those whose items are settled together with its own; ``None`` when there are no others.
     """
 
     queue: Any
@@ -69,6 +71,7 @@ class Consumer:
     pops: bool = False
     lingers: bool = False
     claims: QueueContext[Any] | None = None
+    gathering: Gathering | None = None
 
     @property
     def name(self) -> str:

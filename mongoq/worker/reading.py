@@ -61,7 +61,7 @@ class Reading:
         self._read_bytes = self._taken_bytes = 0  # each is written by one thread alone
         self._since = 0.0
         self._room = Bell()
-        self._closed = False
+        self._closed = self._told_full = False
         self.ended = False
         self.failure: BaseException | None = None
 
@@ -76,7 +76,7 @@ class Reading:
         """Return in how many seconds there is something to take; ``None`` when nothing was yielded."""
         if not self._records:
             return None
-        if self._is_full() or self.ended or self._closed:
+        if self._is_ahead_by(1) or self.ended or self._closed:
             return 0.0
         return max(0.0, self._since + AGE - time.monotonic())
 
@@ -92,9 +92,6 @@ class Reading:
         self._since = time.monotonic()
         self._room.ring()
         return taken
-
-    def _is_full(self) -> bool:
-        return self._is_ahead_by(1)
 
     def _is_ahead_by(self, batches: int) -> bool:
         size = self._read_bytes - self._taken_bytes
@@ -140,11 +137,12 @@ class Reading:
         checked = yielded(self._context, record)
         if not self._records:
             self._since = time.monotonic()
-        was_full = self._is_full()
         self._read_bytes += len(checked.wrapped)
         self._records.append(checked)
-        if len(self._records) == 1 or (not was_full and self._is_full()):
+        full = self._is_ahead_by(1)
+        if (full and not self._told_full) or len(self._records) == 1:
             self._ring()
+        self._told_full = full
         return True
 
     def _is_closed(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,8 +15,9 @@ import mongoq
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.bells import Bell
-from mongoq.worker.backlog import Backlog
+from mongoq.worker.backlog import LATELY, UNSETTLED, Backlog
 from mongoq.worker.consumer import consumer
+from mongoq.worker.gathering import Gathering
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -213,3 +216,60 @@ def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
     assert held.room() == 0
     held.settled(item for item, _ in held.take_verdicts())
     assert held.room() > 0
+
+
+def joining() -> Backlog:
+    """Return what a side of a join holds."""
+    told: dict[str, Any] = dict.fromkeys(("lease", "retry", "max_time"))
+    side = consumer(
+        Named(), print, concurrency=1, prefetch=2, batch=2, success_on=(), probe=False, coroutines=False, **told
+    )
+    claims: Any = Named()
+    return Backlog(replace(side, claims=claims, gathering=Gathering()))
+
+
+def test_more_is_about_to_come_after_a_claim_that_got_all_it_asked_for() -> None:
+    held = joining()
+    assert not held.is_filling(), "nothing is known of the queue"
+    for items, asked, more in ((2, 2, True), (1, 2, False)):
+        held.put(claimed(items), LEASE, asked=asked)
+        assert held.is_filling(), "they wait for a run"
+        run = held.next(Bell())
+        assert run is not None
+        assert held.is_filling(), "they run"
+        held.finish(run, [None] * items)
+        assert held.is_filling() == more
+        held.settled(item for item, _ in held.take_verdicts())
+        assert held.is_filling() == more
+
+
+def test_a_full_claim_of_long_ago_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = joining()
+    held.put(claimed(2), LEASE, asked=2)
+    run = held.next(Bell())
+    assert run is not None
+    held.finish(run, [None, None])
+    later = time.monotonic() + LATELY
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert not held.is_filling()
+
+
+def test_nothing_more_comes_where_too_much_was_put_off_or_that_is_closed() -> None:
+    held = joining()
+    held.put(claimed(2), LEASE, asked=2)
+    run = held.next(Bell())
+    assert run is not None
+    held.finish(run, [None, None])
+    held.put_off = UNSETTLED + 1
+    assert not held.is_filling()
+    held.put_off = 0
+    assert held.is_filling()
+    held.close()
+    assert not held.is_filling()
+
+
+def test_those_that_are_settled_together_share_a_bell() -> None:
+    first = joining()
+    other = Backlog(first._consumer, first.settling)
+    other.refuse(claimed(1)[0], LEASE, None)
+    assert first.settling.rung

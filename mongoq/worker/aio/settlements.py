@@ -11,7 +11,8 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.at_most_once import pushed_on
 from mongoq.protocol.context import context_of
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.exchange import PutOff
+from mongoq.protocol.verdicts import carried_out, carried_out_together
 from mongoq.worker.aio.stand import REST, AsyncStand
 from mongoq.worker.backlog import Verdict
 from mongoq.worker.judging import ending
@@ -20,44 +21,68 @@ __all__ = ["AsyncSettlements"]
 
 logger = logging.getLogger("mongoq.worker")
 
+MOMENT = 0.05
+"""Seconds after which what was put off is looked at again, though nothing rings."""
+
 
 class AsyncSettlements(AsyncStand):
     """The side of a station that settles."""
 
     async def _settle(self) -> None:
-        backlog = self.backlog
+        """Settle what has come to its end, here and where it is settled together with that."""
+        bell = self.backlog.settling
         while True:
-            verdicts = backlog.take_verdicts()
-            if verdicts:
-                await self._settled(verdicts)
-                if self._ended and backlog.verdicts:
+            bell.rung = False
+            taken = [(one, verdicts) for one in self.together if (verdicts := one.backlog.take_verdicts())]
+            if taken:
+                if await self._settled(taken):
+                    await self._hands.rest(bell, MOMENT)
+                if self._ended and any(one.backlog.verdicts for one in self.together):
                     return  # nobody can settle them
-            elif self._ended or (backlog.closed and not backlog.held and not self.claiming):
+            elif self._ended or all(one.is_over() for one in self.together):
                 return
             else:
-                await self._hands.rest(backlog.settling, REST)
+                await self._hands.rest(bell, REST)
 
-    async def _settled(self, verdicts: list[Verdict]) -> None:
+    def is_over(self) -> bool:
+        """Say whether it will have nothing more to settle."""
+        return self.backlog.closed and not self.backlog.held and not self.claiming
+
+    async def _settled(self, taken: list[tuple[AsyncSettlements, list[Verdict]]]) -> bool:
+        """Settle, and say whether all of it was put off."""
         try:
-            failed = await self._carried_out(verdicts)
+            failed = await self._carried_out(taken)
         except BaseException as error:
-            self.backlog.again(verdicts)
+            for one, verdicts in taken:
+                one.backlog.again(verdicts)
             if not isinstance(error, Exception):
                 raise
             await self._got_over("settle", error, self.backlog.settling)
-            return
+            return False
         if not failed:
             self._course.well("settle")
+        again = [entry for one, verdicts in taken for entry in one.concluded(verdicts, failed)]
+        errors = [error for error in again if error is not None]
+        if errors:
+            await self._got_over("settle", errors[0], self.backlog.settling)
+        put_off = sum(isinstance(error, PutOff) for error in failed.values())
+        return put_off == sum(len(verdicts) for _, verdicts in taken)
+
+    def concluded(self, verdicts: list[Verdict], failed: Mapping[Any, Exception]) -> list[Exception | None]:
+        """Take note of what became of items; returns for those that come again the server's error, if any."""
+        if not failed:
+            self.backlog.put_off = 0
             self._let_go(verdicts)
-            return
-        again = self._sorted(verdicts, dict(failed))
+            return []
+        self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in verdicts)
+        again = self._sorted(verdicts, failed)
         if again:
             self.backlog.again([verdict for verdict, _ in again])
-            errors = [error for _, error in again if error is not None]
-            if errors:
-                await self._got_over("settle", errors[0], self.backlog.settling)
+        return [error for _, error in again]
 
-    def _sorted(self, verdicts: list[Verdict], failed: dict[Any, Exception]) -> list[tuple[Verdict, Exception | None]]:
+    def _sorted(
+        self, verdicts: list[Verdict], failed: Mapping[Any, Exception]
+    ) -> list[tuple[Verdict, Exception | None]]:
         """Let go of what was settled or lost; returns what is to be settled again, with the server's error if any."""
         again: list[tuple[Verdict, Exception | None]] = []
         gone: list[Verdict] = []
@@ -66,6 +91,8 @@ class AsyncSettlements(AsyncStand):
             error = failed.get(id_key(item.id))
             if error is None:
                 gone.append((item, outcome))
+            elif isinstance(error, PutOff):
+                again.append(((item, outcome), None))
             elif isinstance(error, ReservationLost):
                 logger.warning("item %s of queue %r was not settled: %s", item.id, item.queue, error)
                 lost.append(item)
@@ -83,12 +110,16 @@ class AsyncSettlements(AsyncStand):
         self._let_go(gone)
         return again
 
-    async def _carried_out(self, verdicts: list[Verdict]) -> Mapping[Any, Exception]:
+    async def _carried_out(self, taken: list[tuple[AsyncSettlements, list[Verdict]]]) -> Mapping[Any, Exception]:
         """Settle items, and return the errors of those that were not, by ``id_key``."""
-        failed: Mapping[Any, Exception]
-        if not self.consumer.pops:
-            failed = await self._driver.run(carried_out(self.context, verdicts, context_of))
-            return failed
+        if self.consumer.pops:
+            return await self._pushed_on(taken[0][1])
+        parts = [(one.context, verdicts) for one, verdicts in taken]
+        failed: Mapping[Any, Exception] = await self._driver.run(carried_out_together(parts, context_of))
+        return failed
+
+    async def _pushed_on(self, verdicts: list[Verdict]) -> Mapping[Any, Exception]:
+        """Do the same for items that have left the queue before their runs."""
         kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
         gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
         failed = await self._driver.run(carried_out(self.context, kept, context_of))

@@ -31,7 +31,8 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
     def start(self) -> None:
         """Start the loops; runners start when there is something to run."""
         self._hands.start(self._fetch, f"mongoq-fetch-{self.consumer.name}")
-        self._hands.start(self._settle, f"mongoq-settle-{self.consumer.name}")
+        if self.together[0] is self:
+            self._hands.start(self._settle, f"mongoq-settle-{self.consumer.name}")
 
     def close(self) -> None:
         """Claim and start nothing more, and give back what was not started; what runs goes on."""

@@ -35,11 +35,16 @@ class Stand:
         claiming: a claim may be under way, or will be.
         halted: the item that has made it stop by itself, and why.
         tally: what it has settled.
+        together: whose items are settled together, its own and maybe those of others; the first of them does it.
     """
 
     def __init__(self, consumer: Consumer, course: Course, hands: ThreadHands) -> None:
         self.consumer = consumer
-        self.backlog = Backlog(consumer)
+        self.together: list[Any] = [self]
+        if consumer.gathering is not None:
+            self.together = consumer.gathering.joined(consumer.name, self)
+        first = self.together[0]
+        self.backlog = Backlog(consumer, None if first is self else first.backlog.settling)
         self.context = consumer.queue._context
         self._driver = consumer.queue._driver
         self._course = course
@@ -53,6 +58,10 @@ class Stand:
     def lease(self) -> timedelta:
         """Return how long its reservations last."""
         return self.consumer.lease or self.context.settings.lease
+
+    def is_about_to_have(self) -> bool:
+        """Say whether it is about to have more items."""
+        return not self._course.is_hushed(self) and self.backlog.is_filling()
 
     def _got_over(self, what: str, error: Exception, bell: Bell) -> None:
         """Rest after an error; where it is no use to try again, end."""
