@@ -166,7 +166,8 @@ class QueueRun:
 
     def _opened(self) -> Run:
         if self._run is None or self._keeper is None or self._keeper.ended:
-            self._run = self._begun()
+            with self._in_plain_words():
+                self._run = self._begun()
             self._keeper = Keeper(self._broker, self._run, self._lease())
             self._keeper.start()
         elif self._keeper.lost is not None:

@@ -183,7 +183,8 @@ def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     environment = {**os.environ, **spark_environment}
     driver = subprocess.Popen(station, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: streams.left() < 30)
+        _until(lambda: streams.left() < 40 or driver.poll() is not None, looks=10_000)
+        assert driver.poll() is None
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -196,8 +197,8 @@ def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     assert (streams.held(), streams.left()) == (0, 0)
 
 
-def _until(fulfilled: Callable[[], bool]) -> None:
-    for _ in range(2_000):
+def _until(fulfilled: Callable[[], bool], *, looks: int = 2_000) -> None:
+    for _ in range(looks):
         if fulfilled():
             return
         time.sleep(0.03)
