@@ -180,7 +180,9 @@ def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     options = streams.store.options(consumer="etl", maxItems=7)
     paths = str(tmp_path / "output"), str(tmp_path / "checkpoint")
     station = [sys.executable, str(Path(__file__).parent / "stream_station.py"), json.dumps(options), *paths]
-    environment = {**os.environ, **spark_environment}
+    # what a killed JVM leaves behind goes with the test
+    places = {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={tmp_path}", "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, **spark_environment, **places}
     driver = subprocess.Popen(station, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         _until(lambda: streams.left() < 40 or driver.poll() is not None, looks=10_000)
