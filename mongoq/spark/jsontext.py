@@ -45,6 +45,8 @@ PLAIN: dict[type, Callable[[Any], Any]] = {
 
 def _plain(value: Any) -> Any:
     """Return what JSON knows for a value that it does not know."""
+    if plain := PLAIN.get(value.__class__):
+        return plain(value)
     for kind, plain in PLAIN.items():
         if isinstance(value, kind):
             return plain(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import bson
@@ -60,15 +60,17 @@ def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> Pu
 
 
 def _condition(filter: spark.Filter, schema: StructType, view: str) -> tuple[Target, Condition]:
+    negated = isinstance(filter, spark.Not)
     inner: Any = filter.child if isinstance(filter, spark.Not) else filter
-    make = (NEGATED if isinstance(filter, spark.Not) else PLAIN).get(type(inner))
+    make = (NEGATED if negated else PLAIN).get(type(inner))
     if make is None or inner.attribute[0] == CORRUPT:
         raise Unsuited
     target = target_of(inner.attribute, schema, view)
-    value = getattr(inner, "value", None)
+    if negated:  # of which an index is no help, and an array in the place of a number meets none
+        target = replace(target, indexed=False)
     if target.steps == ("_id",):
         make = OF_IDS.get(make, make)
-    condition = {target.path: make(target, value)}
+    condition = {target.path: make(target, getattr(inner, "value", None))}
     return target, condition if target.indexed else {"$or": [condition, *target.left_to_spark()]}
 
 

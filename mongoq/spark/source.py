@@ -40,14 +40,21 @@ class MongoqDataSource(DataSource):
 `history`: processed; `all`: live and history; `dead`: live in the dead queues |
     | `since`, `until` | a time in ISO 8601 with an offset: history processed from then on, or before; other items by \
 when they are eligible |
+    | `fields` | the fields of the payload to read, as a JSON list: `["customer", "total"]`; default: all |
+    | `inferSchema` | `true`: without a schema, a column for each field that a sample of payloads has |
+    | `sampleSize` | how many items that sample has: 1 to 100,000; default: 1,000 |
+    | `mode` | what becomes of values that do not fit: `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED` |
+    | `pushdown` | `true`: the server evaluates filters first; wants Spark's `spark.sql.python.filterPushdown.enabled` |
     | `partitions` | how many tasks read, at most; default: one for each 50,000 items, up to 200 |
+    | `missing` | a queue that nobody has heard of: `fail` (default), or an `empty` table |
+    | `readPreference` | `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`; default: the URI's, \
+or the primary |
 
     The dead queue of `orders` is `orders.dead`; that of `orders.dead` is itself. A prefix is one of the names without
     `.dead`. States are those at the moment the read was planned.
 
-    A database, collection or queue that does not exist is an empty table. Reads have majority read concern
-    and the URI's read preference, by default the primary. What is pushed, moved or settled while the read
-    runs may be seen or not; whatever stays is seen exactly once.
+    Reads have majority read concern. What is pushed, moved or settled while the read runs may be seen or not; whatever
+    stays is seen exactly once.
 
     Without a schema the table has the envelope, and the payload as JSON:
 
@@ -77,27 +84,9 @@ when they are eligible |
     other column is the field of that name in the payload, and null where that is missing or null. Documents
     and arrays within it follow the schema in the same way.
 
-    | column of type | takes |
-    |---|---|
-    | string | string; ObjectId in hex; UUID and Decimal128 as text; documents and arrays as JSON |
-    | boolean | boolean |
-    | byte, short, integer, long | integer within its range, double without a fraction |
-    | float, double | double, integer that a double holds exactly |
-    | decimal(p, s) | Decimal128, integer and string with a number, if p and s hold every digit |
-    | date | date (its day in UTC), string such as `2026-11-20` |
-    | timestamp | date, string in ISO 8601 with an offset |
-    | timestamp_ntz | the same, as wall time in UTC |
-    | binary | binary of any subtype, UUID |
-    | array; struct or map of strings to … | array; document |
-
-    Anything else, a payload that is no document among it, fails the task with ``ColumnMismatch``, which names
-    item, column and type. So does a missing value in a column that is declared `NOT NULL`.
-
-    JSON has strings, numbers, booleans, null, arrays and objects as they are, and as strings what
-    `from_json` then reads: dates in ISO 8601 (`2026-11-20T08:30:00.250Z`), ObjectId in hex, UUID, Decimal128
-    with all its digits, binary in base64, and the doubles `NaN`, `Infinity` and `-Infinity`. A date outside
-    the years 1 to 9999 is a number, the milliseconds since 1970; a BSON timestamp is an object of its seconds
-    `t` and its increment `i`; a regular expression is its pattern.
+    Which types take which values, and what becomes of others, is told in the guide to reading. A value that does not fit
+    fails the task with ``ColumnMismatch`` unless `mode` says otherwise; with `PERMISSIVE`, the column `_corrupt`, a
+    string, holds the payload of such an item as JSON.
     """
 
     @classmethod

@@ -61,7 +61,8 @@ def test_a_page_runs(page: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_tutorial_runs_with_spark() -> None:
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/spark-reading.md"])
+def test_a_page_runs_with_spark(page: str) -> None:
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -70,7 +71,7 @@ def test_the_tutorial_runs_with_spark() -> None:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     run = subprocess.run(
-        [sys.executable, "-m", "tests.docs.blocks", "docs/tutorial.md"],
+        [sys.executable, "-m", "tests.docs.blocks", page],
         cwd=ROOT,
         env=environment,
         capture_output=True,

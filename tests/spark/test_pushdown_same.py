@@ -223,8 +223,29 @@ def crowd(stored: Any, spark: Any) -> Iterator[Crowd]:
         yield Crowd(stored, scan)
 
 
+def each_filter(path: tuple[str, ...], literals: list[Any]) -> Iterator[Filter]:
+    """Yield every filter on a column alone, with every value."""
+    yield from (IsNull(path), IsNotNull(path), EqualNullSafe(path, None))
+    for literal in literals:
+        yield from (kind(path, literal) for kind in COMPARE)
+        yield from (In(path, (literal,)), In(path, (None, literal)), In(path, (literals[0], literal)))
+        if isinstance(literal, str):
+            yield from (kind(path, literal) for kind in MATCHES)  # type: ignore[call-arg]
+
+
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize(
+    ("path", "literals"), PATHS, ids=lambda each: ".".join(each) if isinstance(each, tuple) else ""
+)
+def test_no_filter_leaves_out_what_it_keeps_in_spark(crowd: Crowd, path: tuple[str, ...], literals: list[Any]) -> None:
+    for plain in each_filter(path, literals):
+        for filter in (plain, Not(plain)):
+            kept = {id for id, row in crowd.rows["all"].items() if holds(filter, row)}
+            assert kept - set(crowd.shown("all", filter)) == set(), filter
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     view=st.sampled_from(["live", "history", "all"]),
     asked=st.lists(filters(), min_size=1, max_size=3),
