@@ -93,7 +93,7 @@ def stream(spark: SparkSession, options: dict[str, str], items: int, folder: str
     source, target = options.pop("queue", SOURCE), options.pop("to", TARGET)
     frame = (
         spark.readStream.format("mongoq")
-        .options(**options, queue=source, consumer="bench", maxItems=str(BATCH))
+        .options(**options, queue=source, consumer="bench", maxItems=str(BATCH), partitions="2")
         .schema("_id string, _token string, _q string")
         .load()
     )

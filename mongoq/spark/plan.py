@@ -19,7 +19,7 @@ from mongoq.spark.views import view_of
 
 __all__ = ["ScanPartition", "plan"]
 
-ITEMS = 50_000
+ITEMS = 125_000
 """Items in a partition, unless the option says how many partitions."""
 MOST_PARTITIONS = 200
 ID_INDEX = "_id_"

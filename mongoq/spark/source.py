@@ -45,7 +45,7 @@ when they are eligible |
     | `sampleSize` | how many items that sample has: 1 to 100,000; default: 1,000 |
     | `mode` | what becomes of values that do not fit: `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED` |
     | `pushdown` | `true`: the server evaluates filters first; wants Spark's `spark.sql.python.filterPushdown.enabled` |
-    | `partitions` | how many tasks read, at most; default: one for each 50,000 items, up to 200 |
+    | `partitions` | how many tasks read, at most; default: one for each 125,000 items, up to 200 |
     | `missing` | a queue that nobody has heard of: `fail` (default), or an `empty` table |
     | `readPreference` | `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`; default: \
 the URI's, or the primary |

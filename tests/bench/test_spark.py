@@ -1,0 +1,27 @@
+"""The benchmarks of Spark, in small: that they still run, and what their results look like."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.spark import LEAST
+from tests.bench.running import ran
+
+pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.spark]
+
+
+def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
+    sizes = ["--read", "3000", "--write", "2000", "--stream", "2000", "--rounds", "1"]
+    result = ran(tmp_path / "spark.json", "spark", *sizes)
+    assert list(result["ways"]) == list(LEAST)
+    for way in result["ways"].values():
+        assert way["ratio"] > 0
+        assert way["spark_per_second"][0] > 0
+        assert way["bare_per_second"][0] > 0
+    assert set(result["missed"]) <= set(LEAST)
+
+
+def test_the_memory_of_each_kind_of_process_is_told(tmp_path: Path) -> None:
+    result = ran(tmp_path / "memory.json", "spark-memory", "--items", "1000", "2000")
+    assert list(result["peak_mib"]) == ["1000", "2000"]
+    assert all(size > 20 for peak in result["peak_mib"].values() for size in peak.values())
