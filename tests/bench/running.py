@@ -21,7 +21,7 @@ def ran(out: Path, name: str, *options: str) -> dict[str, Any]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == ""
