@@ -12,8 +12,9 @@ from pyspark.sql.types import StringType, StructField
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.arrow import arrow_type, as_it_is
-from mongoq.spark.convert import Misfit, as_json, converter, is_json
+from mongoq.spark.convert import as_json, converter, is_json
 from mongoq.spark.envelope import CORRUPT, ENVELOPE, PAYLOAD, Document
+from mongoq.spark.misfit import Misfit
 from mongoq.spark.modes import PERMISSIVE, Misfits
 
 __all__ = ["NO_PAYLOAD", "Column", "Taken", "only", "stored_path"]

@@ -13,10 +13,10 @@ from typing import Any
 import pyspark.sql.types as spark
 from bson import Decimal128, ObjectId
 
-from mongoq.drive.documents import Garbled
 from mongoq.spark.jsontext import TextGarbled, json_text
+from mongoq.spark.misfit import Misfit, name_of
 
-__all__ = ["JSON_MARK", "Convert", "Misfit", "as_json", "converter", "is_json"]
+__all__ = ["JSON_MARK", "Convert", "as_json", "converter", "is_json"]
 
 JSON_MARK = {"mongoq": "json"}
 """Metadata of a string field that says: each value as JSON, strings in quotation marks. A schema that is inferred has
@@ -33,43 +33,6 @@ INTEGER_BITS: dict[type[spark.DataType], int] = {
     spark.IntegerType: 32,
     spark.LongType: 64,
 }
-NAMES: tuple[tuple[type, str], ...] = (
-    (bool, "a boolean"),
-    (str, "a string"),
-    (int, "an integer"),
-    (float, "a double"),
-    (datetime, "a date"),
-    (bytes, "binary data"),
-    (dict, "a document"),
-    (list, "an array"),
-    (ObjectId, "an ObjectId"),
-    (Decimal128, "a Decimal128"),
-    (uuid.UUID, "a UUID"),
-    (Garbled, "text that is not UTF-8"),
-)
-
-
-class Misfit(Exception):
-    """A value that does not fit; ``steps`` leads to it, innermost first."""
-
-    def __init__(self, type: spark.DataType, problem: str) -> None:
-        super().__init__(problem)
-        self.type = type.simpleString()
-        self.problem = problem
-        self.steps: list[str] = []
-
-    @property
-    def path(self) -> str:
-        """The path from the column to the value, such as ``[2].price``."""
-        return "".join(reversed(self.steps))
-
-
-def name_of(value: Any) -> str:
-    """Say what a value is, without quoting it."""
-    for kind, name in NAMES:
-        if isinstance(value, kind):
-            return name
-    return f"a {type(value).__name__}"
 
 
 def is_json(field: spark.StructField) -> bool:

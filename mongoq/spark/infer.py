@@ -70,7 +70,8 @@ def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
     So it costs what the sample costs, is the same each time, and meets what is old as well as what is new.
     """
     view = view_of(options.view, options.queues, options.period, scan.now())
-    queues = _some(items_of(scan, view.branches[0].queues), options.sample or 0)
+    named = options.queues.listed(dead=options.view == "dead") or items_of(scan, view.branches[0].queues)
+    queues = _some(named, options.sample or 0)
     rows = max(2, (options.sample or 0) // max(1, len(queues) * len(view.branches)))
     for branch in view.branches:
         for queue in queues:

@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
-from mongoq.model.indexes import CLAIM, HISTORY
+from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.protocol.settings import CONTROL_PREFIX
 from mongoq.protocol.topics import TOPICS_ID
 from mongoq.spark.selection import Queues
@@ -38,10 +38,10 @@ def refuse_unknown(scan: Scan, queues: Queues) -> None:
 
 
 def items_of(scan: Scan, condition: Any) -> list[str]:
-    """Return the names of the queues that hold an item, of those that the condition admits."""
+    """Return the names of the queues that hold an item, of those that the condition admits (two ``distinct``)."""
     names: set[str] = set()
     for date, _ in DATES:
-        names |= set(scan.names({"q": condition, date: DATE}))
+        names |= set(scan.names({"q": condition, date: {"$gte": BEGINNING}}))
     return sorted(names)
 
 

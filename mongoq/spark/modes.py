@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mongoq.spark.convert import Misfit
 from mongoq.spark.envelope import Document
 from mongoq.spark.errors import ColumnMismatch
+from mongoq.spark.misfit import Misfit
 
 __all__ = ["DROP", "FAIL", "MODES", "PERMISSIVE", "Misfits"]
 

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.arrow import arrow_field
 from mongoq.spark.column import NO_PAYLOAD, Column, Taken, only, stored_path
-from mongoq.spark.convert import Misfit, name_of
 from mongoq.spark.envelope import PAYLOAD, default_schema
 from mongoq.spark.jsontext import json_shown
+from mongoq.spark.misfit import Misfit, name_of
 from mongoq.spark.modes import DROP, FAIL, PERMISSIVE, Misfits
 
 __all__ = ["Columns", "Rows", "default_schema"]

@@ -56,6 +56,10 @@ class Queues:
     def __repr__(self) -> str:
         return f"prefix {self.prefix!r}" if self.prefix else ", ".join(map(repr, self.names))
 
+    def listed(self, *, dead: bool) -> list[str]:
+        """Return the names of the queues themselves, or of their dead queues; none where a prefix says which."""
+        return sorted({_dead(name) if dead else name for name in self.names})
+
     def condition(self, *, dead: bool) -> Any:
         """Return the condition on the names: of the queues themselves, or of their dead queues.
 
@@ -67,7 +71,7 @@ class Queues:
             if not dead:
                 return {**named, "$not": {"$regex": ending}}
             return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
-        names = sorted({_dead(name) if dead else name for name in self.names})
+        names = self.listed(dead=dead)
         return names[0] if len(names) == 1 else {"$in": names}
 
 

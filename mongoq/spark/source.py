@@ -47,8 +47,8 @@ when they are eligible |
     | `pushdown` | `true`: the server evaluates filters first; wants Spark's `spark.sql.python.filterPushdown.enabled` |
     | `partitions` | how many tasks read, at most; default: one for each 125,000 items, up to 200 |
     | `missing` | a queue that nobody has heard of: `fail` (default), or an `empty` table |
-    | `readPreference` | `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`; default: \
-the URI's, or the primary |
+    | `readPreference` | `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`; default: the \
+URI's, or the primary |
 
     The dead queue of `orders` is `orders.dead`; that of `orders.dead` is itself. A prefix is one of the names without
     `.dead`. States are those at the moment the read was planned.
@@ -84,9 +84,9 @@ the URI's, or the primary |
     other column is the field of that name in the payload, and null where that is missing or null. Documents
     and arrays within it follow the schema in the same way.
 
-    Which types take which values, and what becomes of others, is told in the guide to reading. A value that does not
-    fit fails the task with ``ColumnMismatch`` unless `mode` says otherwise; with `PERMISSIVE`, the column `_corrupt`, a
-    string, holds the payload of such an item as JSON.
+    Which types take which values is told on the page "Analysing history with Spark". A value that does not fit fails
+    the task with ``ColumnMismatch`` unless `mode` says otherwise; with `PERMISSIVE`, the column `_corrupt`, a string,
+    holds the payload of such an item as JSON.
     """
 
     @classmethod

@@ -1,0 +1,52 @@
+"""A value that does not fit its column, told without quoting it."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from bson import Decimal128, ObjectId
+from pyspark.sql.types import DataType
+
+from mongoq.drive.documents import Garbled
+
+__all__ = ["Misfit", "name_of"]
+
+NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "a boolean"),
+    (str, "a string"),
+    (int, "an integer"),
+    (float, "a double"),
+    (datetime, "a date"),
+    (bytes, "binary data"),
+    (dict, "a document"),
+    (list, "an array"),
+    (ObjectId, "an ObjectId"),
+    (Decimal128, "a Decimal128"),
+    (uuid.UUID, "a UUID"),
+    (Garbled, "text that is not UTF-8"),
+)
+
+
+class Misfit(Exception):
+    """A value that does not fit; ``steps`` leads to it, innermost first."""
+
+    def __init__(self, type: DataType, problem: str) -> None:
+        super().__init__(problem)
+        self.type = type.simpleString()
+        self.problem = problem
+        self.steps: list[str] = []
+
+    @property
+    def path(self) -> str:
+        """The path from the column to the value, such as ``[2].price``."""
+        return "".join(reversed(self.steps))
+
+
+def name_of(value: Any) -> str:
+    """Say what a value is, without quoting it."""
+    for kind, name in NAMES:
+        if isinstance(value, kind):
+            return name
+    return f"a {type(value).__name__}"
