@@ -120,6 +120,14 @@ def test_what_does_not_fit_the_column_is_shown_whatever_the_filter(store: Any, r
         read("n int", GreaterThan(("n",), 5))
 
 
+@pytest.mark.parametrize("payload", [None, 5, "text", [], [{"n": 1}], {"n": "9"}, {"n": [1]}, {"n": 0.5}], ids=repr)
+def test_a_filter_hides_no_misfit_of_its_own_column(store: Any, read: Any, payload: Any) -> None:
+    store.add({"n": 1})
+    store.add(payload)
+    with pytest.raises(ColumnMismatch):
+        read("n int", GreaterThan(("n",), 5))
+
+
 HOSTILE = ["$where", "$$NOW", "a.b", "{$gt: ''}", "^x", ".*", "x\0y", "$q", "\\E.*", "é\n"]
 
 
