@@ -5,6 +5,8 @@ ROWS ?= 5000
 ENGINE ?= threads
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 3
+# The first PySpark that has all that the format uses.
+OLDEST_SPARK ?= 4.2.0
 
 BIN := .venv/bin
 # Spark would otherwise start its workers with the first python3 on PATH.
@@ -18,7 +20,7 @@ endif
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help setup demo test prove mutants bench lint types public-types docs build format unasync clean $(REDO)
+.PHONY: help setup demo test prove spark-oldest mutants bench lint types public-types docs build format unasync clean $(REDO)
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +45,11 @@ prove: setup ## Run the long campaigns, the mutants among them
 	@$(BIN)/python -m pytest -m prove tests/crash # by itself: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m prove --ignore tests/crash -n 2 --dist loadgroup
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS)
+
+spark-oldest: setup ## Run the tests of streams and writes with the oldest PySpark that will do
+	@test -d build/pyspark-$(OLDEST_SPARK) || $(BIN)/python -m pip install --quiet --target build/pyspark-$(OLDEST_SPARK) pyspark==$(OLDEST_SPARK)
+	@PYTHONPATH=$(CURDIR)/build/pyspark-$(OLDEST_SPARK) $(BIN)/python -m pytest -m "not prove and not slow" \
+		tests/spark/test_call_order.py tests/spark/test_queue_stream.py tests/spark/test_write_stream.py tests/spark/test_replay.py
 
 mutants: setup ## Break the product line by line: the tests must notice each time
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS)
