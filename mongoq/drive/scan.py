@@ -97,12 +97,17 @@ class Scan:
             yield
         except ConnectionFailure as error:
             addresses = self._client.topology_description.server_descriptions()
-            servers = ", ".join(f"{host}:{port}" for host, port in addresses)
+            servers = ", ".join(f"{host}:{port}" for host, port in addresses) + self._asked_for()
             raise ServerUnavailable(
                 f"no usable MongoDB server answered at {servers}: start it, or correct the option uri"
             ) from error
         except OperationFailure as error:
             self._refused(error)
+
+    def _asked_for(self) -> str:
+        """Say which kind of server was looked for, if not the primary: the others may be there."""
+        mode: str = self._collection.read_preference.mongos_mode
+        return "" if mode == "primary" else f" for readPreference {mode!r}"
 
     def _refused(self, error: OperationFailure) -> NoReturn:
         if error.code in AUTHENTICATION_FAILED:

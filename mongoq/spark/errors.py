@@ -85,7 +85,7 @@ class RowsLost(MongoqError):
     def __init__(self, item_ids: Sequence[Any]) -> None:
         named = ", ".join(map(str, item_ids[:NAMED])) + ("…" if len(item_ids) > NAMED else "")
         super().__init__(
-            f"{len(item_ids)} rows are left out, since the reservations of their items are over: settled before, or "
-            f"taken by others ({named}); in a batch that is written again this is as it should be"
+            f"of {len(item_ids)} of the rows the reservation is over: settled before, as all are in a batch that is "
+            f"written again, or taken by others ({named}); they are left out"
         )
         self.item_ids = list(item_ids)

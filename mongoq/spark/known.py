@@ -11,6 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.protocol.settings import CONTROL_PREFIX
+from mongoq.protocol.stats import PREFIX as STATS_PREFIX
 from mongoq.protocol.topics import TOPICS_ID
 from mongoq.spark.selection import Queues
 from mongoq.spark.views import DATE
@@ -25,8 +26,8 @@ def refuse_unknown(scan: Scan, queues: Queues) -> None:
     """Raise ``ArgumentInvalid`` if a queue has no item, live or processed, and nobody has named it either.
 
     One lookup in an index for each date an item may have, and in the control documents for what has no items: a queue
-    has settings, is the dead queue of another, or is bound to a topic. A dead queue may be missing while its queue is
-    not. A crash leaves nothing: this only reads.
+    has settings or counters, is the dead queue of another, or is bound to a topic. A dead queue may be missing while
+    its queue is not. A crash leaves nothing: this only reads.
     """
     if queues.prefix:
         if not _has_items(scan, queues.condition(dead=False)) and not _has_items(scan, queues.condition(dead=True)):
@@ -59,6 +60,7 @@ def _is_named(scan: Scan, name: str) -> bool:
     controls = {"$gte": CONTROL_PREFIX, "$lt": CONTROL_PREFIX[:-1] + chr(ord(":") + 1)}
     ways: Sequence[dict[str, Any]] = (
         {"_id": CONTROL_PREFIX + name},
+        {"_id": STATS_PREFIX + name},
         {"_id": controls, "settings.dead": {"$eq": name}},
         {"_id": TOPICS_ID, "bound.queue": {"$eq": name}},
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql.types import BinaryType, NullType, StringType, StructField, StructType
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.envelope import ENVELOPE, PAYLOAD, RAW
+from mongoq.spark.envelope import CORRUPT, ENVELOPE, PAYLOAD, RAW
 from mongoq.spark.orders import ORDERS, Orders
 from mongoq.spark.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads
 from mongoq.spark.row_ids import canonical_of
@@ -17,7 +17,7 @@ from mongoq.spark.write_options import WriteOptions
 __all__ = ["ID", "TOKEN", "Layout"]
 
 ID, TOKEN, QUEUE = "_id", "_token", "_q"
-KNOWN = frozenset({*ENVELOPE, *ORDERS})
+KNOWN = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
 CARRIED_BY_READERS = ("_when", "_key")
 """What a row that was read says of the item that it was, and not of the one that it becomes."""
 
@@ -42,6 +42,8 @@ class Layout:
         envelope = [name for name in self._fields if name in KNOWN and name not in self._named]
         self._refuse_unknown(envelope)
         self.fenced = options.settle is not False and {ID, TOKEN} <= set(envelope)
+        if options.settle and TOKEN in envelope and not self.fenced:
+            raise ArgumentInvalid("schema", f"column {TOKEN!r} settles nothing without {ID!r}; add it, or drop both")
         for name in (ID, TOKEN) if self.fenced else ():
             _check_type(self._fields[name], StringType())
         self.payloads = self._payloads(envelope)

@@ -78,6 +78,8 @@ URI's, or the primary |
     | `_processed` | timestamp | history: when it was popped or committed |
     | `_expires` | timestamp | history: when it may be deleted |
     | `payload` | string | the payload, as JSON |
+    | `_payload` | binary | only in a schema: the BSON of `{"payload": payload}`, for copies that lose nothing |
+    | `_corrupt` | string | only in a schema, with `mode=PERMISSIVE`: the payload of an item that did not fit, as JSON |
 
     With `.schema(...)` the server sends only the fields that are asked for. Columns with the names above are
     the envelope, and have the types above; `payload` may have any type and is the payload as a whole. Each

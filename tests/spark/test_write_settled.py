@@ -101,7 +101,7 @@ def test_a_batch_written_again_moves_nothing_twice(
     with caplog.at_level(logging.WARNING, "mongoq.spark"):
         written = target.write(HELD, rows[::-1])
     assert (written.settled, written.lost) == (2, 3)
-    assert "3 rows are left out, since the reservations of their items are over" in caplog.text
+    assert "of 3 of the rows the reservation is over: settled before" in caplog.text
     assert str(items[0].id) in caplog.text
     assert sorted(each["n"] for each in target.payloads) == [0, 1, 2, 3, 4]
     assert {each["q"] for each in target.documents} == {"priced"}
@@ -126,7 +126,7 @@ def test_lost_rows_may_fail_the_task_when_the_rest_is_settled(target: Target, qu
     first, second = _reserved(queue, 2)
     queue.commit(first)
     rows = [_row(first, "priced", 0), _row(second, "priced", 1)]
-    with pytest.raises(RowsLost, match="1 rows are left out, since the reservations") as caught:
+    with pytest.raises(RowsLost, match="of 1 of the rows the reservation is over") as caught:
         target.write(HELD, rows, lost="fail")
     assert caught.value.item_ids == [first.id]
     assert target.payloads == [{"n": 1}]
