@@ -41,8 +41,8 @@ class Taken:
 
 
 def stored_path(name: str) -> str | None:
-    """Return the path that leads to a field of the payload alone, or ``None``: dots and ``$`` mean something else."""
-    return None if not name or "." in name or name.startswith("$") else f"{PAYLOAD}.{name}"
+    """Return the path that leads to a field of the payload alone, or ``None``: it has no dots, ``$`` and NUL."""
+    return None if not name or name.startswith("$") or set(name) & set(".\0") else f"{PAYLOAD}.{name}"
 
 
 def only(fields: Sequence[str], payload: Any) -> Any:

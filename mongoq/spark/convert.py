@@ -6,7 +6,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
@@ -177,10 +177,17 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(int(value))
     if isinstance(value, str):
-        if NUMBER.fullmatch(value):
-            return Decimal(value)
-        raise Misfit(type, "a string that is no number")
+        return _parsed_number(type, value)
     raise Misfit(type, name_of(value))
+
+
+def _parsed_number(type: spark.DataType, value: str) -> Decimal:
+    if not NUMBER.fullmatch(value):
+        raise Misfit(type, "a string that is no number")
+    try:
+        return Decimal(value)
+    except InvalidOperation:  # an exponent that nobody can count with
+        raise Misfit(type, "a number with more digits") from None
 
 
 def _date(type: spark.DataType, value: Any) -> date:
@@ -209,14 +216,14 @@ def _parsed(type: spark.DataType, value: str) -> datetime:
         raise Misfit(type, "a string that is no ISO 8601 time") from None
     if moment.tzinfo is None:
         raise Misfit(type, "a string with a time and no offset")
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise Misfit(type, "a string with a time outside the years 1 to 9999") from None
 
 
 def _wall_time(type: spark.DataType, value: Any) -> datetime:
-    moment = _timestamp(type, value)
-    offset = moment.utcoffset()
-    wall = moment.replace(tzinfo=None)
-    return wall - offset if offset else wall
+    return _timestamp(type, value).replace(tzinfo=None)
 
 
 def _name_of_date(value: Any) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 import bson
 from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidDocument
 from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, StringType, StructType, TimestampType
 
+from mongoq.drive.documents import Garbled
 from mongoq.model.codec import codec_options
 from mongoq.spark.jsontext import json_shown
 
@@ -83,11 +85,16 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     return "ready" if due else "scheduled"
 
 
-def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | None]:
-    """Return each payload as ``{"payload": payload}`` in BSON."""
-    return [
-        bson.encode({PAYLOAD: each[PAYLOAD]}, codec_options=OPTIONS) if PAYLOAD in each else None for each in documents
-    ]
+def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | Garbled | None]:
+    """Return each payload as ``{"payload": payload}`` in BSON, which text that is not UTF-8 cannot be."""
+    return [_encoded(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
+
+
+def _encoded(payload: Any) -> bytes | Garbled:
+    try:
+        return bson.encode({PAYLOAD: payload}, codec_options=OPTIONS)
+    except InvalidDocument:
+        return Garbled(json_shown(payload))
 
 
 ENVELOPE: dict[str, Field] = {

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from mongoq.errors import ArgumentInvalid
 
@@ -16,6 +16,9 @@ DEFAULT_COLLECTION = "mongoq"
 PLACE = ("uri", "database", "collection")
 """The options that say where the queues are; every reader and writer has them."""
 TRUTHS = {"true": True, "false": False}
+DIGITS = 18
+LAST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+"""The last time that BSON and Python both hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Given:
         value = self.value(name)
         if value is None:
             return None
-        number = int(value) if value.isascii() and value.isdigit() else 0
+        number = int(value) if value.isascii() and value.isdigit() and len(value) <= DIGITS else 0
         if number < 1 or (most is not None and number > most):
             limits = "from 1 up" if most is None else f"from 1 to {most:,}"
             raise ArgumentInvalid(name, f"a whole number {limits}, not {value!r}")
@@ -102,19 +105,20 @@ class Given:
         return seconds
 
     def moment(self, name: str) -> datetime | None:
-        """Return a time that has an offset."""
+        """Return a time that was given with an offset, in UTC."""
         value = self.value(name)
         if value is None:
             return None
         try:
             moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
+            utc = None if moment.tzinfo is None else moment.astimezone(UTC)
+        except (ValueError, OverflowError):
+            utc = None
+        if utc is None or utc > LAST:
             raise ArgumentInvalid(
                 name, f"a time in ISO 8601 with an offset, such as 2026-11-20T08:30:00Z, not {value!r}"
             )
-        return moment
+        return utc
 
 
 def json_list(text: str, option: str, example: str) -> tuple[str, ...]:
@@ -125,7 +129,7 @@ def json_list(text: str, option: str, example: str) -> tuple[str, ...]:
     """
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ArgumentInvalid(option, f"a list of names as JSON, such as {example}, not {text[:60]!r}")

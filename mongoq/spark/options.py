@@ -19,6 +19,7 @@ __all__ = ["EMPTY", "KNOWN", "MISSING", "SAMPLE", "ReadOptions"]
 DEFAULT_VIEW = "live"
 SAMPLE = 1_000
 MOST_SAMPLED = 100_000
+MOST_PARTS = 100_000
 EMPTY = "empty"
 MISSING = ("fail", EMPTY)
 FIELDS = '["customer", "total"]'
@@ -87,7 +88,7 @@ class ReadOptions:
             mode=given.choice("mode", MODES, FAIL),
             sample=_sample(given),
             pushdown=given.truth("pushdown", default=False),
-            partitions=given.whole("partitions"),
+            partitions=given.whole("partitions", most=MOST_PARTS),
             empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
             preference=_preference(given),
         )

@@ -92,6 +92,21 @@ class QueueRun:
         run = self._opened()
         return run.number - (run.claim is not None)
 
+    @property
+    def token(self) -> str | None:
+        """The token of what is held, in hex."""
+        return None if self._run is None or self._run.claim is None else str(self._run.claim.token)
+
+    def tell_apart(self, number: int, token: str | None) -> None:
+        """Give what is held the next number, where a checkpoint of another consumer has this one for another batch.
+
+        Else it would be settled for that, unread.
+        """
+        run = self._opened()
+        if run.claim is not None and run.claim.number == number and self.token != token:
+            with self._in_plain_words():
+                self._do(streams.taken_up(self._broker._context, run, after=number))
+
     def latest(self, start: int, most: int) -> int:
         """Settle the batch that ends with ``start``, and return the end of the next one, or ``start`` when it is empty.
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
+from bson.errors import InvalidBSON
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
 from mongoq.protocol.holding import held_documents
 from mongoq.spark.clients import broker_at
+from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.given import Place
 from mongoq.spark.queue_run import QueueRun, end_run, run_of
 from mongoq.spark.schema import Columns
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["ClaimPartition", "QueueStreamReader"]
 
 CLAIM = "claim"
-"""The key of an offset: the number of the last claim of the batches before it."""
+TOKEN = "token"
+"""The keys of an offset: number and token of the last claim of the batches before it. Claims of several consumers have
+the same numbers, but not the same token. The first offset has none."""
 ITEMS = 5_000
 """Items of a partition, unless the option says how many partitions."""
 ROWS = 5_000
@@ -66,25 +71,27 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Note the time: what is eligible later is left to other runs."""
         self._run().bound()
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a new checkpoint begins: with what is claimed and not settled, so that none of it is skipped.
 
         Spark asks again when it plans the first batch, also after a restart, and gets the same answer.
         """
         return {CLAIM: self._run().last()}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batch before, which Spark has finished, and claim the next one.
 
         When there is nothing it waits up to half a second for it: Spark asks again at once.
         """
         most = min(self._options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.most)
-        return {CLAIM: self._run().latest(start[CLAIM], most)}
+        run, before = self._told(start)
+        number = run.latest(before, most)
+        return start if number == before else {CLAIM: number, TOKEN: run.token}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Split a claim; the same after a restart, less what somebody else has settled or taken since."""
-        run = self._run()
-        claim, ids = run.held(start[CLAIM], end[CLAIM])
+        run, last = self._told(end)
+        claim, ids = run.held(_number(start), last)
         return [] if claim is None else self._split(claim, ids, run.now())
 
     def _split(self, claim: StreamClaim, ids: Sequence[Any], now: datetime) -> list[InputPartition]:
@@ -105,9 +112,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for documents in _documents(partition, columns.projection()):
             yield columns.batch(documents, partition.now)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Settle what is not: most likely nothing, since Spark asks for the next batch before it says so."""
-        self._run().settle(end[CLAIM])
+        run, number = self._told(end)
+        run.settle(number)
 
     def stop(self) -> None:
         """Let another process run the query at once; Spark calls this when its JVM has gone."""
@@ -116,17 +124,37 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _run(self) -> QueueRun:
         return run_of(self._options)
 
+    def _told(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
+        """Return the run, and the number that an offset has in it."""
+        run, number = self._run(), _number(offset)
+        run.tell_apart(number, offset.get(TOKEN))
+        return run, number
+
+
+def _number(offset: Mapping[str, Any]) -> int:
+    number = offset.get(CLAIM)
+    if not isinstance(number, int):
+        problem = "this checkpoint belongs to another kind of stream; give this query one of its own"
+        raise ArgumentInvalid("checkpointLocation", problem)
+    return number
+
 
 def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
     """Yield what the claim still holds, some thousand items or 16 MB at a time.
 
-    From the primary, whatever the URI says: elsewhere what was reserved a moment ago may be missing.
+    From the primary, whatever the URI says: elsewhere what was reserved a moment ago may be missing. Raises
+    ``ColumnMismatch``, which names the item, for text that is not UTF-8.
     """
     broker = broker_at(partition.place)
     ids, done, size = unpack(*partition.ids), 0, ROWS
     while done < len(ids):
         some = ids[done : done + size]
-        documents = broker._driver.run(held_documents(broker._context, partition.token, some, projection))
+        try:
+            documents = broker._driver.run(held_documents(broker._context, partition.token, some, projection))
+        except InvalidBSON:
+            if len(some) == 1:
+                raise ColumnMismatch(some[0], "payload", "string", "text that is not UTF-8") from None
+            documents = None
         if documents is None:
             size = max(1, len(some) // 4)
             continue

@@ -126,5 +126,5 @@ class HistoryStreamOptions:
         return cls(
             read=read,
             max_items=given.whole("maxItems") or DEFAULT_HISTORY_ITEMS,
-            lag=timedelta(seconds=LAG if lag is None else lag),
+            lag=duration(LAG if lag is None else lag, "lag"),
         )

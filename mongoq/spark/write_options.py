@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -99,26 +99,14 @@ def _priority(given: Given) -> int | None:
     value = given.value("priority")
     if value is None:
         return None
-    try:
-        priority = int(value)
-    except ValueError:
-        priority = PRIORITIES.stop
+    priority = int(value) if re.fullmatch("-?[0-9]{1,3}", value) else PRIORITIES.stop
     if priority not in PRIORITIES:
         raise ArgumentInvalid("priority", f"a whole number from -100 (first) to 100 (last), not {value!r}")
     return priority
 
 
 def _names(given: Given, name: str, such_as: str = '["customer", "total"]') -> tuple[str, ...] | None:
-    value = given.value(name)
-    if value is None:
-        return None
-    try:
-        names = json.loads(value)
-    except ValueError:
-        names = None
-    if not isinstance(names, list) or not names or not all(isinstance(each, str) for each in names):
-        raise ArgumentInvalid(name, f"a list of names as JSON, such as {such_as}, not {value[:60]!r}")
-    return tuple(dict.fromkeys(names))
+    return given.names(name, such_as) or None
 
 
 def _carry(given: Given) -> frozenset[str]:

@@ -235,6 +235,7 @@ def test_reading_alone_is_enough(auth_server: Any, store: Any, stream: Any) -> N
     [
         ({"lag": "-1"}, "lag: a number of seconds"),
         ({"lag": "soon"}, "lag: a number of seconds"),
+        ({"lag": "1e300"}, "lag: cannot be longer than 36525 days"),
         ({"maxItems": "0"}, "maxItems: a whole number from 1 up"),
         ({"queue": None, "prefix": "or"}, "prefix: a stream reads one queue"),
         ({"pushdown": "true"}, "pushdown: Spark hands filters to batch reads only"),

@@ -85,6 +85,44 @@ def test_a_column_that_is_not_null_fails_the_read_in_permissive_too(store: Any, 
     assert rows("n int NOT NULL", mode="dropmalformed") == []
 
 
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [
+        ("0001-01-01T00:00:00+01:00", "timestamp"),
+        ("0001-01-01T00:00:00+01:00", "timestamp_ntz"),
+        ("9999-12-31T23:59:59-01:00", "timestamp_ntz"),
+        ("1E99999999999999999999999", "decimal(38,2)"),
+        ("1E-99999999999999999999999", "decimal(38,2)"),
+    ],
+)
+def test_a_string_that_nothing_can_hold_does_not_fit_either(store: Any, rows: Any, value: str, type: str) -> None:
+    item = store.add({"a": value})
+    store.add({"a": None})
+    with pytest.raises(ColumnMismatch, match=f"item {item}: column 'a' of type "):
+        rows(f"a {type}")
+    assert rows(f"a {type}, _corrupt string", mode="permissive") == [
+        (None, json.dumps({"a": value}, separators=(",", ":"))),
+        (None, None),
+    ]
+    assert rows(f"a {type}", mode="dropmalformed") == [(None,)]
+
+
+def test_text_that_is_not_utf_8_does_not_fit_the_payload_as_bson(store: Any, rows: Any) -> None:
+    item = {"_id": ObjectId(), "q": "orders", "payload": {"a": "XYZ"}, "when": store.now, "reserved": False}
+    store.collection.insert_one(RawBSONDocument(bson.encode(item).replace(b"XYZ", b"\xff\xfe\xfd")))
+    store.add({"a": 1})
+    with pytest.raises(ColumnMismatch, match=f"item {item['_id']}: column '_payload' .* text that is not UTF-8"):
+        rows("_payload binary")
+    good = bson.encode({"payload": {"a": 1}})
+    assert rows("_payload binary", mode="dropmalformed") == [(good,)]
+    assert [row[0] for row in rows("_payload binary, _corrupt string", mode="permissive")] == [None, good]
+
+
+def test_a_name_that_no_field_can_have_is_null(store: Any, rows: Any) -> None:
+    store.add({"a": 1})
+    assert rows("`a\0b` int, a int") == [(None, 1)]
+
+
 def test_dropmalformed_leaves_out_the_row(store: Any, rows: Any) -> None:
     for payload in ({"n": 1}, {"n": "x"}, {"n": 3, "l": [1, "x"]}, "text", None, {}, {"n": 6, "l": [7]}):
         store.add(payload)

@@ -49,11 +49,17 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
     ({"view": "past"}, "view: one of live, ready, scheduled, reserved, .*, not 'past'", ArgumentInvalid),
     ({"quue": "x"}, "quue: not an option of format mongoq, which has uri, database, collection", ArgumentInvalid),
     ({"path": "/x"}, "path: not an option", ArgumentInvalid),
-    ({"partitions": "0"}, "partitions: a whole number from 1 up, not '0'", ArgumentInvalid),
+    ({"partitions": "0"}, "partitions: a whole number from 1 to 100,000, not '0'", ArgumentInvalid),
     ({"partitions": "-1"}, "partitions: a whole number", ArgumentInvalid),
     ({"partitions": "two"}, "partitions: a whole number", ArgumentInvalid),
     ({"partitions": "1.5"}, "partitions: a whole number", ArgumentInvalid),
     ({"partitions": ""}, "partitions: a whole number", ArgumentInvalid),
+    ({"partitions": "100001"}, "partitions: a whole number from 1 to 100,000", ArgumentInvalid),
+    ({"partitions": "9" * 5_000}, "partitions: a whole number", ArgumentInvalid),
+    ({"fields": "[" * 100_000}, "fields: a list of names as JSON", ArgumentInvalid),
+    ({"since": "0001-01-01T00:00:00+14:00"}, "since: a time in ISO 8601", ArgumentInvalid),
+    ({"until": "9999-12-31T23:59:59-10:00"}, "until: a time in ISO 8601", ArgumentInvalid),
+    ({"until": "9999-12-31T23:59:59.9999Z"}, "until: a time in ISO 8601", ArgumentInvalid),
 ]
 
 

@@ -13,8 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
 
 import mongoq
 from mongoq.spark import clients
@@ -219,7 +221,7 @@ def test_a_claim_is_split_evenly_and_read_in_its_order(
     assert reader.getDefaultReadLimit() == ReadMaxRows(10_000)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert (start, end) == ({"claim": 0}, {"claim": 1})
+    assert (start, end["claim"]) == ({"claim": 0}, 1)
     parts = reader.partitions(start, end)
     rows = [[n for batch in reader.read(part) for n in batch.column("n").to_pylist()] for part in parts]
     assert [len(part) for part in rows] == sizes
@@ -237,11 +239,49 @@ def test_spark_may_ask_for_fewer_items_than_the_option(store: Any, reader: Any) 
     store.add_many(5)
     reader = reader(maxItems=3)
     start = reader.initialOffset()
-    assert reader.latestOffset(start, ReadMaxRows(2)) == {"claim": 1}
-    assert len(reader.partitions(start, {"claim": 1})[0].ids[0]) == 2 * 12
-    assert reader.latestOffset({"claim": 1}, ReadMaxRows(100)) == {"claim": 2}
-    assert len(reader.partitions({"claim": 1}, {"claim": 2})[0].ids[0]) == 3 * 12
+    first = reader.latestOffset(start, ReadMaxRows(2))
+    assert len(reader.partitions(start, first)[0].ids[0]) == 2 * 12
+    second = reader.latestOffset(first, ReadMaxRows(100))
+    assert len(reader.partitions(first, second)[0].ids[0]) == 3 * 12
     assert list(reader.read(InputPartition(None))) == []
+
+
+def test_a_checkpoint_of_another_consumer_settles_nothing_that_it_has_not_read(store: Any, reader: Any) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    store.add_many(2)
+    reader = reader()
+    theirs = {"claim": 1, "token": str(ObjectId())}
+    mine = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert mine["claim"] == theirs["claim"]
+    assert reader.partitions({"claim": 0}, theirs) == []
+    end = reader.latestOffset(theirs, ReadAllAvailable())
+    assert end == {"claim": 2, "token": mine["token"]}
+    assert len(reader.partitions(theirs, end)[0].ids[0]) == 2 * 12
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert store.collection.count_documents({"q": "orders"}) == 0
+
+
+def test_a_checkpoint_of_another_kind_is_refused(reader: Any) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    with pytest.raises(mongoq.ArgumentInvalid, match="checkpointLocation: this checkpoint belongs to another kind"):
+        reader().latestOffset({"before": "2026-11-20T08:30:00.250Z"}, ReadAllAvailable())
+
+
+def test_an_item_with_text_that_is_not_utf_8_is_named(store: Any, reader: Any) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from mongoq.spark import ColumnMismatch
+
+    store.add_many(9)
+    garbled = store.collection.find_one_and_delete({"_id": store.add({"t": "XYZ"})})
+    store.collection.insert_one(RawBSONDocument(bson.encode(garbled).replace(b"XYZ", b"\xff\xfe\xfd")))
+    reader = reader(columns(t="string"))
+    start = reader.initialOffset()
+    [part] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    with pytest.raises(ColumnMismatch, match=f"item {garbled['_id']}: .* text that is not UTF-8"):
+        list(reader.read(part))
 
 
 def test_large_items_come_in_smaller_batches(store: Any, reader: Any) -> None:

@@ -160,6 +160,31 @@ def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(stream
     assert (streams.held(), streams.left()) == (0, 0)
 
 
+def test_several_items_are_made_of_one_whatever_task_fails_between(streams: Streams, tmp_path: Path) -> None:
+    streams.store.add_many(4)
+    broken, place = tmp_path / "broken", streams.store.options(queue=None)
+    broken.touch()
+
+    def at_times(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            if broken.exists():
+                raise RuntimeError("not today")
+            yield frame
+
+    def run() -> Any:
+        frame = streams.load("n int")
+        several = frame.union(frame.selectExpr("n + 100 AS n").mapInArrow(at_times, "n int"))
+        return streams.start(several.writeStream.format("mongoq").options(**place, to="next"), availableNow=True)
+
+    with pytest.raises(Exception, match="Job aborted|not today"):
+        run().awaitTermination(60)
+    broken.unlink()
+    assert run().awaitTermination(60)
+    made = sorted(item["payload"]["n"] for item in streams.store.collection.find({"q": "next"}))
+    assert made == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert (streams.held(), streams.left()) == (0, 0)
+
+
 def test_the_default_columns_of_a_stream_are_those_of_a_table(streams: Streams) -> None:
     assert (
         streams.load(None).schema

@@ -62,6 +62,8 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
     ({"priority": "101"}, r"priority: a whole number from -100 \(first\) to 100 \(last\), not '101'", ArgumentInvalid),
     ({"priority": ""}, "priority: a whole number", ArgumentInvalid),
     ({"priority": "1.5"}, "priority: a whole number", ArgumentInvalid),
+    ({"priority": "1_0"}, "priority: a whole number", ArgumentInvalid),
+    ({"when": "9999-12-31T23:59:59-10:00"}, "when: a time in ISO 8601 with an offset", ArgumentInvalid),
     ({"fields": "a, b"}, "fields: a list of names as JSON", ArgumentInvalid),
     ({"fields": "[]"}, "fields: a list of names as JSON", ArgumentInvalid),
     ({"fields": "[1]"}, "fields: a list of names as JSON", ArgumentInvalid),
