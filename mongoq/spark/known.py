@@ -73,5 +73,5 @@ def _refuse(scan: Scan, option: str, name: str, problem: str) -> None:
     what = ", ".join(map(repr, close)) + (" and others" if len(names) > len(close) else "")
     there = f"which has {what}" if names else "which holds no items at all"
     raise ArgumentInvalid(
-        option, f"there is {problem} in {scan.name}, {there}; correct it, or say missing=empty to read an empty table"
+        option, f"there is {problem} in {scan.name}, {there}; correct it, or say missing=empty if it may be missing"
     )

@@ -15,15 +15,17 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 from mongoq.errors import ConsumerBusy
-from mongoq.model.stream_claim import StreamClaim
+from mongoq.model.stream_claim import StreamClaim, stream_id
 from mongoq.protocol import streams
 from mongoq.protocol.holding import affirmed
 from mongoq.protocol.request import Flow
 from mongoq.protocol.streams import Held, Run, TakenOver
 from mongoq.protocol.waiting import waiting
-from mongoq.spark.clients import broker_at
+from mongoq.spark.clients import broker_at, scan_at
 from mongoq.spark.ending import at_the_end
 from mongoq.spark.keeper import Keeper
+from mongoq.spark.known import refuse_unknown
+from mongoq.spark.selection import Queues
 from mongoq.spark.stream_options import QueueStreamOptions
 
 __all__ = ["QueueRun", "end_run", "run_of"]
@@ -191,6 +193,7 @@ class QueueRun:
 
     def _begun(self) -> Run:
         """Begin the run. One whose process is alive extends its lease; that of a dead one is waited for."""
+        self._check_queue()
         began, until = time.monotonic(), None
         while True:
             found = self._do(streams.opened(self._broker._context, self._options.consumer, self._options.queue, LENGTH))
@@ -201,6 +204,15 @@ class QueueRun:
             elif found.until != until and found.by is not None:
                 self._busy(found)
             time.sleep(LOOK)
+
+    def _check_queue(self) -> None:
+        """Refuse a queue that nobody has heard of; a consumer that has read it before is somebody."""
+        name = self._options.queue
+        if self._options.empty_if_missing:
+            return
+        with scan_at(self._options.place) as scan, scan.in_plain_words():
+            if not scan.has({"_id": stream_id(self._options.consumer), "queue": {"$eq": name}}):
+                refuse_unknown(scan, Queues((name,)))
 
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease

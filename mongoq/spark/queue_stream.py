@@ -56,7 +56,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue in batches, each of which is one claim; the offsets are the claims' numbers."""
 
     def __init__(self, options: QueueStreamOptions, schema: StructType) -> None:
-        Columns(schema)
+        Columns(schema, options.mode)
         self._options = options
         self._schema = schema
 
@@ -108,7 +108,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one partition in record batches, in the order of the claim, with majority read concern."""
         if not isinstance(partition, ClaimPartition):
             return  # Spark's own, of a batch without items
-        columns = Columns(self._schema)
+        columns = Columns(self._schema, self._options.mode)
         for documents in _documents(partition, columns.projection()):
             yield columns.batch(documents, partition.now)
 

@@ -11,13 +11,14 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name
 from mongoq.model.stream_claim import MOST, consumer_name
 from mongoq.spark.given import PLACE, Given, Place
+from mongoq.spark.modes import DROP, FAIL, MODES, PERMISSIVE
+from mongoq.spark.options import EMPTY, MISSING, ReadOptions
 from mongoq.spark.options import KNOWN as READ_OPTIONS
-from mongoq.spark.options import ReadOptions
 from mongoq.spark.selection import WAYS
 
 __all__ = ["HistoryStreamOptions", "QueueStreamOptions"]
 
-KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease")
+KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing")
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
 HISTORY_ONLY = ("maxItems", "lag")
@@ -38,6 +39,8 @@ class QueueStreamOptions:
         most: items of a batch, at most; the option ``maxItems``.
         partitions: how many tasks read a batch; ``None`` for one for each 5,000 items.
         lease: how long items are reserved from each extension on; ``None`` for as long as the queue says.
+        mode: what becomes of items that do not fit their columns.
+        empty_if_missing: wait for a queue that nobody has heard of.
     """
 
     place: Place
@@ -46,6 +49,8 @@ class QueueStreamOptions:
     most: int
     partitions: int | None
     lease: timedelta | None
+    mode: str
+    empty_if_missing: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -65,6 +70,8 @@ class QueueStreamOptions:
             most=given.whole("maxItems", most=MOST) or DEFAULT_ITEMS,
             partitions=given.whole("partitions"),
             lease=None if lease is None else duration(lease, "lease", zero=False),
+            mode=_mode(given),
+            empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
         )
 
 
@@ -84,6 +91,14 @@ def _consumer(given: Given) -> str:
         problem = "this option is missing: a name for this query, which it keeps over restarts, such as etl"
         raise ArgumentInvalid("consumer", problem)
     return consumer_name(name)
+
+
+def _mode(given: Given) -> str:
+    mode = given.choice("mode", MODES, FAIL)
+    if mode == DROP:
+        problem = f"{FAIL} or {PERMISSIVE}, not {DROP}: what a stream leaves out would be committed unread"
+        raise ArgumentInvalid("mode", problem)
+    return mode
 
 
 def _check_view(given: Given) -> None:

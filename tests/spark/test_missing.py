@@ -31,7 +31,7 @@ def test_a_name_with_a_slip_in_it_is_an_error_that_names_what_there_is(store: An
         count(queue="ordres")
     assert str(caught.value) == (
         f"queue: there is no queue 'ordres' in {full}, which has 'orders', 'orders.dead', 'refunds'; correct it, or "
-        f"say missing=empty to read an empty table"
+        f"say missing=empty if it may be missing"
     )
     assert count(queue="ordres", missing="EMPTY") == 0
 

@@ -31,6 +31,8 @@ PROBLEMS = [
     ({"queue": None, "queues": '["a"]'}, "queues: a stream reads one queue"),
     ({"prefix": "a"}, "prefix: a stream reads one queue"),
     ({"view": "reserved"}, "view: a stream takes what is ready"),
+    ({"mode": "dropmalformed"}, "mode: FAILFAST or PERMISSIVE, not DROPMALFORMED: what a stream leaves out"),
+    ({"missing": "maybe"}, "missing: one of fail, empty"),
     ({"view": "dead"}, "view: a stream takes what is ready"),
     ({"uri": None}, "uri: this option is missing"),
     ({"maxItems": "0"}, "maxItems: a whole number from 1 to 500,000"),
@@ -79,7 +81,7 @@ def run(store: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., A
     made = []
 
     def run(**options: Any) -> Any:
-        given = store.options(**{"consumer": "etl", **options})
+        given = store.options(**{"consumer": "etl", "missing": "empty", **options})
         made.append(queue_run.QueueRun(QueueStreamOptions.parse(given)))
         return made[-1]
 
@@ -127,6 +129,17 @@ def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypa
     run.end()
     assert "token" not in control(store)
     assert store.collection.count_documents({"reserved": True}) == 2
+
+
+def test_a_queue_that_nobody_has_heard_of_is_refused_until_the_consumer_has_read_it(store: Any, run: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="there is no queue 'orders'"):
+        run(missing="fail").last()
+    store.add("x")
+    first = run(missing="fail")
+    assert first.last() == 0
+    first.end()
+    store.collection.delete_many({"q": "orders"})
+    assert run(missing="fail").last() == 0
 
 
 def test_a_run_that_is_alive_is_told_from_a_dead_one(store: Any, run: Any) -> None:

@@ -230,3 +230,13 @@ def _until(fulfilled: Callable[[], bool], *, looks: int = 2_000) -> None:
             return
         time.sleep(0.03)
     raise AssertionError("it did not come to that")
+
+
+def test_what_does_not_fit_is_told_apart_and_moved_where_it_belongs(streams: Streams) -> None:
+    fits, misfit = (streams.store.add({"n": n}) for n in (1, "one"))
+    frame = streams.load("_id string, _token string, n int, _corrupt string", mode="permissive")
+    moved = frame.selectExpr("_id", "_token", "CASE WHEN _corrupt IS NULL THEN 'good' ELSE 'bad' END AS _to")
+    writer = moved.writeStream.format("mongoq").options(**streams.store.options(queue=None))
+    assert streams.start(writer, availableNow=True).awaitTermination(60)
+    there = {item["_id"]: (item["q"], item["payload"]) for item in streams.store.collection.find({"q": {"$exists": 1}})}
+    assert there == {fits: ("good", {"n": 1}), misfit: ("bad", {"n": "one"})}
