@@ -43,7 +43,7 @@ class Case:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read", type=int, default=1_000_000, help="items of history to read; default %(default)s")
-    parser.add_argument("--write", type=int, default=200_000, help="rows to write; default %(default)s")
+    parser.add_argument("--write", type=int, default=1_000_000, help="rows to write; default %(default)s")
     parser.add_argument("--stream", type=int, default=200_000, help="items to stream; default %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="times that each is done; default %(default)s")
 

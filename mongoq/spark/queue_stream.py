@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
 from mongoq.protocol.holding import held_documents
 from mongoq.spark.clients import broker_at
+from mongoq.spark.collecting import made_at_rest
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.given import Place
 from mongoq.spark.queue_run import QueueRun, end_run, run_of
@@ -109,8 +111,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, ClaimPartition):
             return  # Spark's own, of a batch without items
         columns = Columns(self._schema, self._options.mode)
-        for documents in _documents(partition, columns.projection()):
-            yield columns.batch(documents, partition.now)
+        documents = _documents(partition, columns.projection())
+        yield from made_at_rest(map(partial(columns.batch, now=partition.now), documents))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle what is not: most likely nothing, since Spark asks for the next batch before it says so."""

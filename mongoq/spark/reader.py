@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
+from mongoq.spark.collecting import made_at_rest
 from mongoq.spark.envelope import default_schema
 from mongoq.spark.known import refuse_unknown
 from mongoq.spark.options import ReadOptions
@@ -87,4 +88,4 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[Re
     columns = Columns(schema, options.mode, options.fields)
     with scan_at(options.place, patience=TASK_PATIENCE, preference=options.preference) as scan:
         batches = scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS, naive=True)
-        yield from map(partial(columns.batch, now=now), batches)  # a loop would keep the documents of the last
+        yield from made_at_rest(map(partial(columns.batch, now=now), batches))  # a loop would keep the last documents

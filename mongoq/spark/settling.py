@@ -72,7 +72,7 @@ class Settling:
     def _held(self, row: HeldRow, handed: dict[Order, Handover]) -> Held:
         id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
         if id.binary in self._seen:
-            problem = "another row of this task settles the same item; leave _token null in all rows but one"
+            problem = "another row of this task settles the same item; what is made of it besides has no _token"
             raise Refusal(row.place, "_token", problem)
         self._seen.add(id.binary)
         if row.order.to is None:

@@ -21,6 +21,8 @@ __all__ = ["HistoryStreamOptions", "QueueStreamOptions"]
 KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing")
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
+SHORTEST_LEASE = 1.0
+"""Seconds. A thread of the driver extends leases several times in their length."""
 HISTORY_ONLY = ("maxItems", "lag")
 DEFAULT_HISTORY_ITEMS = 100_000
 LAG = 90.0
@@ -63,6 +65,8 @@ class QueueStreamOptions:
         given = Given(options, KNOWN)
         _check_view(given)
         lease = given.seconds("lease")
+        if lease is not None and lease < SHORTEST_LEASE:
+            raise ArgumentInvalid("lease", f"{SHORTEST_LEASE:g} second at least, not {given.value('lease')!r}")
         return cls(
             place=given.place(),
             queue=_queue(given),

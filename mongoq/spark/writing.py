@@ -10,6 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.clients import broker_at
+from mongoq.spark.collecting import resting
 from mongoq.spark.errors import RowRefused
 from mongoq.spark.layout import ID, TOKEN, Layout
 from mongoq.spark.payloads import Refusal, converted
@@ -61,7 +62,8 @@ def write(
         if writing is None:
             writing = _Writing(broker_at(options.place), layout, options, task, job)
         try:
-            writing.write(batch)
+            with resting():
+                writing.write(batch)
         except Refusal as refusal:
             row = place + refusal.row
             raise RowRefused(task.partition, row, refusal.column, refusal.problem) from None

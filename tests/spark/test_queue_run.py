@@ -32,6 +32,7 @@ PROBLEMS = [
     ({"prefix": "a"}, "prefix: a stream reads one queue"),
     ({"view": "reserved"}, "view: a stream takes what is ready"),
     ({"mode": "dropmalformed"}, "mode: FAILFAST or PERMISSIVE, not DROPMALFORMED: what a stream leaves out"),
+    ({"lease": "0.5"}, "lease: 1 second at least, not '0.5'"),
     ({"missing": "maybe"}, "missing: one of fail, empty"),
     ({"view": "dead"}, "view: a stream takes what is ready"),
     ({"uri": None}, "uri: this option is missing"),
@@ -117,7 +118,7 @@ def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypa
 
     monkeypatch.setattr(streams, "extended", failing)
     store.add_many(2)
-    run = run(lease=0.6)
+    run = run(lease=1)
     assert run.latest(0, 10) == 1
     [first] = store.collection.distinct("when", {"q": "orders"})
     until(

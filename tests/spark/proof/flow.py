@@ -1,8 +1,8 @@
 """A query from queue to queues that is going to be killed: ``python flow.py OPTIONS CHECKPOINT COUNTER [WHOLE]``.
 
-``OPTIONS`` are JSON. Of three items one is moved with a payload of its own, one is dropped, and one is committed and
-pushes two more. Every tenth attempt of a task fails; ``COUNTER`` is the file that counts them, over all processes.
-With ``WHOLE`` it ends when it has read what is there.
+``OPTIONS`` are JSON. Of three items one is moved with a payload of its own, one is dropped, and one makes two others.
+Every tenth attempt of a task fails; ``COUNTER`` is the file that counts them, over all processes. With ``WHOLE`` it
+ends when it has read what is there.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def _written(row: dict[str, Any]) -> list[dict[str, Any]]:
         return [{**row, "_to": MOVED, "part": 0}]
     if row["n"] % 3 == 1:
         return []
-    pushed = [{**nothing, "_to": PUSHED, "n": row["n"], "part": part} for part in (1, 2)]
-    return [*pushed, {**row, "_to": None, "part": 0}]
+    return [{**nothing, "_to": PUSHED, "n": row["n"], "part": part} for part in (1, 2)]
 
 
 def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:

@@ -1,0 +1,42 @@
+"""The collector of cycles rests while rows are made, and works for everybody else."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from mongoq.spark.collecting import made_at_rest, resting
+
+
+def test_it_rests_while_a_value_is_made_and_works_for_who_takes_it() -> None:
+    def made() -> Iterator[bool]:
+        yield gc.isenabled()
+        yield gc.isenabled()
+
+    found = [(inside, gc.isenabled()) for inside in made_at_rest(made())]
+    assert found == [(False, True), (False, True)]
+    assert gc.isenabled()
+
+
+def test_it_works_again_after_an_error() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+    values = made_at_rest(failing())
+    assert next(values) == 1
+    with pytest.raises(ValueError, match="no more"):
+        next(values)
+    assert gc.isenabled()
+
+
+def test_where_it_rests_already_it_is_left_so() -> None:
+    gc.disable()
+    try:
+        with resting():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
