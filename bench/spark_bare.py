@@ -60,7 +60,7 @@ def read(collection: Any, share: Share) -> int:
     fields = {f"payload.{field}": 1 for field in FIELDS}
     done = 0
     for each in id_ranges(share.ids)[share.part :: share.parts]:
-        filter = {"q": HISTORY, "processed": {"$type": "date"}, "_id": each}
+        filter = {"q": HISTORY, "processed": {"$type": "date"}, **({"_id": each} if each else {})}
         for raw in collection.find_raw_batches(filter, fields, batch_size=ROWS, hint="_id_"):
             done += _table(bson.decode_all(raw, CODEC)).num_rows
     return done

@@ -21,6 +21,7 @@ def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
     assert set(result["missed"]) <= set(LEAST)
 
 
+@pytest.mark.prove
 def test_the_memory_of_each_kind_of_process_is_told(tmp_path: Path) -> None:
     result = ran(tmp_path / "memory.json", "spark-memory", "--items", "1000", "2000")
     assert list(result["peak_mib"]) == ["1000", "2000"]

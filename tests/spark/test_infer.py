@@ -25,13 +25,14 @@ JSON = "json"
 def inferred(store: Any) -> Any:
     """Return the inferred columns of payloads by name, without those of the envelope."""
     from mongoq.spark.convert import is_json
-    from mongoq.spark.envelope import ENVELOPE
+    from mongoq.spark.envelope import envelope_schema
     from mongoq.spark.source import MongoqDataSource
 
     def inferred(**options: Any) -> dict[str, str]:
         schema = MongoqDataSource(store.options(inferSchema="true", **options)).schema()
-        assert list(ENVELOPE) == schema.names[: len(ENVELOPE)]
-        fields = schema.fields[len(ENVELOPE) :]
+        envelope = envelope_schema().names
+        assert schema.names[: len(envelope)] == envelope
+        fields = schema.fields[len(envelope) :]
         return {field.name: JSON if is_json(field) else field.dataType.simpleString() for field in fields}
 
     return inferred

@@ -180,9 +180,9 @@ def test_one_item_is_settled_by_one_row(target: Target, queue: Any) -> None:
 @pytest.mark.parametrize(
     ("id", "token", "sentence"),
     [
-        ("five", str(ObjectId()), "column '_id': it is no ObjectId in hex"),
-        (str(ObjectId()), "x", "column '_token': it is no ObjectId in hex"),
-        (None, str(ObjectId()), "column '_id': it is null beside a _token"),
+        ("five", "6b02ff4743c01a34cb154a61", "column '_id': it is no ObjectId in hex"),
+        ("6b02ff4743c01a34cb154a61", "x", "column '_token': it is no ObjectId in hex"),
+        (None, "6b02ff4743c01a34cb154a61", "column '_id': it is null beside a _token"),
     ],
 )
 def test_ids_and_tokens_are_those_of_mongoq(target: Target, id: Any, token: str, sentence: str) -> None:

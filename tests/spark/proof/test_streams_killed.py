@@ -123,13 +123,6 @@ def _at_work(driver: Driver, collection: Any) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
-def test_nothing_is_lost_or_doubled_when_drivers_are_killed(
-    spark_environment: dict[str, str], memory: Path, tmp_path: Path
-) -> None:
-    fought(spark_environment, memory, tmp_path, kills=1, falls=1)
-
-
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_or_doubled_when_many_drivers_are_killed(
