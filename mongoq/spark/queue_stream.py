@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.item import id_key
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
 from mongoq.protocol.holding import held_documents
 from mongoq.spark.clients import broker_at
@@ -93,15 +94,24 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Split a claim; the same after a restart, less what somebody else has settled or taken since."""
         run, last = self._told(end)
-        claim, ids = run.held(_number(start), last)
-        return [] if claim is None else self._split(claim, ids, run.now())
+        claim, held = run.held(_number(start), last)
+        return [] if claim is None else self._split(claim, {id_key(id) for id in held}, run.now())
 
-    def _split(self, claim: StreamClaim, ids: Sequence[Any], now: datetime) -> list[InputPartition]:
+    def _split(self, claim: StreamClaim, held: Set[Any], now: datetime) -> list[InputPartition]:
+        """Split all that was claimed, whatever is held of it by now.
+
+        An item is in the same part whenever the batch is read, since the ids of what is pushed there depend on it.
+        """
+        ids = claim.ids or []
         parts = min(self._options.partitions or -(-len(ids) // ITEMS), len(ids))
         places = [len(ids) * part // parts for part in range(parts + 1)] if parts else []
         return [
             ClaimPartition(
-                self._options.place, claim.token, ids[low:high], now, f"{part} of {parts} of claim {claim.number}"
+                self._options.place,
+                claim.token,
+                [id for id in ids[low:high] if id_key(id) in held],
+                now,
+                f"{part} of {parts} of claim {claim.number}",
             )
             for part, (low, high) in enumerate(pairwise(places), 1)
         ]

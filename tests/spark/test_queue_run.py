@@ -246,6 +246,27 @@ def test_a_claim_is_split_evenly_and_read_in_its_order(
     assert store.collection.count_documents({"q": "orders"}) == 0
 
 
+def test_an_item_is_in_the_same_part_when_some_were_settled_before_the_batch_is_read_again(
+    store: Any, reader: Any
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    def read(stream: Any) -> list[list[int]]:
+        parts = stream.partitions({"claim": 0}, end)
+        return [[n for batch in stream.read(part) for n in batch.column("n").to_pylist()] for part in parts]
+
+    for n in range(9):
+        store.add({"n": n})
+    first = reader(partitions=3)
+    end = first.latestOffset(first.initialOffset(), ReadMaxRows(100))
+    assert read(first) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    first.stop()
+    first._run().end()
+    moved = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
+    store.collection.update_many({"payload.n": {"$in": [0, 1, 2, 4]}}, moved)
+    assert read(reader(partitions=3)) == [[], [3, 5], [6, 7, 8]]
+
+
 def test_spark_may_ask_for_fewer_items_than_the_option(store: Any, reader: Any) -> None:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadMaxRows
