@@ -50,7 +50,7 @@ class Owner:
         assert line, "the owner ended without a word"
         self.facts |= json.loads(line)
         for name in ("pid", "watchdog", "child"):
-            if name in self.facts and psutil.pid_exists(self.facts[name]):
+            with contextlib.suppress(KeyError, psutil.NoSuchProcess):  # not told of, or gone by now
                 self.seen.append(psutil.Process(self.facts[name]))
         return self.facts
 
