@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import bson
-from bson import Binary
+from bson import Binary, Regex
 from bson.binary import UUID_SUBTYPE, UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
@@ -26,7 +27,8 @@ SLICE = 4 * 1024 * 1024
 """Bytes of BSON that are decoded at once: in Python's objects they are some ten times as many."""
 LENGTH = 4
 UUID_LENGTH = 16
-REPLACEMENT = "\ufffd"
+ESCAPED = re.compile("[\udc80-\udcff]")
+"""Bytes that are no UTF-8, as ``surrogateescape`` decodes them: UTF-8 never decodes to one of these."""
 
 AWARE = codec_options()
 NAIVE = AWARE.with_options(tz_aware=False, tzinfo=None)
@@ -83,20 +85,25 @@ def _one(raw: Bytes, options: Options) -> Document:
         by_hand = options.with_options(
             document_class=RawBSONDocument,
             uuid_representation=UuidRepresentation.UNSPECIFIED,
-            unicode_decode_error_handler="replace",
+            unicode_decode_error_handler="surrogateescape",
         )
-        return {name: _value(value) for name, value in RawBSONDocument(bytes(raw), by_hand).items()}
+        return {_readable(name): _value(value) for name, value in RawBSONDocument(bytes(raw), by_hand).items()}
 
 
 def _value(value: Any) -> Any:
     """Return a value of a document that had to be decoded by hand."""
-    if isinstance(value, str):
-        return Garbled(value) if REPLACEMENT in value else value
+    if isinstance(value, str | Regex):
+        text = value if isinstance(value, str) else value.pattern
+        return Garbled(_readable(text)) if ESCAPED.search(text) else value
     if isinstance(value, Mapping):
-        parts = {name: _value(part) for name, part in value.items()}
-        return Garbled(repr(parts)) if any(REPLACEMENT in name for name in parts) else parts
+        parts = {_readable(name): _value(part) for name, part in value.items()}
+        return Garbled(repr(parts)) if any(map(ESCAPED.search, value)) else parts
     if isinstance(value, list):
         return [_value(part) for part in value]
     if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == UUID_LENGTH:
         return uuid.UUID(bytes=bytes(value))
     return value
+
+
+def _readable(text: str) -> str:
+    return text.encode(errors="surrogateescape").decode(errors="replace")

@@ -22,7 +22,16 @@ from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import lost
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
-from mongoq.protocol.request import Command, Flow, Interruption, PartlyRefused, Refused, ReplyLost, persisted
+from mongoq.protocol.request import (
+    Command,
+    Flow,
+    Interruption,
+    PartlyRefused,
+    Refused,
+    ReplyLost,
+    number_matched,
+    persisted,
+)
 
 __all__ = [
     "MARGIN",
@@ -258,17 +267,13 @@ def found_by(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
         return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, total_of))
     found = 0
     for kind, arguments in requests:
-        parse = _deleted if kind.startswith("Delete") else _matched
+        parse = _deleted if kind.startswith("Delete") else number_matched
         found += yield from Command(METHODS[kind], arguments, parse)
     return found
 
 
 def _deleted(reply: Any) -> int:
     return int(reply.deleted_count)
-
-
-def _matched(reply: Any) -> int:
-    return int(reply.matched_count)
 
 
 def total_of(reply: Any) -> int:

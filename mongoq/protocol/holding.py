@@ -18,9 +18,9 @@ from mongoq.model.item import id_key
 from mongoq.protocol.batch import IDS
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.lookup import find_reply
-from mongoq.protocol.request import Command, Flow, Wait, persisted
+from mongoq.protocol.request import Command, Flow, Wait, number_matched, persisted
 
-__all__ = ["affirmed", "held_documents", "in_chunks", "prolonged"]
+__all__ = ["affirmed", "held_documents", "in_chunks", "prolonged", "updated"]
 
 LOOKS = 100
 PAUSE = 0.1
@@ -82,10 +82,10 @@ def held_documents(
 
 def _found(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
     filter = {"_id": {"$in": list(ids)}, "token": token}
-    command: Command[int] = Command("update_many", {"filter": filter, "update": update}, _matched, resolved=True)
-    found, _ = yield from persisted(command.__iter__)
+    found, _ = yield from persisted(updated(filter, update).__iter__)
     return found
 
 
-def _matched(reply: Any) -> int:
-    return int(reply.matched_count)
+def updated(filter: Mapping[str, Any], update: Any) -> Command[int]:
+    """Return an update of many that may be sent again, since it is fenced and finds nothing twice; it counts them."""
+    return Command("update_many", {"filter": filter, "update": update}, number_matched, resolved=True)

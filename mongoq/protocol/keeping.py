@@ -14,7 +14,7 @@ from mongoq.protocol.batch import IDS
 from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.request import Command, Flow, persisted
+from mongoq.protocol.request import Command, Flow, number_matched, persisted
 
 __all__ = ["Kept", "kept"]
 
@@ -43,7 +43,8 @@ def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datet
     now = broker.clock.now()
     ends = [now + one.lease for one in wanted]
     requests = list(_statements(wanted, ends))
-    command: Command[int] = Command("bulk_write", {"requests": requests, "ordered": False}, _total, resolved=True)
+    arguments = {"requests": requests, "ordered": False}
+    command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
     held, _ = yield from persisted(command.__iter__)
     if held == sum(len(one.ids) for one in wanted):
         return ends, set()
@@ -54,10 +55,6 @@ def _statements(wanted: Iterable[Kept], ends: Iterable[datetime]) -> Iterable[St
     for one, until in zip(wanted, ends, strict=True):
         for start in range(0, len(one.ids), IDS):
             yield statement(one.token, one.ids[start : start + IDS], {"$max": {"when": until}})
-
-
-def _total(reply: Any) -> int:
-    return int(reply.matched_count)
 
 
 def _lost(broker: BrokerContext, wanted: Iterable[Kept]) -> Flow[set[tuple[Any, Any]]]:

@@ -11,6 +11,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.envelope import Stencil, new_envelope
+from mongoq.protocol.batch import BYTES as CHUNK
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.keyed import Keyed, push_keyed
@@ -22,8 +23,6 @@ from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
 __all__ = ["Push", "Told", "push_each"]
-
-CHUNK_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +130,7 @@ def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
     alike: dict[int, list[Push]] = {}
     for push in pushes:
         alike.setdefault(push[2], []).append(push)
-    share = CHUNK_BYTES * queues / BYTES
+    share = CHUNK * queues / BYTES
     for same in alike.values():
         yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(COPIES // queues, 1))
 

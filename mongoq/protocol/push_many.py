@@ -20,7 +20,16 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.publish import publish_many
 from mongoq.protocol.push import check_due, checked_headers, due, remembered
-from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, insisted, persisted
+from mongoq.protocol.request import (
+    Command,
+    Duplicate,
+    Flow,
+    PartlyRefused,
+    ReplyLost,
+    insisted,
+    number_matched,
+    persisted,
+)
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
@@ -173,9 +182,7 @@ def _inserted(
 def _missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
     """Return which are not there, by an update that changes nothing and waits for the majority as any does."""
     nothing = {"$unset": {"unheard_of": ""}}
-    command = Command(
-        "update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, lambda reply: int(reply.matched_count)
-    )
+    command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
     if (yield from insisted(command)) == len(ids):
         return []
     found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})

@@ -187,6 +187,11 @@ def matched(reply: Any) -> bool:
     return bool(reply.matched_count)
 
 
+def number_matched(reply: Any) -> int:
+    """Return how many documents an update of many found; a ``parse``."""
+    return int(reply.matched_count)
+
+
 class Interruption(Exception):
     """What a driver throws into a flow in place of a driver's error that flows know how to handle.
 

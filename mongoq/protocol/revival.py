@@ -23,7 +23,7 @@ from mongoq.protocol.hops import hop_destination, payload_at
 from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.read import NOT_RESERVED
-from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost
+from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
 from mongoq.protocol.settings import prepared
 
 __all__ = ["KEY_TAKEN", "revive", "selection"]
@@ -208,7 +208,7 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
         return 0
     if context.broker.serverless:
         return (yield from found_by(context.broker, statements))
-    command = Command("bulk_write", {"requests": statements, "ordered": False}, lambda reply: int(reply.matched_count))
+    command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
     try:
         return (yield from _tolerant(command, statements, refusals))
     except ReplyLost:

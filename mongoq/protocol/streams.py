@@ -23,7 +23,7 @@ from mongoq.model.item import Item
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.holding import in_chunks
+from mongoq.protocol.holding import in_chunks, updated
 from mongoq.protocol.request import Command, Flow, persisted
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.settle import kept_update, release_update
@@ -193,12 +193,12 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
     if claim.remembers:
         remembered = _kept(context, claim, now, now + timedelta(days=1))
         assert remembered is not None
-        yield _update({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
+        yield updated({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
     kept = _kept(context, claim, now, None)
     if kept is None:
         yield Command("delete_many", {"filter": held}, _deleted, resolved=True)
     else:
-        yield _update(held, kept)
+        yield updated(held, kept)
 
 
 def _kept(
@@ -214,14 +214,6 @@ def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime)
     until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
     marks = {name: {"$literal": value} for name, value in kept["$set"].items()}
     return [{"$set": {**marks, "expires": until}}, {"$unset": list(kept["$unset"])}]
-
-
-def _update(filter: Mapping[str, Any], update: Any) -> Command[int]:
-    return Command("update_many", {"filter": filter, "update": update}, _matched, resolved=True)
-
-
-def _matched(reply: Any) -> int:
-    return int(reply.matched_count)
 
 
 def _deleted(reply: Any) -> int:
@@ -254,7 +246,7 @@ def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int
         filters = [{"_id": {"$in": list(chunk)}} for chunk in in_chunks(claim.ids)]
     number = 0
     for filter in filters:
-        command = _update({**filter, "token": claim.token}, release_update(claim.due))
+        command = updated({**filter, "token": claim.token}, release_update(claim.due))
         done, _ = yield from persisted(command.__iter__)
         number += done
     broker.state(queue).heads.note(0, claim.due)

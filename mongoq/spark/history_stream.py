@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,11 +19,11 @@ from mongoq.model.indexes import HISTORY
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
 from mongoq.spark.jsontext import iso_text
 from mongoq.spark.known import refuse_unknown
-from mongoq.spark.plan import plan
+from mongoq.spark.plan import ITEMS, ScanPartition, parts_of
 from mongoq.spark.reader import read_partition
 from mongoq.spark.schema import Columns
 from mongoq.spark.stream_options import HistoryStreamOptions
-from mongoq.spark.views import Period, next_millisecond, view_of
+from mongoq.spark.views import Period, View, next_millisecond, view_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -31,7 +32,7 @@ __all__ = ["HistoryStream"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-BEFORE = "before"
+BEFORE, CUTS = "before", "cuts"
 IDLE_SECONDS = 1.0
 """How often an idle stream asks the server; Spark asks the stream every few milliseconds."""
 NAP_SECONDS = 0.05
@@ -43,6 +44,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     An offset is a moment: all that was processed before it has been read. A batch is a range of time, so it holds the
     same items whenever it is read again, but for those whose retention has ended. A command or a transaction may show
     what it has processed later than the time that its items carry, so a time is read when it is older than ``lag``.
+
+    A large batch is split by time as well, and its offset tells where: ids of what the sink pushes depend on the part
+    that a row is in, so a batch that is read again has the same parts, whatever has come to it or gone since.
 
     Driver and tasks have instances of their own; a task learns all it needs from its partition.
     """
@@ -80,15 +84,19 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is None:
             self._asked = -IDLE_SECONDS if self._target else time.monotonic()
             return start
-        return _offset(end)
+        return _offset(end, self._cut(begin, end, limit))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Split the items of a batch."""
-        period = Period(_moment(start), _moment(end))
-        options = replace(self._options.read, period=period, empty_if_missing=True)  # it was there when it was opened
+        """Return the parts of a batch that its offset tells; a user sees the same ones in the checkpoint."""
+        until, read = _moment(end), self._options.read
+        times = [_moment(start), *_cuts(end), until]
         scan = self._opened()
         with scan.in_plain_words():
-            return [*plan(scan, options)]
+            hint = scan.index(HISTORY.keys)
+        return [
+            ScanPartition(read, self._view(*time).documents(), hint, until, f"{place} of {len(times) - 1}")
+            for place, time in enumerate(pairwise(times), 1)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of one partition in record batches."""
@@ -120,28 +128,72 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of a batch that begins there; ``None`` if it would be empty."""
         if frontier <= begin:
             return None
-        scan, options = self._opened(), self._options.read
-        keys = view_of("history", options.queues, Period(begin, frontier), frontier).keys()
-        with scan.in_plain_words():
-            hint = scan.index(HISTORY.keys)
-            first = scan.date(keys, "processed", place=0, hint=hint)
-            if first is None or isinstance(limit, ReadAllAvailable):
-                return frontier if first else None
-            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_items
-            beyond = scan.date(keys, "processed", place=rows, hint=hint)
+        if isinstance(limit, ReadAllAvailable):
+            return frontier if self._place(begin, frontier, 0) else None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_items
+        return self._after(begin, frontier, rows)
+
+    def _after(self, begin: datetime, frontier: datetime, items: int) -> datetime | None:
+        """Return the time by which so many items were processed, or the first that are of one moment if those are more.
+
+        ``None`` if there are none at all.
+        """
+        first = self._place(begin, frontier, 0)
+        if first is None:
+            return None
+        beyond = self._place(begin, frontier, items)
         if beyond is None:
             return frontier
         return beyond if beyond > first else first + MILLISECOND
 
+    def _cut(self, begin: datetime, end: datetime, limit: ReadLimit) -> list[datetime]:
+        """Return the moments between the two at which their items are split, into parts of about equal count."""
+        wanted, cuts = self._options.read.partitions, [begin]
+        if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
+            return []
+        scan = self._opened()
+        with scan.in_plain_words():
+            count = scan.count(self._view(begin, end).keys(), scan.index(HISTORY.keys))
+        share = -(-count // parts_of(count, wanted))
+        while (cut := self._after(cuts[-1], end, share)) is not None and cut < end:
+            cuts.append(cut)
+        return cuts[1:]
 
-def _offset(moment: datetime) -> dict[str, Any]:
-    return {BEFORE: iso_text(next_millisecond(moment).astimezone(UTC))}
+    def _place(self, begin: datetime, end: datetime, place: int) -> datetime | None:
+        """Return when the item at that place of those between the two was processed, from the keys of the index."""
+        scan = self._opened()
+        with scan.in_plain_words():
+            hint = scan.index(HISTORY.keys)
+            return scan.date(self._view(begin, end).keys(), "processed", place=place, hint=hint)
+
+    def _view(self, begin: datetime, end: datetime) -> View:
+        return view_of("history", self._options.read.queues, Period(begin, end), end)
+
+
+def _offset(moment: datetime, cuts: Sequence[datetime] = ()) -> dict[str, Any]:
+    offset = {BEFORE: _text(moment)}
+    return offset | {CUTS: " ".join(map(_text, cuts))} if cuts else offset
+
+
+def _text(moment: datetime) -> str:
+    return iso_text(next_millisecond(moment).astimezone(UTC))
 
 
 def _moment(offset: Mapping[str, Any]) -> datetime:
-    try:
+    with _own_checkpoint():
         return datetime.fromisoformat(offset[BEFORE])
-    except (KeyError, TypeError, ValueError):
+
+
+def _cuts(offset: Mapping[str, Any]) -> list[datetime]:
+    with _own_checkpoint():
+        return [datetime.fromisoformat(cut) for cut in offset.get(CUTS, "").split()]
+
+
+@contextmanager
+def _own_checkpoint() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ArgumentInvalid(
             "checkpointLocation", "this checkpoint belongs to another kind of stream; give this query one of its own"
         ) from None

@@ -17,7 +17,7 @@ from mongoq.spark.pushdown import Pushed
 from mongoq.spark.target import Condition
 from mongoq.spark.views import view_of
 
-__all__ = ["ScanPartition", "plan"]
+__all__ = ["ITEMS", "ScanPartition", "parts_of", "plan"]
 
 ITEMS = 125_000
 """Items in a partition, unless the option says how many partitions."""
@@ -60,7 +60,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: Pushed = NOTHING) -> list[Sca
     keys = [(_all(branch.keys(), pushed.keys), hint) for branch, hint in zip(view.branches, indexes, strict=True)]
     count = sum(scan.count(filter, hint) for filter, hint in keys)
     hint = indexes[0] if len(indexes) == 1 else None
-    parts = options.partitions or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
+    parts = parts_of(count, options.partitions)
     ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
     ranges = id_ranges(ids)
     if prefer_ids(scan.size(), count, len(ranges)):
@@ -70,6 +70,11 @@ def plan(scan: Scan, options: ReadOptions, pushed: Pushed = NOTHING) -> list[Sca
         ScanPartition(options, _within(documents, each), hint, now, f"{place} of {len(ranges)}")
         for place, each in enumerate(ranges, 1)
     ]
+
+
+def parts_of(count: int, wanted: int | None) -> int:
+    """Return into how many parts so many items are split."""
+    return wanted or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
 
 
 def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from bench.spark import LEAST
 from tests.bench.running import ran
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.spark]
 
 
 def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
@@ -21,7 +21,6 @@ def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
     assert set(result["missed"]) <= set(LEAST)
 
 
-@pytest.mark.prove
 def test_the_memory_of_each_kind_of_process_is_told(tmp_path: Path) -> None:
     result = ran(tmp_path / "memory.json", "spark-memory", "--items", "1000", "2000")
     assert list(result["peak_mib"]) == ["1000", "2000"]

@@ -14,7 +14,7 @@ import bson
 import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -120,6 +120,7 @@ def test_a_column_of_every_type_takes_or_refuses_every_value(field: StructField)
 
 @anything
 @given(sample=st.lists(values, min_size=1, max_size=5), naive=st.booleans())
+@example(sample=[{"\ufffd": Binary(b"", 4)}], naive=False)
 def test_what_is_inferred_holds_the_sample(sample: list[Any], naive: bool) -> None:
     documents = read_back(*({"v": value} for value in sample), naive=naive)
     seen = Seen()

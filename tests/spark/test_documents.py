@@ -1,14 +1,17 @@
-"""Replies are cut between documents, so that no more than a part of one is decoded at once."""
+"""Replies are cut between documents, and whatever the bytes of a document are, they are told."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import bson
+from bson import Binary
+from bson.binary import UUID_SUBTYPE
+from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.drive.documents import decoded, slices
+from mongoq.drive.documents import Garbled, decoded, slices
 
 documents = st.lists(st.integers(0, 300), min_size=1, max_size=30).map(
     lambda sizes: [bson.encode({"n": n, "x": "x" * size}) for n, size in enumerate(sizes)]
@@ -35,3 +38,32 @@ def test_parts_are_as_large_as_they_may_be(parts: list[bytes], size: int) -> Non
 def test_a_small_reply_is_not_copied() -> None:
     raw = bson.encode({"n": 1}) * 3
     assert next(slices(raw)) is raw
+
+
+def stored(name: bytes, value: bytes, *, kind: int) -> bytes:
+    """Return a document with one field, as bytes that no driver would write, beside a UUID that is none."""
+    strange = bytes([5]) + b"u\0" + (0).to_bytes(4, "little") + bytes([UUID_SUBTYPE])
+    fields = bytes([kind]) + name + b"\0" + value + strange
+    return (len(fields) + 5).to_bytes(4, "little") + fields + b"\0"
+
+
+def text(value: bytes) -> bytes:
+    return (len(value) + 1).to_bytes(4, "little") + value + b"\0"
+
+
+STRING, REGEX = 2, 11
+
+
+def test_what_is_written_for_unreadable_text_is_text_where_somebody_wrote_it() -> None:
+    name = "\ufffd".encode()
+    assert decoded(stored(name, text(name), kind=STRING), naive=True) == [{"\ufffd": "\ufffd", "u": Binary(b"", 4)}]
+
+
+def test_text_that_is_not_utf_8_is_told_from_all_other_text() -> None:
+    [document] = decoded(stored(b"a", text(b"x\xff"), kind=STRING), naive=True)
+    assert document["a"] == Garbled("x\ufffd")
+    [document] = decoded(stored(b"a", b"x\xff\0i\0", kind=REGEX), naive=True)
+    assert document["a"] == Garbled("x\ufffd")
+    inner = stored(b"\xff", text(b"x"), kind=STRING)
+    [document] = decoded(bson.encode({"a": RawBSONDocument(inner)}), naive=True)
+    assert document["a"] == Garbled("{'\ufffd': 'x', 'u': Binary(b'', 4)}")

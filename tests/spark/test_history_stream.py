@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -132,6 +133,50 @@ def test_all_that_is_there_is_one_batch_where_spark_asks_for_it(stream: Any, pro
     assert batches(stream(maxItems=2), ReadAllAvailable()) == [ids]
 
 
+def parts(stream: HistoryStream, start: dict[str, Any], end: dict[str, Any]) -> list[list[str]]:
+    return [
+        [id for batch in stream.read(each) for id in batch.column(0).to_pylist()]
+        for each in stream.partitions(start, end)
+    ]
+
+
+def test_a_batch_is_split_as_its_offset_tells_whatever_has_come_or_gone(
+    stream: Any, processed: Any, store: Any
+) -> None:
+    ids = processed(*range(70, 58, -1))
+    reader = stream(partitions=4)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(100))
+    assert [sorted(part) for part in parts(reader, start, end)] == [sorted(ids[n : n + 3]) for n in (0, 3, 6, 9)]
+    store.collection.delete_many({"processed": {"$lt": store.now - timedelta(seconds=66)}})
+    late = processed(*[60.5] * 20)
+    again = stream(partitions=2)
+    assert [set(part) for part in parts(again, start, json.loads(json.dumps(end)))] == [
+        set(),
+        {*ids[4:6]},
+        {*ids[6:9]},
+        {*ids[9:], *late},
+    ]
+
+
+def test_items_of_one_moment_are_in_one_part(stream: Any, processed: Any) -> None:
+    early, same, late = processed(60), processed(*[50] * 8), processed(40)
+    reader = stream(partitions=5)
+    start = reader.initialOffset()
+    found = parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+    assert [set(part) for part in found] == [{*early}, {*same}, {*late}]
+
+
+def test_a_batch_of_few_items_is_one_part(stream: Any, processed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    processed(60, 50, 40)
+    reader = stream()
+    start = reader.initialOffset()
+    for limit in (ReadMaxRows(100), ReadAllAvailable()):
+        assert len(parts(reader, start, reader.latestOffset(start, limit))) == 1
+    monkeypatch.setattr("mongoq.spark.plan.ITEMS", 1)
+    assert len(parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))) == 3
+
+
 def test_the_default_limit_is_max_items(stream: Any) -> None:
     assert stream(maxItems=7).getDefaultReadLimit() == ReadMaxRows(7)
     assert stream().getDefaultReadLimit() == ReadMaxRows(100_000)
@@ -255,6 +300,16 @@ def test_a_queue_that_nobody_has_heard_of_is_refused_at_the_start(stream: Any, p
     assert batches(stream(queue="odrers", missing="empty"), ReadMaxRows(1)) == []
 
 
-def test_the_checkpoint_of_another_kind_of_stream_is_refused(stream: Any) -> None:
+@pytest.mark.parametrize("offset", [{"claim": 7}, {"before": 7}, {"before": "x"}])
+def test_the_checkpoint_of_another_kind_of_stream_is_refused(stream: Any, offset: dict[str, Any]) -> None:
     with pytest.raises(ArgumentInvalid, match="belongs to another kind of stream"):
-        stream().latestOffset({"claim": 7}, ReadMaxRows(1))
+        stream().latestOffset(offset, ReadMaxRows(1))
+
+
+@pytest.mark.parametrize("cuts", [7, "yesterday"])
+def test_cuts_that_are_none_are_refused(stream: Any, processed: Any, cuts: Any) -> None:
+    processed(60)
+    reader = stream()
+    start = reader.initialOffset()
+    with pytest.raises(ArgumentInvalid, match="belongs to another kind of stream"):
+        reader.partitions(start, reader.latestOffset(start, ReadMaxRows(1)) | {"cuts": cuts})

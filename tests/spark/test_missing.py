@@ -111,6 +111,16 @@ def test_a_queue_is_known_by_what_was_said_of_it(store: Any, count: Any) -> None
             count(queue=queue)
 
 
+def test_a_queue_of_which_only_counters_are_left_is_known(store: Any, count: Any) -> None:
+    with mongoq.Broker(store.collection) as broker:
+        queue = broker.queue("counted", history=None)
+        queue.push("x")
+        queue.commit(queue.reserve())
+    store.collection.delete_one({"_id": "queue:counted"})
+    assert {each["_id"] for each in store.collection.find()} == {"schema:mongoq", "stats:counted"}
+    assert count(queue="counted") == 0
+
+
 def test_spark_says_so_before_a_task_starts(store: Any, load: Any) -> None:
     store.add("x", queue="refunds")
     with pytest.raises(Exception, match="there is no queue 'orders' in .*, which has 'refunds'") as caught:
