@@ -36,6 +36,10 @@ class Default:
         """Read well in signatures."""
         return "DEFAULT"
 
+    def __reduce__(self) -> str:
+        """Pickle as the one there is: its name in this module."""
+        return repr(self)
+
 
 DEFAULT: Final = Default()
 

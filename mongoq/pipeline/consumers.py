@@ -30,13 +30,15 @@ DEFAULTS: dict[str, Any] = {
 
 
 def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
-    """Return the consumers of a graph that was checked, one for each stage and queue; ``broker`` is of either kind.
+    """Return the consumers of a graph that was checked, one for each stage that it works on, and queue.
+
+    ``broker`` is of either kind.
 
     Raises:
         GraphInvalid: handlers that this engine cannot call, or what else only the broker can tell.
     """
     found, faults = [], []
-    for stage in graph.stages:
+    for stage in graph.own_stages:
         try:
             if stage.join is not None:
                 found += joining(graph, stage, broker, DEFAULTS, coroutines=coroutines)

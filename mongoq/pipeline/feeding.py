@@ -35,7 +35,7 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
         own = consumers(graph, broker, coroutines=coroutines)
     except GraphInvalid as invalid:
         faults += invalid.faults
-    for source in graph.sources:
+    for source in graph.own_sources:
         try:
             plans.append(_plan(graph, source, broker, coroutines=coroutines))
         except ArgumentInvalid as error:
@@ -59,13 +59,13 @@ def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> Sou
 
 
 def transactional_parts(graph: Graph) -> tuple[str, ...]:
-    """Return the parts of a graph that need transactions, as messages call them.
+    """Return the parts that a run of a graph works on and that need transactions, as messages call them.
 
     Of forks those whose handlers say by their annotations that they return one.
     """
-    sources = [f"source {source.name!r}" for source in graph.sources]
-    joins = [f"join {stage.name!r}" for stage in graph.stages if stage.join is not None]
-    forks = [f"fork {stage.name!r}" for stage in graph.stages if stage.join is None and _forks(stage)]
+    sources = [f"source {source.name!r}" for source in graph.own_sources]
+    joins = [f"join {stage.name!r}" for stage in graph.own_stages if stage.join is not None]
+    forks = [f"fork {stage.name!r}" for stage in graph.own_stages if stage.join is None and _forks(stage)]
     return (*sources, *joins, *forks)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.settings import Default
 from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Stage, Trail
@@ -24,6 +26,7 @@ class Graph:
         outputs: the queues that others take items from.
         trail: each hop is recorded on the item; ``"payloads"``: with the payload before it.
         sources: what makes items from elsewhere, in the order in which they were declared.
+        chosen: the names of the stages and sources that a run works on; ``None`` for all.
     """
 
     name: Any
@@ -33,6 +36,33 @@ class Graph:
     outputs: tuple[Any, ...] = ()
     trail: Trail = False
     sources: tuple[Source, ...] = ()
+    chosen: frozenset[str] | None = None
+
+    def only(self, names: Sequence[str] | None) -> Graph:
+        """Return the graph for a run of some of its stages and sources; ``None`` for all of them.
+
+        Raises:
+            ArgumentInvalid: there is no such stage or source, or none is named.
+        """
+        if names is None:
+            return self
+        chosen = frozenset([names] if isinstance(names, str) else names)
+        known = [*(source.name for source in self.sources), *(stage.name for stage in self.stages)]
+        strange = sorted(map(repr, chosen.difference(known)))
+        if strange or not chosen:
+            what = f"pipeline {self.name!r} has no {', '.join(strange)}" if strange else "this names none"
+            raise ArgumentInvalid("stages", f"{what}; it has {', '.join(map(repr, known))}")
+        return replace(self, chosen=chosen)
+
+    @property
+    def own_stages(self) -> tuple[Stage, ...]:
+        """The stages that a run works on."""
+        return tuple(stage for stage in self.stages if self.chosen is None or stage.name in self.chosen)
+
+    @property
+    def own_sources(self) -> tuple[Source, ...]:
+        """The sources that a run works on."""
+        return tuple(source for source in self.sources if self.chosen is None or source.name in self.chosen)
 
     def errors_of(self, stage: Stage) -> Any:
         """Return the queue that the failures of a stage go to, or ``None``."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.tallies import SourceTally, StageTally, Tallies
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
 from mongoq.protocol.stats import QueueStats
 
@@ -110,34 +111,35 @@ class Progress:
         return sum(stage.settled for stage in self.stages.values())
 
 
-def progress_of(graph: Graph, engine: Any, stats: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-    """Put together what the stations and feeds of an engine have counted, and what is in the queues."""
+def progress_of(
+    graph: Graph, tallies: Tallies, stats: Mapping[str, QueueStats], *, ended: bool, interrupted: bool
+) -> Progress:
+    """Put together what a run has counted, and what is in the queues."""
     stages = {}
-    for stage in graph.stages:
-        own = [station for station in engine.stations if station.consumer.stage == stage.name]
+    for stage in graph.own_stages:
+        own = tallies.stages.get(stage.name, StageTally())
         depths = [stats[queue].counts for queue in _worked_off(graph, stage) if queue in stats]
-        counted = {name: sum(station.tally.endings[name] for station in own) for name in COUNTED}
-        counted["dead"] += sum(station.context.unfit for station in own)
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,
             waiting=sum(depth.ready + depth.expired for depth in depths),
             scheduled=sum(depth.scheduled for depth in depths),
             reserved=sum(depth.reserved for depth in depths),
-            running=sum(len(station.backlog.running) for station in own),
+            running=own.running,
             unpaired=_unpaired(graph, stage, stats),
-            seconds=_seconds(own),
-            stopped=any(station.halted is not None for station in own),
-            **counted,
+            seconds=own.seconds,
+            stopped=own.stopped,
+            **{name: own.endings[name] for name in COUNTED},
         )
-    queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.stages)
+    queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.own_stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
-    sources = {feed.plan.name: _of_feed(feed) for feed in engine.feeds}
-    return Progress(stages, errors, ended, sources, engine.interrupted)
+    sources = {source.name: _of_source(source, tallies) for source in graph.own_sources}
+    return Progress(stages, errors, ended, sources, interrupted)
 
 
-def _of_feed(feed: Any) -> SourceProgress:
-    return SourceProgress(feed.plan.name, feed.plan.queue.name, feed.pushed, feed.ended, feed.failure is not None)
+def _of_source(source: Source, tallies: Tallies) -> SourceProgress:
+    told = tallies.sources.get(source.name, SourceTally())
+    return SourceProgress(source.name, source.target, told.pushed, told.ended, told.stopped)
 
 
 def _worked_off(graph: Graph, stage: Stage) -> tuple[str, ...]:
@@ -147,11 +149,3 @@ def _worked_off(graph: Graph, stage: Stage) -> tuple[str, ...]:
 def _unpaired(graph: Graph, stage: Stage, stats: Mapping[str, QueueStats]) -> int:
     queue = parked_queue(graph, stage)
     return stats[queue].counts.total if stage.join is not None and queue in stats else 0
-
-
-def _seconds(stations: Sequence[Any]) -> float:
-    tallies = [station.tally for station in stations if station.tally.first is not None]
-    if not tallies:
-        return 0.0
-    began, ended = min(tally.first for tally in tallies), max(tally.last for tally in tallies)
-    return float(ended - began)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -15,22 +13,20 @@ from mongoq.model.arguments import Duration, wait_seconds
 from mongoq.pipeline.feeding import machinery, suited
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress, progress_of
+from mongoq.pipeline.tallies import Tallies
+from mongoq.pipeline.threaded import ThreadedRun
 from mongoq.protocol.screening import checked_by_server
-from mongoq.protocol.stats import stats
+from mongoq.protocol.stats import QueueStats, stats
 from mongoq.protocol.workers import begin
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.signals import listening
 from mongoq.worker.threads.engine import Engine
 
 __all__ = ["AsyncRun", "Run"]
 
-LOOK = 0.1
-"""Seconds between two looks whether a signal has come, while a run is waited for."""
 
-
-class Run:
+class Run(ThreadedRun):
     """A pipeline at work in threads of this process, made by ``pipeline.start``.
 
     ```python
@@ -42,6 +38,7 @@ class Run:
     """
 
     def __init__(self, graph: Graph, broker: Broker, *, drain: bool, grace: timedelta, heartbeat: timedelta) -> None:
+        super().__init__(graph.name)
         self._graph = graph
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
@@ -50,52 +47,10 @@ class Run:
         for one in _screening(own):
             broker._driver.run(checked_by_server(one.queue._context, one.screen))
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
-        self._failure: BaseException | None = None
-        self._told = False
-        self._thread = threading.Thread(target=self._work, args=(drain,), name=f"mongoq-{graph.name}", daemon=True)
-        self._thread.start()
-
-    def __repr__(self) -> str:
-        """Name the pipeline, and say whether it runs."""
-        return f"<{type(self).__name__} of {self._graph.name!r}, {'ended' if self.ended else 'at work'}>"
+        self._begin(self._work, drain)
 
     def _work(self, drain: bool) -> None:
-        try:
-            self._engine.run(drain=drain)
-        except BaseException as error:
-            self._failure = error
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has come to its end."""
-        return not self._thread.is_alive()
-
-    def wait(self, timeout: Duration | None = None) -> bool:
-        """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
-
-        In the main thread SIGTERM and SIGINT stop it in good order meanwhile, as they stop a worker.
-
-        Args:
-            timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
-
-        Raises:
-            StageStopped: a stage has stopped by itself, and the run has ended; the others go on until it is stopped,
-                or, drained, until nothing is left.
-            ArgumentInvalid: ``timeout`` is no duration.
-
-        Other errors are those that end a worker.
-        """
-        deadline = None if timeout is None else time.monotonic() + wait_seconds(timeout)
-        with listening(self.stop):
-            while not self.ended:
-                left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())
-                if left <= 0:
-                    return False
-                self._thread.join(left)
-        if self._failure is not None:
-            self._told = True
-            raise self._failure
-        return True
+        self._engine.run(drain=drain)
 
     def stop(self) -> None:
         """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
@@ -112,23 +67,7 @@ class Run:
         if self.ended:
             self._broker._context.stats = None  # what it came to is to be read anew
         told = self._broker._driver.run(stats(self._broker._context))
-        return progress_of(self._graph, self._engine, told, ended=self.ended)
-
-    def __enter__(self) -> Self:
-        """Use as ``with``."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop, and wait for the end; raises what ended it, unless it was told before or the block raises itself."""
-        told = self._told
-        self.stop()
-        try:
-            self.wait()
-        except BaseException as ended:
-            if error is None and not (told and ended is self._failure):
-                raise
+        return _progress(self._graph, self._engine, told, ended=self.ended)
 
 
 class AsyncRun:
@@ -210,7 +149,7 @@ class AsyncRun:
         if self.ended:
             self._broker._context.stats = None  # what it came to is to be read anew
         told = await self._broker._driver.run(stats(self._broker._context))
-        return progress_of(self._graph, self._engine, told, ended=self.ended)
+        return _progress(self._graph, self._engine, told, ended=self.ended)
 
     async def __aenter__(self) -> Self:
         """Use as ``async with``."""
@@ -231,6 +170,10 @@ class AsyncRun:
         except Exception:
             if error is None and not told:
                 raise
+
+
+def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ended: bool) -> Progress:
+    return progress_of(graph, Tallies.of(engine), told, ended=ended, interrupted=engine.interrupted)
 
 
 def _screening(own: Sequence[Consumer]) -> list[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mongoq.aio import AsyncBroker
+from mongoq.connection import COLLECTION
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.pipeline.display import shown, shown_async
@@ -15,6 +16,11 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress
 from mongoq.pipeline.runs import AsyncRun, Run
 from mongoq.sync import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mongoq.pipeline.on_spark.run import SparkRun
 
 __all__ = ["Starting"]
 
@@ -33,13 +39,21 @@ class Starting:
     def check(self) -> None:
         """Raise ``GraphInvalid`` with all that is wrong with it."""
 
-    def start(self, broker: Broker, *, grace: Duration = GRACE, heartbeat: Duration = HEARTBEAT) -> Run:
+    def start(
+        self,
+        broker: Broker,
+        *,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+    ) -> Run:
         """Set the stages to work in threads of this process, and return the run at once.
 
         Several processes may run the same pipeline. When one is killed, its items come back when their leases end.
 
         Args:
             broker: the ``Broker`` of the queues.
+            stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
             grace: how long handlers may go on once the run is told to stop, a ``timedelta`` or seconds.
             heartbeat: how often the run says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
 
@@ -50,13 +64,14 @@ class Starting:
 
         Errors of the server are raised when it cannot be reached.
         """
-        return self._started(broker, drain=False, grace=grace, heartbeat=heartbeat)
+        return self._started(broker, stages, drain=False, grace=grace, heartbeat=heartbeat)
 
     def drain(
         self,
         broker: Broker,
         *,
         progress: bool = False,
+        stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
     ) -> Progress:
@@ -67,6 +82,7 @@ class Starting:
         Args:
             broker: the ``Broker`` of the queues.
             progress: show a table on the terminal meanwhile; needs the extra ``progress``.
+            stages: as for ``start``; queues that others work on are not waited for.
             grace: as for ``start``.
             heartbeat: as for ``start``.
 
@@ -77,37 +93,100 @@ class Starting:
         And what ``start`` raises.
         """
         _check_progress(progress)
-        with self._started(broker, drain=True, grace=grace, heartbeat=heartbeat) as run:
+        with self._started(broker, stages, drain=True, grace=grace, heartbeat=heartbeat) as run:
             if progress:
                 shown(self.graph.name, run)
             run.wait()
             return run.progress()
 
-    def _started(self, broker: Broker, *, drain: bool, grace: Duration, heartbeat: Duration) -> Run:
+    def _started(
+        self, broker: Broker, stages: Sequence[str] | None, *, drain: bool, grace: Duration, heartbeat: Duration
+    ) -> Run:
         self.check()
         _check_broker(broker, Broker, AsyncBroker, "start_async and drain_async")
-        return Run(self.graph, broker, drain=drain, **_lengths(grace, heartbeat))
+        return Run(self.graph.only(stages), broker, drain=drain, **_lengths(grace, heartbeat))
+
+    def run_on_spark(
+        self,
+        spark: SparkSession,
+        uri: str,
+        *,
+        database: str | None = None,
+        collection: str = COLLECTION,
+        available_now: bool = False,
+        trigger: Duration | None = None,
+        tasks: int | None = None,
+        stages: Sequence[str] | None = None,
+        heartbeat: Duration = HEARTBEAT,
+    ) -> SparkRun:
+        """Set the stages to work in the executors of a Spark session, and return the run at once.
+
+        Tasks of some seconds work on the stages as workers do, each item leaving its queue by the same fenced update.
+        Nothing of the run is kept by Spark: killed anywhere, and started again, it goes on with what is in the queues.
+        What a killed process held comes back when its leases end.
+
+        Args:
+            spark: the session; its executors need mongoq, and the modules of the handlers.
+            uri: a MongoDB connection string that executors can reach; it is sent to them, and never shown.
+            database: the database; default the one in the URI, else ``mongoq``.
+            collection: the collection that holds the queues.
+            available_now: end when nothing is ready, scheduled or reserved in any of their queues, as ``drain`` does.
+            trigger: work in rounds that begin so often, a ``timedelta`` or seconds, and last until nothing is ready; by
+                default there is work whenever something is ready. Between them Spark's slots are free.
+            tasks: how many work at a time; by default as many as the session has cores.
+            stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
+            heartbeat: how often each task says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+
+        Raises:
+            GraphInvalid: the stages do not go together, a handler is a coroutine function, or cannot be sent to the
+                executors; all faults at once.
+            ExecutorsUnready: an executor cannot work on it: it tells what is missing there.
+            SparkUnavailable: pyspark or pyarrow is not installed.
+            FilterInvalid: the server refuses a ``where``.
+            ArgumentInvalid: another argument cannot be used; it is named.
+
+        And what ``connect`` raises.
+        """
+        from mongoq.pipeline.on_spark import run_of
+        from mongoq.spark.given import Place
+
+        self.check()
+        return run_of(
+            self.graph.only(stages),
+            spark,
+            Place(uri, database, collection),
+            available_now=available_now,
+            trigger=trigger,
+            tasks=tasks,
+            heartbeat=heartbeat,
+        )
 
     def start_async(
-        self, broker: AsyncBroker, *, grace: Duration = GRACE, heartbeat: Duration = HEARTBEAT
+        self,
+        broker: AsyncBroker,
+        *,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
     ) -> StartingAsync:
         """Do as ``start``, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
 
         Handlers may be coroutine functions; plain ones run in threads.
         """
-        return StartingAsync(self, broker, drain=False, grace=grace, heartbeat=heartbeat)
+        return StartingAsync(self, broker, stages, drain=False, grace=grace, heartbeat=heartbeat)
 
     async def drain_async(
         self,
         broker: AsyncBroker,
         *,
         progress: bool = False,
+        stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
     ) -> Progress:
         """Do as ``drain``, with asyncio."""
         _check_progress(progress)
-        async with StartingAsync(self, broker, drain=True, grace=grace, heartbeat=heartbeat) as run:
+        async with StartingAsync(self, broker, stages, drain=True, grace=grace, heartbeat=heartbeat) as run:
             if progress:
                 await shown_async(self.graph.name, run)
             await run.wait()
@@ -118,9 +197,17 @@ class StartingAsync:
     """A pipeline about to start: ``await`` it, or use it as ``async with``."""
 
     def __init__(
-        self, pipeline: Starting, broker: AsyncBroker, *, drain: bool, grace: Duration, heartbeat: Duration
+        self,
+        pipeline: Starting,
+        broker: AsyncBroker,
+        stages: Sequence[str] | None,
+        *,
+        drain: bool,
+        grace: Duration,
+        heartbeat: Duration,
     ) -> None:
         self._pipeline = pipeline
+        self._stages = stages
         self._broker = broker
         self._drain = drain
         self._lengths = grace, heartbeat
@@ -134,7 +221,7 @@ class StartingAsync:
         self._pipeline.check()
         _check_broker(self._broker, AsyncBroker, Broker, "start and drain")
         lengths = _lengths(*self._lengths)
-        return await AsyncRun.start(self._pipeline.graph, self._broker, drain=self._drain, **lengths)
+        return await AsyncRun.start(self._pipeline.graph.only(self._stages), self._broker, drain=self._drain, **lengths)
 
     async def __aenter__(self) -> AsyncRun:
         """Start, and stop at the end of the block."""

@@ -12,7 +12,7 @@ from mongoq.protocol.looks import heads_of, heads_pipeline
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow
 
-__all__ = ["is_at_work", "next_when", "next_whens"]
+__all__ = ["is_drained", "next_when", "next_whens"]
 
 
 def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
@@ -35,6 +35,13 @@ def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
         "$or": [{"when": {"$lte": now}}, {"reserved": True}],
     }
     return (yield from find_one(context.broker, filter, {"_id": 1})) is not None
+
+
+def is_drained(context: QueueContext[Any], lease: timedelta, *, lingers: bool) -> Flow[bool]:
+    """Say whether a queue is empty, or, where what is scheduled ``lingers``, nothing else is in it."""
+    if lingers:
+        return not (yield from is_at_work(context, lease))
+    return (yield from next_when(context)) is None
 
 
 def next_whens(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:

@@ -22,13 +22,29 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mongoq.spark.errors import ColumnMismatch, RowRefused, RowsLost, SparkUnavailable
+from mongoq.spark.errors import (
+    ColumnMismatch,
+    ExecutorError,
+    ExecutorsUnready,
+    RowRefused,
+    RowsLost,
+    SparkUnavailable,
+)
 from mongoq.spark.java import JAVA, java_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ColumnMismatch", "RowRefused", "RowsLost", "SparkUnavailable", "check", "register"]
+__all__ = [
+    "ColumnMismatch",
+    "ExecutorError",
+    "ExecutorsUnready",
+    "RowRefused",
+    "RowsLost",
+    "SparkUnavailable",
+    "check",
+    "register",
+]
 
 OLDEST = (4, 2)
 """The first PySpark that has all that the format uses."""
@@ -44,7 +60,7 @@ def check() -> None:
     Raises:
         SparkUnavailable: something is missing or too old; the sentence says what to do.
     """
-    _check_packages()
+    check_packages()
     found = java_version()
     remedy = f"install Java {JAVA} or later (apt-get install default-jre-headless), or set JAVA_HOME to one"
     if found is None:
@@ -65,13 +81,14 @@ def register(spark: SparkSession) -> None:
     Raises:
         SparkUnavailable: pyspark or pyarrow is not installed, or is too old.
     """
-    _check_packages()
+    check_packages()
     from mongoq.spark.source import MongoqDataSource
 
     spark.dataSource.register(MongoqDataSource)
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Raise ``SparkUnavailable`` if PySpark or pyarrow is missing, or is too old."""
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
             raise SparkUnavailable(package)

@@ -7,7 +7,15 @@ from typing import Any
 
 from mongoq.errors import MongoqError
 
-__all__ = ["ColumnMismatch", "RowRefused", "RowsLost", "SparkUnavailable"]
+__all__ = [
+    "ColumnMismatch",
+    "ExecutorError",
+    "ExecutorsUnready",
+    "RowRefused",
+    "RowsLost",
+    "SparkUnavailable",
+    "in_short",
+]
 
 NAMED = 10
 """Ids that a message names."""
@@ -89,3 +97,39 @@ class RowsLost(MongoqError):
             f"written again, or taken by others ({named}); they are left out"
         )
         self.item_ids = list(item_ids)
+
+
+class ExecutorError(MongoqError):
+    """An error of a handler in an executor, as text: its type may be known there alone."""
+
+
+class ExecutorsUnready(MongoqError):
+    """Executors cannot work on a pipeline: modules are missing there, or they do not reach the server. Nothing started.
+
+    Attributes:
+        pipeline: its name.
+        problem: what is wrong, in a line.
+    """
+
+    def __init__(self, pipeline: str, problem: Exception | str) -> None:
+        told = problem if isinstance(problem, str) else in_short(problem)
+        super().__init__(
+            f"the executors cannot work on pipeline {pipeline!r}: {told}; they need mongoq-driver[spark], the modules "
+            f"of the handlers (installed there, or shipped with --py-files), and a way to the server"
+        )
+        self.pipeline = pipeline
+        self.problem = told
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it was made of."""
+        return type(self), (self.pipeline, self.problem)
+
+
+def in_short(error: BaseException) -> str:
+    """Return the line in which Spark quotes the Python error of a task, or the first of what it says."""
+    lines = str(error).splitlines()
+    frames = [place for place, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call")]
+    for line in lines[frames[-1] + 1 :] if frames else ():
+        if line.strip() and not line.startswith((" ", "\t")):
+            return line.strip()
+    return next((line.strip() for line in lines if line.strip()), type(error).__name__)

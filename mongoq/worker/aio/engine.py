@@ -13,7 +13,7 @@ from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
-from mongoq.protocol.upcoming import is_at_work, next_when
+from mongoq.protocol.upcoming import is_drained
 from mongoq.worker.aio.feed import AsyncFeed
 from mongoq.worker.aio.station import AsyncStation
 from mongoq.worker.consumer import Consumer
@@ -81,6 +81,16 @@ class AsyncEngine:
         for station in self.stations:
             for run in station.overdue():
                 yield station.consumer.name, run
+
+    @property
+    def settled(self) -> int:
+        """How many items it has settled."""
+        return self._course.settled
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it holds no item, and no source is at work."""
+        return not (self._course.holds_anything() or any(feed.active for feed in self.feeds))
 
     def stop(self) -> None:
         """End in good order; told a second time, at once."""
@@ -273,15 +283,11 @@ class AsyncEngine:
     async def _is_empty(self) -> bool:
         try:
             for station in self.stations:
-                if station.halted is None and not await self._is_drained(station):
+                own = is_drained(station.context, station.lease(), lingers=station.consumer.lingers)
+                if station.halted is None and not await self._driver.run(own):
                     return False
         except Exception as error:
             self._course.trouble("count", error)
             return False
         self._course.well("count")
         return True
-
-    async def _is_drained(self, station: AsyncStation) -> bool:
-        if station.consumer.lingers:
-            return not await self._driver.run(is_at_work(station.context, station.lease()))
-        return await self._driver.run(next_when(station.context)) is None

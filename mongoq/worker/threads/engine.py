@@ -14,7 +14,7 @@ from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
-from mongoq.protocol.upcoming import is_at_work, next_when
+from mongoq.protocol.upcoming import is_drained
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
 from mongoq.worker.hands_threads import ThreadHands
@@ -82,6 +82,16 @@ class Engine:
         for station in self.stations:
             for run in station.overdue():
                 yield station.consumer.name, run
+
+    @property
+    def settled(self) -> int:
+        """How many items it has settled."""
+        return self._course.settled
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it holds no item, and no source is at work."""
+        return not (self._course.holds_anything() or any(feed.active for feed in self.feeds))
 
     def stop(self) -> None:
         """End in good order; told a second time, at once."""
@@ -274,15 +284,11 @@ class Engine:
     def _is_empty(self) -> bool:
         try:
             for station in self.stations:
-                if station.halted is None and not self._is_drained(station):
+                own = is_drained(station.context, station.lease(), lingers=station.consumer.lingers)
+                if station.halted is None and not self._driver.run(own):
                     return False
         except Exception as error:
             self._course.trouble("count", error)
             return False
         self._course.well("count")
         return True
-
-    def _is_drained(self, station: Station) -> bool:
-        if station.consumer.lingers:
-            return not self._driver.run(is_at_work(station.context, station.lease()))
-        return self._driver.run(next_when(station.context)) is None

@@ -1,0 +1,184 @@
+"""The crew: threads of the driver that start shift after shift, while there is something to do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from mongoq.pipeline.on_spark.shift import Order, Report, Stop
+from mongoq.pipeline.tallies import SourceTally, Tallies
+from mongoq.spark.errors import in_short
+
+__all__ = ["Crew", "Lane"]
+
+logger = logging.getLogger("mongoq.spark")
+
+LOOK = 0.1
+FAILURES = 6
+"""Shifts that may fail in a row, in all lanes; a server or a machine that comes back is waited for some 30 seconds."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+"""Seconds of rest after a failed shift, at first and at most."""
+
+Shifts = Callable[[Order, int], Sequence[Report]]
+"""Runs an order in so many tasks."""
+
+
+class Lane:
+    """What one thread starts: shifts on stages, or on one source.
+
+    Args:
+        tasks: how many at a time, in one job.
+        parts: the names of the stages, or of the source.
+        source: it is a source, which decides by itself when there is something to do.
+        every: how long after its end a source is called again; ``None``: it is not.
+    """
+
+    def __init__(
+        self, tasks: int, parts: frozenset[str], *, source: bool = False, every: timedelta | None = None
+    ) -> None:
+        self.tasks = tasks
+        self.parts = parts
+        self.source = source
+        self._every = every
+        self._again = 0.0
+
+    def order(self, order: Order, stopped: frozenset[str], *, wanted: bool) -> Order | None:
+        """Return the order of the next shift; ``None`` while there is nothing to do."""
+        parts = self.parts - stopped
+        if not parts or not (time.monotonic() >= self._again if self.source else wanted):
+            return None
+        return replace(order, parts=parts, once=self.source)
+
+    def note(self, told: SourceTally | None) -> None:
+        """Take note of what a shift on a source came to: one that has ended rests."""
+        if told is not None and told.ended:
+            self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will never be anything more to do: a source that is not called again."""
+        return self._again == float("inf")
+
+
+class Crew:
+    """Starts shifts in the lanes, and puts together what they tell.
+
+    Attributes:
+        failure: why it cannot go on: shifts have failed again and again.
+        stops: stages and sources that have stopped by themselves, by name.
+    """
+
+    def __init__(self, title: str, order: Order, lanes: Sequence[Lane], shifts: Shifts) -> None:
+        self.failure: BaseException | None = None
+        self.stops: dict[str, Stop] = {}
+        self._order = order
+        self._lanes = lanes
+        self._shifts = shifts
+        self._tallies = Tallies()
+        self._changed = threading.Condition()
+        self._wanted = self._ending = False
+        self._working = self._failed = 0
+        self._threads = [
+            threading.Thread(target=self._work, args=(lane,), name=f"{title}-{place}", daemon=True)
+            for place, lane in enumerate(lanes, 1)
+        ]
+
+    def start(self) -> None:
+        """Let the threads begin; on stages nothing is done before it is wanted."""
+        for thread in self._threads:
+            thread.start()
+
+    def want(self, wanted: bool) -> None:
+        """Say whether there is something to do for the stages."""
+        with self._changed:
+            self._wanted = wanted
+            self._changed.notify_all()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a shift is under way."""
+        return self._working > 0
+
+    @property
+    def sources_are_over(self) -> bool:
+        """Whether no source has anything more to do."""
+        return all(lane.is_over or not lane.parts - self.stops.keys() for lane in self._lanes if lane.source)
+
+    @property
+    def stages_have_stopped(self) -> bool:
+        """Whether all stages have stopped by themselves."""
+        return not any(lane.parts - self.stops.keys() for lane in self._lanes if not lane.source)
+
+    @property
+    def tallies(self) -> Tallies:
+        """What was counted in shifts that have ended."""
+        with self._changed:
+            return Tallies.sum([self._tallies])
+
+    def end(self) -> None:
+        """Start nothing more."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait until the shifts under way have come to their end."""
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, lane: Lane) -> None:
+        while (order := self._next(lane)) is not None:
+            try:
+                reports = self._shifts(order, lane.tasks)
+            except Exception as error:
+                self._got_over(error)
+            else:
+                self._note(lane, reports)
+            finally:
+                with self._changed:
+                    self._working -= 1
+                    self._changed.notify_all()
+
+    def _next(self, lane: Lane) -> Order | None:
+        """Wait for something to do; ``None`` at the end."""
+        with self._changed:
+            while not (self._ending or self.failure or lane.is_over):
+                order = lane.order(self._order, frozenset(self.stops), wanted=self._wanted)
+                if order is not None:
+                    self._working += 1
+                    return order
+                self._changed.wait(LOOK)
+        return None
+
+    def _note(self, lane: Lane, reports: Sequence[Report]) -> None:
+        with self._changed:
+            self._failed = 0
+            self._tallies = Tallies.sum([self._tallies, *(report.tallies for report in reports)])
+            for stop in (stop for report in reports for stop in report.stops):
+                self.stops.setdefault(stop.stage, stop)
+                words = stop.stage, stop.queue, stop.cause
+                logger.error("stage or source %r has stopped by itself, at queue %r: %s", *words)
+            if lane.source:
+                lane.note(Tallies.sum(report.tallies for report in reports).sources.get(next(iter(lane.parts))))
+
+    def _got_over(self, error: Exception) -> None:
+        """Rest after a shift that has failed; where too many have, end."""
+        with self._changed:
+            self._failed += 1
+            failed = self._failed
+            if failed >= FAILURES:
+                self.failure = self.failure or error
+                self._changed.notify_all()
+        sentence = "a shift has failed, number %d in a row; what it held comes back when its leases end: %s"
+        logger.warning(sentence, failed, in_short(error))
+        self._rest(min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE))
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not (self._ending or self.failure) and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)

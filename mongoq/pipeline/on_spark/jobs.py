@@ -1,0 +1,45 @@
+"""Shifts as Spark jobs: a task for each, whose rows are what it tells."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from mongoq.pipeline.on_spark.shift import Order
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["told"]
+
+T = TypeVar("T")
+TOLD = "told"
+
+
+def told(spark: SparkSession, title: str, work: Callable[[Order], T], order: Order, tasks: int) -> list[T]:
+    """Run a function in so many tasks, and return what each of them returns.
+
+    It is importable in the executors, and so are the types of what it returns.
+
+    Raises:
+        Exception: what Spark raises for a job that failed, as when a task raised or its process was killed.
+    """
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict({TOLD: [pickle.dumps(work(order))]})
+
+    _describe(spark, title)
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
+    return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # of our own tasks
+
+
+def _describe(spark: Any, title: str) -> None:
+    """Name the jobs of this thread in Spark's own pages; a session of Spark Connect has no context to tell."""
+    context = getattr(spark, "_sc", None)
+    if context is not None:
+        context.setJobDescription(title)

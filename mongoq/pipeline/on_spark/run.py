@@ -1,0 +1,210 @@
+"""A run on Spark: what its crew is to do, until it is told to stop or nothing is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from mongoq.errors import StageStopped
+from mongoq.pipeline.feeding import machinery, suited
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.on_spark.crew import Crew, Lane
+from mongoq.pipeline.on_spark.jobs import told
+from mongoq.pipeline.on_spark.rounds import Rounds
+from mongoq.pipeline.on_spark.shift import Order, Report, Stop, ready_for, worked
+from mongoq.pipeline.on_spark.shipping import packed
+from mongoq.pipeline.progress import Progress, progress_of
+from mongoq.pipeline.threaded import ThreadedRun
+from mongoq.protocol.screening import checked_by_server
+from mongoq.protocol.stats import stats
+from mongoq.protocol.upcoming import is_drained, next_whens
+from mongoq.protocol.workers import begin
+from mongoq.spark.errors import ExecutorError, ExecutorsUnready
+from mongoq.spark.given import Place
+from mongoq.sync import Broker
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.course import Course
+from mongoq.worker.source_plan import SourcePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkRun"]
+
+LOOK = 0.1
+"""Seconds between two looks whether there is something to do."""
+SECONDS = 5.0
+"""How long a shift on stages lasts: what a run that is told to stop may still take, and how old its counts are."""
+MOST_LANES = 8
+"""Jobs on stages at a time: their tasks are as many as there are."""
+
+
+class SparkRun(ThreadedRun):
+    """A pipeline at work in the executors of a Spark session, made by ``pipeline.run_on_spark``.
+
+    ```python
+    with pipeline.run_on_spark(spark, uri, available_now=True) as run:
+        run.wait()
+    ```
+
+    At the end of the block it is stopped in good order, and waited for.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spark: SparkSession,
+        place: Place,
+        broker: Broker,
+        *,
+        drain: bool,
+        every: timedelta | None,
+        tasks: int,
+        heartbeat: timedelta,
+    ) -> None:
+        super().__init__(graph.name)
+        self._graph = graph
+        self._spark = spark
+        self._broker = broker
+        self._drain = drain
+        parts = frozenset(stage.name for stage in graph.own_stages)
+        order = Order(place, packed(graph), parts, SECONDS, once=False, heartbeat=heartbeat)
+        self._consumers, sources = self._machinery()
+        self._look_around(order)
+        self._rounds = Rounds(every)
+        self._course = Course(broker._context.hub)
+        self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts)
+        self._stopping = threading.Event()
+        self._interrupted = False
+        self._last: Progress | None = None
+        self._begin(self._work)
+
+    # --- before it starts ------------------------------------------------------------------------
+
+    def _machinery(self) -> tuple[list[Consumer], list[SourcePlan]]:
+        """Look that the graph and the server go together, as any engine does."""
+        driver, context = self._broker._driver, self._broker._context
+        own, sources = machinery(self._graph, self._broker, coroutines=False)
+        driver.run(suited(context, self._graph))
+        driver.run(begin(context))
+        for one in own:
+            if one.screen is not None:
+                driver.run(checked_by_server(one.queue._context, one.screen))
+        return own, sources
+
+    def _look_around(self, order: Order) -> None:
+        """Let an executor try whether it has all that it needs."""
+        try:
+            told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, order, 1)
+        except Exception as error:
+            raise ExecutorsUnready(self._graph.name, error) from error
+
+    def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[Lane]:
+        fed = [Lane(1, frozenset([one.name]), source=True, every=None if self._drain else one.every) for one in sources]
+        number = min(tasks, MOST_LANES) if parts else 0
+        places = [tasks * place // number for place in range(number + 1)] if number else []
+        return [*fed, *(Lane(high - low, parts) for low, high in pairwise(places))]
+
+    def _shifts(self, order: Order, tasks: int) -> Sequence[Report]:
+        return told(self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", worked, order, tasks)
+
+    # --- at work ---------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._crew.start()
+            try:
+                self._coordinate()
+            finally:
+                self._crew.end()
+                self._crew.join()
+            if error := self._crew.failure or self._course.failure or _stopped(self._crew.stops):
+                raise error
+        finally:
+            self._last = self._progress(ended=True)
+            self._broker.close()
+
+    def _coordinate(self) -> None:
+        """Say what is wanted, until the end."""
+        while not self._stopping.wait(LOOK):
+            if self._crew.failure or self._course.failure or self._has_stopped():
+                return
+            due = self._is_due()
+            self._crew.want(due and self._rounds.is_open())
+            if due or self._crew.is_at_work:
+                continue
+            self._rounds.close()
+            if self._drain and self._crew.sources_are_over and self._is_empty():
+                return
+
+    def _has_stopped(self) -> bool:
+        """Say whether all stages have stopped by themselves, or there are none, and no source goes on."""
+        return self._crew.stages_have_stopped and self._crew.sources_are_over and not self._crew.is_at_work
+
+    def _at_work(self) -> list[Consumer]:
+        return [one for one in self._consumers if one.stage not in self._crew.stops]
+
+    def _is_due(self) -> bool:
+        """Say whether anything is ready in the queues of the stages."""
+        queues = list(dict.fromkeys(one.name for one in self._at_work()))
+        if not queues:
+            return False
+        try:
+            whens = self._broker._driver.run(next_whens(self._broker._context, queues))
+        except Exception as error:
+            return self._in_trouble(error)
+        self._course.well("count")
+        return any(when <= self._broker._context.clock.now() for when in whens.values())
+
+    def _is_empty(self) -> bool:
+        """Say whether nothing is left, twice: an item of others may have gone back to where was looked already."""
+        try:
+            return all(self._is_drained(one) for _ in range(2) for one in self._at_work())
+        except Exception as error:
+            return self._in_trouble(error)
+
+    def _is_drained(self, one: Consumer) -> bool:
+        lease = one.lease or one.queue.settings.lease
+        return self._broker._driver.run(is_drained(one.queue._context, lease, lingers=one.lingers))
+
+    def _in_trouble(self, error: Exception) -> bool:
+        """Rest after an error of the server's; nothing is known."""
+        self._stopping.wait(self._course.trouble("count", error) or 0)
+        return False
+
+    # --- told from outside -----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Start no further shift, and end when those under way have; it does not wait.
+
+        That takes five seconds, and as long as the handlers that run then.
+        """
+        self._interrupted = self._interrupted or not self.ended
+        self._stopping.set()
+
+    def progress(self) -> Progress:
+        """Return how far it has come: what is in the queues (``aggregate``), and what shifts that have ended counted.
+
+        A shift lasts five seconds or so. What was counted in a task whose process was killed is not in it.
+        """
+        return self._last or self._progress(ended=False)
+
+    def _progress(self, *, ended: bool) -> Progress:
+        if ended:
+            self._broker._context.stats = None  # what it came to is to be read anew
+        depths = self._broker._driver.run(stats(self._broker._context))
+        tallies = self._crew.tallies
+        return progress_of(self._graph, tallies, depths, ended=ended, interrupted=self._interrupted)
+
+
+def _stopped(stops: Any) -> StageStopped | None:
+    """Return what is to be raised for a stage that has stopped by itself, the first one."""
+    first: Stop | None = next(iter(stops.values()), None)
+    if first is None:
+        return None
+    stopped = StageStopped(first.stage, first.queue, first.item_id)
+    stopped.__cause__ = None if first.cause is None else ExecutorError(first.cause)
+    return stopped

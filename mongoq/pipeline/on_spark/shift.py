@@ -1,0 +1,137 @@
+"""A shift: what one task works off in its executor, and what it tells of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from mongoq.errors import StageStopped
+from mongoq.pipeline.feeding import machinery
+from mongoq.pipeline.on_spark.shipping import unpacked
+from mongoq.pipeline.tallies import Tallies
+from mongoq.protocol.stats import flush
+from mongoq.spark.clients import broker_at
+from mongoq.spark.given import Place
+from mongoq.worker.threads.engine import Engine
+
+__all__ = ["Order", "Report", "Stop", "ready_for", "worked"]
+
+AS_LONG_AS_IT_TAKES = timedelta(days=365)
+"""A handler that runs at the end of a shift is waited for: given up, it would be run again and again."""
+LOOK = 0.05
+REST = 0.5
+"""Seconds without any work after which a shift ends before its time: the slot is free for others."""
+LONG_RUN = 1.0
+"""Seconds from which a run is a long one. A shift that has one goes on: it would only wait for that."""
+LONGEST = 12
+"""How many times its length a shift may last for that reason, before it takes nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a task is told; it travels with the URI and never shows it.
+
+    Attributes:
+        place: where the queues are.
+        graph: the pipeline, packed.
+        parts: the names of the stages and sources to work on.
+        seconds: for how long.
+        once: sources are called once, and the shift ends with them.
+        heartbeat: how often it says that it lives.
+    """
+
+    place: Place
+    graph: bytes = field(repr=False)
+    parts: frozenset[str]
+    seconds: float
+    once: bool
+    heartbeat: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stage or a source that has stopped by itself: the item, as ``StageStopped`` tells it, and the error as text."""
+
+    stage: str
+    queue: str
+    item_id: Any
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a shift came to; times are seconds since 1970 by the executor's clock."""
+
+    tallies: Tallies
+    stops: tuple[Stop, ...] = ()
+
+
+def ready_for(order: Order) -> None:
+    """Raise what would keep a shift from working: modules that are missing here, or a server out of reach."""
+    unpacked(order.graph)
+    broker_at(order.place).ping()
+
+
+def worked(order: Order) -> Report:
+    """Work on the stages and sources, and return what was counted.
+
+    Killed, it leaves what it held to the leases, and what it counted is forgotten; what it settled is settled.
+    """
+    broker = broker_at(order.place)
+    own, sources = machinery(unpacked(order.graph).only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
+    engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources)
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(engine, order.seconds, ended), name="mongoq-shift", daemon=True).start()
+    try:
+        engine.run(drain=order.once)
+    except StageStopped:
+        pass  # told below, with all others
+    finally:
+        ended.set()
+    broker._driver.run(flush(broker._context))
+    return Report(Tallies.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine)))
+
+
+def _watch(engine: Engine, seconds: float, ended: threading.Event) -> None:
+    """End the engine when its time is over, or when there was nothing to do for a moment."""
+    began = worked = time.monotonic()
+    settled = 0
+    while not ended.wait(LOOK):
+        now = time.monotonic()
+        if engine.settled != settled or not engine.is_resting:
+            settled, worked = engine.settled, now
+        late = now - began > seconds
+        if now - worked > REST or (late and (now - began > seconds * LONGEST or not _runs_long(engine, now))):
+            engine.stop()
+            return
+
+
+def _runs_long(engine: Engine, now: float) -> bool:
+    return any(run.started < now - LONG_RUN for station in engine.stations for run in list(station.backlog.running))
+
+
+def _stations(engine: Engine) -> list[Stop]:
+    return [
+        Stop(station.consumer.label, station.halted[0].queue, station.halted[0].id, _text(station.halted[1]))
+        for station in engine.stations
+        if station.halted is not None
+    ]
+
+
+def _feeds(engine: Engine) -> list[Stop]:
+    return [
+        Stop(feed.plan.name, feed.plan.queue.name, None, _text(feed.failure))
+        for feed in engine.feeds
+        if feed.failure is not None
+    ]
+
+
+def _text(error: BaseException | str | None) -> str | None:
+    """Return an error as text: its type may be known in the executor alone."""
+    if isinstance(error, BaseException):
+        return "".join(traceback.format_exception(error)).rstrip()
+    return error

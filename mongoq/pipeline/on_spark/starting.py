@@ -1,0 +1,62 @@
+"""What is looked at before a run on Spark starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mongoq.connection import connect
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import Duration, count, duration
+from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.on_spark.run import SparkRun
+from mongoq.spark.given import Place
+
+__all__ = ["started"]
+
+MOST_TASKS = 10_000
+
+
+def started(
+    graph: Graph,
+    spark: Any,
+    place: Place,
+    *,
+    available_now: bool,
+    trigger: Duration | None,
+    tasks: int | None,
+    heartbeat: Duration,
+) -> SparkRun:
+    """Return a run of a graph that was checked."""
+    _check_session(spark)
+    if not isinstance(available_now, bool):
+        raise ArgumentInvalid("available_now", f"a bool, not {type(available_now).__name__}")
+    if available_now and trigger is not None:
+        raise ArgumentInvalid("trigger", "either this or available_now: a run that ends has no rounds")
+    every = None if trigger is None else duration(trigger, "trigger", zero=False)
+    beat = duration(heartbeat, "heartbeat", zero=False)
+    number = _tasks(spark, tasks)
+    broker = connect(place.uri, database=place.database, collection=place.collection)
+    try:
+        return SparkRun(graph, spark, place, broker, drain=available_now, every=every, tasks=number, heartbeat=beat)
+    except BaseException:
+        broker.close()
+        raise
+
+
+def _check_session(spark: Any) -> None:
+    if not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
+        raise ArgumentInvalid("spark", f"a SparkSession, not {type(spark).__name__}")
+
+
+def _tasks(spark: Any, tasks: int | None) -> int:
+    if tasks is not None:
+        number = count(tasks, "tasks", least=1)
+        if number > MOST_TASKS:
+            raise ArgumentInvalid("tasks", f"{MOST_TASKS:,} at most, not {number:,}")
+        return number
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        raise ArgumentInvalid(
+            "tasks", "a session of Spark Connect does not tell how many cores there are; say how many"
+        )
+    return int(context.defaultParallelism)

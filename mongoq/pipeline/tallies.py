@@ -1,0 +1,110 @@
+"""What runs have counted of their stages and sources: one process, or many that are put together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+__all__ = ["SourceTally", "StageTally", "Tallies"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTally:
+    """What was counted of a stage.
+
+    Attributes:
+        endings: items by what became of them.
+        running: runs of the handler under way.
+        first: when its first item was settled, in seconds on one clock; ``None`` before.
+        last: when its last one was.
+        stopped: it has stopped by itself.
+    """
+
+    endings: Counter[str] = field(default_factory=Counter)
+    running: int = 0
+    first: float | None = None
+    last: float | None = None
+    stopped: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it was from the first to the last."""
+        return 0.0 if self.first is None or self.last is None else self.last - self.first
+
+    def __add__(self, other: StageTally) -> StageTally:
+        firsts = [first for first in (self.first, other.first) if first is not None]
+        lasts = [last for last in (self.last, other.last) if last is not None]
+        return StageTally(
+            self.endings + other.endings,
+            self.running + other.running,
+            min(firsts, default=None),
+            max(lasts, default=None),
+            self.stopped or other.stopped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTally:
+    """What was counted of a source: records pushed, and whether it is over or has stopped by itself."""
+
+    pushed: int = 0
+    ended: bool = False
+    stopped: bool = False
+
+    def __add__(self, other: SourceTally) -> SourceTally:
+        return SourceTally(self.pushed + other.pushed, self.ended or other.ended, self.stopped or other.stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Tallies:
+    """What was counted of all of them, by name."""
+
+    stages: dict[str, StageTally] = field(default_factory=dict)
+    sources: dict[str, SourceTally] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: Any) -> Self:
+        """Return what the stations and feeds of an engine have counted so far; times are on the monotonic clock."""
+        told = cls()
+        for station in engine.stations:
+            name = station.consumer.stage
+            told.stages[name] = told.stages.get(name, StageTally()) + _of_station(station)
+        for feed in engine.feeds:
+            told.sources[feed.plan.name] = SourceTally(feed.pushed, feed.ended, feed.failure is not None)
+        return told
+
+    @classmethod
+    def sum(cls, parts: Iterable[Tallies]) -> Self:
+        """Put several together."""
+        whole = cls()
+        for part in parts:
+            for name, stage in part.stages.items():
+                whole.stages[name] = whole.stages.get(name, StageTally()) + stage
+            for name, source in part.sources.items():
+                whole.sources[name] = whole.sources.get(name, SourceTally()) + source
+        return whole
+
+    def later(self, seconds: float) -> Tallies:
+        """Return the same by a clock that is ahead by so much."""
+        stages = {
+            name: replace(one, first=one.first + seconds, last=one.last + seconds)
+            if one.first is not None and one.last is not None
+            else one
+            for name, one in self.stages.items()
+        }
+        return Tallies(stages, dict(self.sources))
+
+
+def _of_station(station: Any) -> StageTally:
+    endings, unfit = Counter(station.tally.endings), station.context.unfit
+    if unfit:
+        endings["dead"] += unfit
+    return StageTally(
+        endings,
+        len(station.backlog.running),
+        station.tally.first,
+        station.tally.last,
+        station.halted is not None,
+    )

@@ -1,0 +1,378 @@
+"""A pipeline at work in Spark's executors: everything is as with workers, and what cannot be is told at the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, StageStopped, TransactionsUnavailable
+from mongoq.model.delivery import delivery_hash
+from mongoq.pipeline.on_spark.shipping import packed, unpacked
+from mongoq.spark import ExecutorError, ExecutorsUnready
+from tests.pipeline.conftest import counted
+from tests.pipeline.graphs import ERRORS, RAW, graph, inputs, outputs
+from tests.pipeline.proof.catalogue import GRAPHS, ROWS
+from tests.pipeline.proof.trial import fed, outcome, written
+
+QUICK = mongoq.Fixed(0.01)
+PATIENCE = 120
+
+
+@pytest.fixture
+def broker(store: Any) -> Iterator[mongoq.Broker]:
+    with mongoq.Broker(store.collection) as broker:
+        yield broker
+
+
+@pytest.fixture
+def start(spark: Any, store: Any) -> Callable[..., Any]:
+    """Start a pipeline on Spark; by default it ends when nothing is left."""
+
+    def start(pipeline: mongoq.Pipeline, **options: Any) -> Any:
+        place = {"database": store.collection.database.name, "collection": store.collection.name}
+        return pipeline.run_on_spark(spark, store.uri, **{**place, "available_now": True, **options})
+
+    return start
+
+
+@pytest.fixture
+def drained(start: Any) -> Callable[..., mongoq.Progress]:
+    def drained(pipeline: mongoq.Pipeline, **options: Any) -> mongoq.Progress:
+        with start(pipeline, **options) as run:
+            assert run.wait(PATIENCE)
+        assert run.ended
+        progress: mongoq.Progress = run.progress()
+        return progress
+
+    return drained
+
+
+@pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"source"}))
+def test_a_graph_comes_to_the_same_as_with_workers(drained: Any, broker: mongoq.Broker, name: str) -> None:
+    fed(broker, name)
+    progress = drained(GRAPHS[name].pipeline())
+    assert outcome(broker) == {queue: counted(coming) for queue, coming in GRAPHS[name].comes.items()}
+    assert progress.ended
+    assert not progress.interrupted
+
+
+def test_a_source_runs_in_a_task_until_it_has_ended(drained: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    written(rows, "source")
+    declare = GRAPHS["source"].pipeline()
+    [source] = declare.graph.sources
+
+    def named(position: Any) -> Any:
+        os.environ[ROWS] = str(rows)  # of the executor
+        yield from source.handler(position)
+
+    pipeline = mongoq.Pipeline("proof", errors="proof.errors", outputs="out")
+    pipeline.source(to="raw", name="rows", batch=3, every=0.05)(named)
+    [stage] = declare.graph.stages
+    pipeline.stage("raw", to="out", name="check")(stage.handler)
+    assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].written)
+    assert outcome(broker) == {queue: counted(coming) for queue, coming in GRAPHS["source"].comes.items()}
+    written(rows, "source")
+    assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].written)
+
+
+def test_progress_tells_what_became_of_the_items(drained: Any, broker: mongoq.Broker) -> None:
+    broker.queue(RAW).push_many(inputs(50))
+    progress = drained(graph())
+    found = [counted([item.payload for item in broker.queue(queue).peek(100)]) for queue in ("out", ERRORS)]
+    assert found == [counted(coming) for coming in outputs(50)]
+    with mongoq.Broker(broker._driver._backend.targets["collection"].database["beside"]) as beside:
+        beside.queue(RAW).push_many(inputs(50))
+        threads = graph().drain(beside)
+    names = ("moved", "done", "dropped", "screened", "retried", "dead", "stopped", "waiting", "reserved")
+    assert {stage: {name: getattr(told, name) for name in names} for stage, told in progress.stages.items()} == {
+        stage: {name: getattr(told, name) for name in names} for stage, told in threads.stages.items()
+    }
+    assert progress.errors == threads.errors == {ERRORS: 10}
+    assert all(stage.seconds > 0 for stage in progress.stages.values())
+    assert broker.workers() == []
+
+
+def test_trail_and_delivery_hash_are_those_of_workers(drained: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", trail=True, outputs="out")
+
+    @pipeline.stage("raw", to="out", retry=QUICK)
+    def check(payload: Any, job: Any) -> Any:
+        if job.item.attempts == 1:
+            raise ValueError("the first time")
+        return {"hash": job.delivery_hash}
+
+    item = broker.queue("raw").get(broker.queue("raw").push("x"))
+    assert item is not None
+    drained(pipeline)
+    [done] = broker.queue("out").peek(2)
+    assert done.payload == {"hash": delivery_hash("check", [item])}
+    assert [(hop.stage, hop.attempts) for hop in broker.trail(done.id)] == [("check", 2)]
+
+
+def test_some_stages_run_on_spark_and_others_on_workers(start: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("shared", outputs="out")
+    here = os.getpid()
+
+    @pipeline.stage("raw", to="next", max_retries=0)
+    def far(payload: int) -> Any:
+        assert os.getpid() != here
+        return payload + 1
+
+    @pipeline.stage("next", to="out", max_retries=0)
+    def near(payload: int) -> Any:
+        assert os.getpid() == here
+        return payload * 10
+
+    with pipeline.start(broker, stages=["near"]) as workers, start(pipeline, stages="far", available_now=False) as run:
+        broker.queue("raw").push_many([1, 2, 3])
+        deadline = time.monotonic() + PATIENCE
+        while len(broker.queue("out").peek(3)) < 3 and time.monotonic() < deadline:
+            assert not run.wait(0.1)
+            assert not workers.ended
+    assert sorted(item.payload for item in broker.queue("out").peek(9)) == [20, 30, 40]
+    assert list(run.progress().stages) == ["far"]
+    assert run.progress().stages["far"].moved == 3
+    assert workers.progress().stages["near"].moved == 3
+    assert run.progress().interrupted
+
+
+def test_a_stage_without_an_error_queue_stops_and_the_others_go_on(drained: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", outputs="out")
+
+    @pipeline.stage("raw", to="next", max_retries=1, retry=QUICK)
+    def check(payload: Any) -> Any:
+        if payload == 3:
+            raise ValueError("three is wrong")
+        return payload
+
+    @pipeline.stage("next", to="out")
+    def enrich(payload: Any) -> Any:
+        return payload
+
+    broker.queue("raw").push(3)
+    broker.queue("next").push_many([1, 2])
+    with pytest.raises(StageStopped, match="stage 'check' has stopped: item .* of queue 'raw'") as caught:
+        drained(pipeline)
+    assert caught.value.queue == "raw"
+    assert isinstance(caught.value.__cause__, ExecutorError)
+    assert "ValueError: three is wrong" in str(caught.value.__cause__)
+    assert [item.payload for item in broker.queue("raw").peek(3)] == [3]
+    assert broker.queue("out").size() == 2
+
+
+def test_a_handler_that_ends_its_process_fails_its_item_alone(drained: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("poison", errors="poison.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", max_retries=1, lease=1, prefetch=0)
+    def check(payload: Any) -> Any:
+        if payload == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return payload
+
+    broker.queue("raw").push_many(range(12))
+    progress = drained(pipeline)
+    assert sorted(item.payload for item in broker.queue("out").peek(20)) == [*range(7), *range(8, 12)]
+    assert [item.payload for item in broker.queue("poison.errors").peek(2)] == [7]
+    assert progress.errors == {"poison.errors": 1}
+
+
+def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserved(
+    start: Any, broker: mongoq.Broker
+) -> None:
+    pipeline = mongoq.Pipeline("slow", outputs="out")
+
+    @pipeline.stage("raw", to="out")
+    def check(payload: Any) -> Any:
+        time.sleep(0.3)
+        return payload
+
+    broker.queue("raw").push_many(range(100))
+    with start(pipeline) as run:
+        while not broker.queue("out").size():
+            assert not run.wait(0.1)
+        run.stop()
+        assert run.wait(PATIENCE)
+    progress = run.progress()
+    assert progress.interrupted
+    counts = broker.queue("raw").counts()
+    assert counts.reserved == 0
+    assert progress.stages["check"].moved == broker.queue("out").size() == 100 - counts.total
+    assert 0 < counts.total < 100
+
+
+def test_a_run_takes_what_comes_until_it_is_stopped(start: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", outputs="out")
+
+    @pipeline.stage("raw", to="out")
+    def check(payload: Any) -> Any:
+        return payload
+
+    with start(pipeline, available_now=False) as run:
+        for number in (1, 2):
+            broker.queue("raw").push(number)
+            deadline = time.monotonic() + PATIENCE
+            while broker.queue("out").size() < number and time.monotonic() < deadline:
+                assert not run.wait(0.05)
+        assert "at work" in repr(run)
+    assert broker.queue("out").size() == 2
+
+
+def test_rounds_begin_at_their_times(start: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", outputs="out")
+
+    @pipeline.stage("raw", to="out")
+    def check(payload: Any) -> Any:
+        return time.monotonic()  # one clock for all processes of a machine
+
+    with start(pipeline, available_now=False, trigger=4) as run:
+        began = time.monotonic()
+        for number in (1, 2):
+            broker.queue("raw").push(number)
+            deadline = time.monotonic() + PATIENCE
+            while (broker.queue("out").size() < number or run._crew.is_at_work) and time.monotonic() < deadline:
+                assert not run.wait(0.05)
+            run.wait(0.5)
+    first, second = sorted(item.payload for item in broker.queue("out").peek(3))
+    assert first > began - 1
+    assert second > began + 3  # it came when the first round was over, and waited for the next
+
+
+def test_what_handlers_remember_lasts_over_shifts(spark: Any, start: Any, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", outputs="out")
+    seen: list[int] = []
+
+    @pipeline.stage("raw", to="out")
+    def check(payload: Any) -> Any:
+        seen.append(payload)
+        return {"pid": os.getpid(), "seen": len(seen)}
+
+    with start(pipeline, available_now=False, tasks=1) as run:
+        for number in (1, 2):
+            broker.queue("raw").push(number)
+            deadline = time.monotonic() + PATIENCE
+            while broker.queue("out").size() < number and time.monotonic() < deadline:
+                assert not run.wait(0.05)
+            run.wait(2)  # the shift has ended
+    told = [item.payload for item in broker.queue("out").peek(3)]
+    of_one = Counter(each["pid"] for each in told)
+    assert all(max(each["seen"] for each in told if each["pid"] == pid) == number for pid, number in of_one.items())
+    assert seen == []
+
+
+# --- what is told at the start -------------------------------------------------------------------
+
+
+def line(handler: Any, **options: Any) -> mongoq.Pipeline:
+    pipeline = mongoq.Pipeline("line", outputs="out")
+    pipeline.stage("raw", to="out", name="check", **options)(handler)
+    return pipeline
+
+
+def same(payload: Any) -> Any:
+    return payload
+
+
+def test_a_handler_that_cannot_be_sent_is_named_with_its_stage(start: Any, broker: mongoq.Broker) -> None:
+    lock = threading.Lock()
+
+    def check(payload: Any) -> Any:
+        with lock:
+            return payload
+
+    broker.queue("raw").push(1)
+    with pytest.raises(GraphInvalid, match="stage 'check': it cannot be sent to the executors: .*lock"):
+        start(line(check))
+    assert broker.queue("raw").peek(1)[0].attempts == 0
+
+
+def test_a_module_that_executors_lack_is_named(
+    start: Any, broker: mongoq.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_on_the_driver.py").write_text("def check(payload):\n    return payload\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_on_the_driver  # type: ignore[import-not-found]
+
+    broker.queue("raw").push(1)
+    with pytest.raises(ExecutorsUnready, match="pipeline 'line': ModuleNotFoundError: No module named 'only_on_the_dr"):
+        start(line(only_on_the_driver.check))
+    assert broker.queue("raw").peek(1)[0].attempts == 0
+
+
+def test_a_coroutine_function_is_refused(start: Any) -> None:
+    async def check(payload: Any) -> Any:
+        return payload
+
+    with pytest.raises(GraphInvalid, match="stage 'check': handler: .*check is a coroutine function"):
+        start(line(check))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"available_now": 1}, "available_now: a bool, not int"),
+        ({"trigger": 5}, "trigger: either this or available_now"),
+        ({"available_now": False, "trigger": 0}, "trigger: must be a millisecond or longer"),
+        ({"available_now": False, "trigger": "10 seconds"}, "trigger: "),
+        ({"tasks": 0}, "tasks: "),
+        ({"tasks": 10_001}, "tasks: 10,000 at most, not 10,001"),
+        ({"heartbeat": -1}, "heartbeat: "),
+        ({"stages": ["chekc"]}, "stages: pipeline 'line' has no 'chekc'; it has 'check'"),
+        ({"stages": []}, "stages: this names none; it has 'check'"),
+        ({"database": "a b"}, "database"),
+        ({"collection": ""}, "collection"),
+    ],
+)
+def test_a_bad_argument_is_named(start: Any, options: Any, sentence: str) -> None:
+    with pytest.raises(ArgumentInvalid, match=sentence):
+        start(line(same), **options)
+
+
+def test_what_is_no_session_is_refused(store: Any) -> None:
+    with pytest.raises(ArgumentInvalid, match="spark: a SparkSession, not str"):
+        line(same).run_on_spark("local[2]", store.uri)  # type: ignore[arg-type]
+
+
+def test_a_server_out_of_reach_is_told(spark: Any) -> None:
+    with pytest.raises(ServerUnavailable):
+        line(same).run_on_spark(spark, "mongodb://u:s3cret@127.0.0.1:1/?serverSelectionTimeoutMS=200")
+
+
+def test_a_graph_with_faults_does_not_start(start: Any) -> None:
+    with pytest.raises(GraphInvalid, match="stage 'check': model: pydantic cannot work with 7"):
+        start(line(same, model=7))
+
+
+def test_a_graph_is_the_same_once_it_was_sent() -> None:
+    pipeline = graph()
+    data = packed(pipeline.graph)
+    there = unpacked(data)
+    assert unpacked(data) is there
+    again = mongoq.Pipeline(there.name)
+    again._whole, again._stages, again._sources = there, list(there.stages), list(there.sources)
+    again.check()
+    assert again.describe() == pipeline.describe()
+
+
+def test_a_standalone_server_is_refused_where_transactions_are_needed(spark: Any) -> None:
+    pipeline = mongoq.Pipeline("fork", outputs="out")
+
+    @pipeline.join(["a", "b"], on="n", to="out")
+    def unite(a: Any, b: Any) -> Any:
+        return a
+
+    with (
+        EmbeddedServer(replica_set=None) as standalone,
+        pytest.raises(TransactionsUnavailable, match="join 'unite'"),
+    ):
+        pipeline.run_on_spark(spark, standalone.uri, database="app")
