@@ -1,0 +1,145 @@
+"""A pipeline on a cluster of Spark, whose executors and drivers are killed: what comes out is as if nobody had been.
+
+``MONGOQ_CRASH_SEED`` brings a schedule back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from tests.pipeline.conftest import counted
+from tests.pipeline.graphs import ERRORS, OUT, RAW, inputs, outputs
+from tests.spark.proof.cluster import Cluster
+
+SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
+ROOT = Path(__file__).parents[3]
+ITEMS = 1_000
+"""Fed before each kill."""
+PATIENCE = 240.0
+ALIVE = 0.0, 3.0
+"""Seconds from the first item that has left the queue to the kill."""
+
+
+class Site:
+    """A cluster with a driver, and the queues that it works on."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], cluster: Cluster, collection: Any, uri: str) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._cluster = cluster
+        self._collection = collection
+        database = collection.database.name
+        self._place = json.dumps({"uri": uri, "database": database, "collection": collection.name})
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, whole: bool = False) -> None:
+        """Start the driver, if there is none."""
+        if self._driver is None:
+            with (self._folder / "driver.log").open("ab") as log:
+                self._driver = subprocess.Popen(
+                    [sys.executable, "-m", "tests.spark.proof.driver", self._cluster.url, self._place]
+                    + ["WHOLE"] * whole,
+                    cwd=ROOT, env={**os.environ, **self._environment}, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                )  # fmt: skip
+
+    def kill_driver(self) -> None:
+        """Kill it, with its JVM; the cluster ends its executors by itself."""
+        if self._driver is not None:
+            os.killpg(self._driver.pid, signal.SIGKILL)
+            self._driver.wait()
+            self._driver = None
+
+    def wait_for_work(self) -> None:
+        """Wait until executors have worked on something that is fed from now on."""
+        before, deadline = self._left(), time.monotonic() + PATIENCE
+        while self._left() >= before:
+            assert self._driver is not None
+            assert self._driver.poll() is None, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.05)
+
+    def _left(self) -> int:
+        return int(self._collection.count_documents({"q": RAW}))
+
+    def end(self) -> None:
+        """Let a driver bring all to its end."""
+        self.kill_driver()
+        self.start(whole=True)
+        assert self._driver is not None
+        assert self._driver.wait(PATIENCE) == 0, self.told()
+
+    def told(self) -> str:
+        return (self._folder / "driver.log").read_text(errors="replace")[-6000:]
+
+
+def fought(
+    environment: dict[str, str], memory: Path, folder: Path, *, strikes: list[str], chance: random.Random
+) -> None:
+    """Feed before each strike, then kill an executor or the driver; in the end count."""
+    with (
+        EmbeddedServer(memory / "run-on-spark") as server,
+        MongoClient[Any](server.uri, tz_aware=True) as client,
+        Cluster(folder, environment) as cluster,
+    ):
+        collection = client["app"]["mongoq"]
+        site = Site(folder, environment, cluster, collection, server.uri)
+        with mongoq.Broker(collection) as broker:
+            try:
+                for strike in strikes:
+                    broker.queue(RAW).push_many(inputs(ITEMS))
+                    site.start()
+                    site.wait_for_work()
+                    time.sleep(chance.uniform(*ALIVE))
+                    if strike == "driver":
+                        site.kill_driver()
+                    else:
+                        cluster.kill_executor(chance.randrange(2))
+                site.end()
+            finally:
+                site.kill_driver()
+            found = {queue: counted([item["payload"] for item in _live(collection, queue)]) for queue in (OUT, ERRORS)}
+        assert found == dict(zip((OUT, ERRORS), map(counted, _expected(len(strikes))), strict=True))
+        assert collection.count_documents({"reserved": True}) == 0
+        assert collection.count_documents({"q": {"$nin": [OUT, ERRORS, None]}, "when": {"$exists": True}}) == 0
+
+
+def _live(collection: Any, queue: str) -> Any:
+    return collection.find({"q": queue, "when": {"$exists": True}})
+
+
+def _expected(times: int) -> tuple[list[Any], list[Any]]:
+    out, errors = outputs(ITEMS)
+    return out * times, errors * times
+
+
+@pytest.mark.timeout(600)
+def test_an_executor_and_then_the_driver_are_killed_in_the_middle_of_their_work(
+    spark_environment: dict[str, str], memory: Path, tmp_path: Path
+) -> None:
+    strikes = ["executor", "driver"]
+    fought(spark_environment, memory, tmp_path, strikes=strikes, chance=random.Random(1))
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+def test_nothing_is_lost_or_doubled_when_many_executors_and_drivers_are_killed(
+    spark_environment: dict[str, str], memory: Path, tmp_path: Path
+) -> None:
+    print(f"MONGOQ_CRASH_SEED={SEED}")
+    chance = random.Random(SEED)
+    strikes = [chance.choice(["executor", "driver"]) for _ in range(10)]
+    fought(spark_environment, memory, tmp_path, strikes=strikes, chance=chance)
