@@ -1,11 +1,12 @@
-"""``python -m bench spark``: tables and streams on two cores, beside two processes of the bare driver."""
+"""``python -m bench spark``: Spark on two cores; tables and streams beside two processes of the bare driver, pipelines
+beside a process with threads.
+"""
 
 from __future__ import annotations
 
 import argparse
 import secrets
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from bench import report
 from bench.benchmark import Benchmark
 from bench.crew import consumed
+from bench.hops import LINE
 from bench.place import Place, place
 from bench.spark_rows import HISTORY, SOURCE, TARGET, filled, filled_history
 from mongoq.spark.clients import scan_at
@@ -22,8 +24,8 @@ from mongoq.spark.plan import plan
 __all__ = ["BENCHMARK", "LEAST"]
 
 PROCESSES = 2
-LEAST = {"read": 0.7, "write": 0.7, "stream": 0.5}
-"""How fast each way is to be, beside the bare driver."""
+LEAST = {"read": 0.7, "write": 0.7, "stream": 0.5, "hops": 0.4, "frames": 1.0}
+"""How fast each way is to be, beside the bare driver, or threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +35,25 @@ class Case:
     Attributes:
         name: of the way.
         items: how many.
-        before: brings about the state for it, given the place and how many.
+        source: the queue that is filled before; ``None`` for none.
+        target: the queue where they are afterwards; ``None`` where they are only read.
+        other: whom Spark is compared with: ``bare`` or ``threads``.
     """
 
     name: str
     items: int
-    before: Callable[[Any, int], None]
+    source: str | None = None
+    target: str | None = TARGET
+    other: str = "bare"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read", type=int, default=1_000_000, help="items of history to read; default %(default)s")
     parser.add_argument("--write", type=int, default=1_000_000, help="rows to write; default %(default)s")
     parser.add_argument("--stream", type=int, default=200_000, help="items to stream; default %(default)s")
+    parser.add_argument("--hops", type=int, default=50_000, help="items of four hops each; default %(default)s")
+    parser.add_argument("--frames", type=int, default=100_000, help="items for a stage on frames; default %(default)s")
+    parser.add_argument("--ways", nargs="+", choices=LEAST, default=[*LEAST], help="what to measure; default all")
     parser.add_argument("--rounds", type=int, default=3, help="times that each is done; default %(default)s")
 
 
@@ -52,10 +61,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "spark", memory=True) as here:
         filled_history(here.client[here.database][_reading(here)], options.read)
         cases = [
-            Case("read", options.read, lambda collection, items: None),
-            Case("write", options.write, lambda collection, items: None),
-            Case("stream", options.stream, lambda collection, items: filled(collection, SOURCE, items)),
+            Case("read", options.read, target=None),
+            Case("write", options.write),
+            Case("stream", options.stream, SOURCE),
+            Case("hops", options.hops, LINE[0], LINE[-1], "threads"),
+            Case("frames", options.frames, SOURCE, TARGET, "threads"),
         ]
+        cases = [case for case in cases if case.name in options.ways]
         try:
             ways = {case.name: _compared(here, case, options.rounds) for case in cases}
         finally:
@@ -73,13 +85,13 @@ def _reading(here: Place) -> str:
 
 
 def _compared(here: Place, case: Case, rounds: int) -> dict[str, Any]:
-    taken: dict[str, list[float]] = {"spark": [], "bare": []}
+    taken: dict[str, list[float]] = {"spark": [], case.other: []}
     for turn in range(rounds):
-        for side in ("bare", "spark") if turn % 2 else ("spark", "bare"):
+        for side in (case.other, "spark") if turn % 2 else ("spark", case.other):
             seconds = _taken(here, case, side)
             taken[side].append(seconds)
-            report.progress(f"{case.name:7} {side:6} {case.items / seconds:9,.0f}/s")
-    ratio = round(median(bare / own for own, bare in zip(taken["spark"], taken["bare"], strict=True)), 2)
+            report.progress(f"{case.name:7} {side:7} {case.items / seconds:9,.0f}/s")
+    ratio = round(median(other / own for own, other in zip(taken["spark"], taken[case.other], strict=True)), 2)
     rates = {f"{side}_per_second": [round(case.items / each) for each in times] for side, times in taken.items()}
     return {
         "items": case.items,
@@ -95,7 +107,8 @@ def _taken(here: Place, case: Case, side: str) -> float:
     name = _reading(here) if case.name == "read" else f"{here.collection}_{secrets.token_hex(3)}"
     collection = here.client[here.database][name]
     try:
-        case.before(collection, case.items)
+        if case.source is not None:
+            filled(collection, case.source, case.items)
         told = consumed(_commands(here, case, side, name))
         _check(collection, case, told)
         return float(max(each["ended"] for each in told) - min(each["began"] for each in told))
@@ -106,8 +119,9 @@ def _taken(here: Place, case: Case, side: str) -> float:
 
 def _commands(here: Place, case: Case, side: str, collection: str) -> list[list[str]]:
     where = [here.uri, here.database, collection, str(case.items)]
-    if side == "spark":
-        return [[sys.executable, "-m", "bench.spark_side", case.name, *where]]
+    if side != "bare":
+        module = {"spark": "bench.spark_side", "threads": "bench.spark_lines"}[side]
+        return [[sys.executable, "-m", module, case.name, *where]]
     ids = _between(here, collection) if case.name == "read" else ""
     command = [sys.executable, "-m", "bench.spark_bare", case.name, *where]
     return [[*command, str(part), str(PROCESSES), ids] for part in range(PROCESSES)]
@@ -124,9 +138,12 @@ def _between(here: Place, collection: str) -> str:
 
 def _check(collection: Any, case: Case, told: list[dict[str, Any]]) -> None:
     """All was done, and only once."""
-    done = sum(each["done"] for each in told) if case.name == "read" else collection.count_documents({"q": TARGET})
+    if case.target is None:
+        done = sum(each["done"] for each in told)
+    else:
+        done = collection.count_documents({"q": case.target})
     if done != case.items:
         raise RuntimeError(f"{case.name}: {done:,} of {case.items:,}")
 
 
-BENCHMARK = Benchmark("tables and streams of Spark beside two processes of the bare driver", add_options, run)
+BENCHMARK = Benchmark("tables, streams and pipelines of Spark beside the bare driver, or threads", add_options, run)

@@ -11,13 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pymongo import MongoClient
+
 from bench.crew import ROOT
 from bench.drain import begin
-from bench.spark_rows import COLUMNS, FEW, HISTORY, SOURCE, TARGET, WARM
+from bench.hops import LINE
+from bench.spark_lines import LINES
+from bench.spark_rows import COLUMNS, FEW, HISTORY, SOURCE, TARGET, WARM, filled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,10 +112,22 @@ def stream(spark: SparkSession, options: dict[str, str], items: int, folder: str
     return items
 
 
+def line(name: str, spark: SparkSession, options: dict[str, str], items: int, folder: str) -> int:
+    """Drain a pipeline."""
+    database, collection = options["database"], options["collection"]
+    pipeline = LINES[name]()
+    with pipeline.run_on_spark(
+        spark, options["uri"], database=database, collection=collection, available_now=True
+    ) as run:
+        run.wait()
+    return items
+
+
 WAYS: dict[str, Callable[[SparkSession, dict[str, str], int, str], int]] = {
     "read": read,
     "write": write,
     "stream": stream,
+    **{name: partial(line, name) for name in LINES},
 }
 
 
@@ -127,12 +144,25 @@ def main() -> None:
 
 def _warm(spark: SparkSession, way: str, options: dict[str, str], folder: str) -> None:
     """Let the JVM and the workers do the same with a few others."""
+    if way in LINES:
+        _warm_line(spark, way, options, folder)
+        return
     if way == "read":
         read(spark, {**options, "queue": WARM}, FEW, folder)
         return
     write(spark, {**options, "to": WARM}, FEW, folder)
     if way == "stream":
         stream(spark, {**options, "queue": WARM, "to": f"{WARM}.done"}, FEW, folder)
+
+
+def _warm_line(spark: SparkSession, way: str, options: dict[str, str], folder: str) -> None:
+    """Drain the same pipeline, in another collection."""
+    other = f"{options['collection']}_warm"
+    with MongoClient[Any](options["uri"]) as client:
+        collection = client[options["database"]][other]
+        filled(collection, LINE[0] if way == "hops" else SOURCE, FEW)
+        line(way, spark, {**options, "collection": other}, FEW, folder)
+        collection.drop()
 
 
 if __name__ == "__main__":

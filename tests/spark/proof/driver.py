@@ -1,4 +1,4 @@
-"""``python -m tests.spark.proof.driver MASTER PLACE [WHOLE]``: runs the graph of everything on Spark until it is killed.
+"""``python -m tests.spark.proof.driver MASTER PLACE [WHOLE]``: runs a graph on Spark until it is killed.
 
 ``PLACE`` is JSON with the URI, the database and the collection. With ``WHOLE`` it ends when nothing is left.
 """
