@@ -19,6 +19,7 @@ from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, Stag
 from mongoq.model.delivery import delivery_hash
 from mongoq.pipeline.on_spark.shipping import packed, unpacked
 from mongoq.spark import ExecutorError, ExecutorsUnready
+from tests.docs.blocks import blocks
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, RAW, graph, inputs, outputs
 from tests.pipeline.proof.catalogue import GRAPHS, ROWS
@@ -376,3 +377,13 @@ def test_a_standalone_server_is_refused_where_transactions_are_needed(spark: Any
         pytest.raises(TransactionsUnavailable, match="join 'unite'"),
     ):
         pipeline.run_on_spark(spark, standalone.uri, database="app")
+
+
+def test_the_page_runs(spark: Any, store: Any, client: Any) -> None:
+    app = f"app_{store.collection.name}"
+    replacements = {"mongodb://localhost:27017": store.uri, 'database="app"': f'database="{app}"'}
+    namespace = {"__name__": "__main__", "spark": spark}
+    for block in blocks("docs/spark-pipelines.md"):
+        block.run(namespace, replacements)
+    assert namespace["shard_of"]("Ada") == "orders16"
+    client.drop_database(app)

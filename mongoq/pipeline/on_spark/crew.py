@@ -19,12 +19,14 @@ logger = logging.getLogger("mongoq.spark")
 
 LOOK = 0.1
 FAILURES = 6
-"""Shifts that may fail in a row, in all lanes; a server or a machine that comes back is waited for some 30 seconds."""
+"""How often in a row a look whether executors can work at all may fail: after some 30 seconds the run ends."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
-"""Seconds of rest after a failed shift, at first and at most."""
+"""Seconds of rest after a failure, at first and at most."""
 
 Shifts = Callable[[Order, int], Sequence[Report]]
 """Runs an order in so many tasks."""
+Check = Callable[[], None]
+"""Raises what keeps executors from working."""
 
 
 class Lane:
@@ -72,19 +74,20 @@ class Crew:
         stops: stages and sources that have stopped by themselves, by name.
     """
 
-    def __init__(self, title: str, order: Order, lanes: Sequence[Lane], shifts: Shifts) -> None:
+    def __init__(self, title: str, order: Order, lanes: Sequence[Lane], shifts: Shifts, check: Check) -> None:
         self.failure: BaseException | None = None
         self.stops: dict[str, Stop] = {}
         self._order = order
         self._lanes = lanes
         self._shifts = shifts
+        self._check = check
         self._tallies = Tallies()
         self._changed = threading.Condition()
-        self._wanted = self._ending = False
-        self._working = self._failed = 0
+        self._ending = False
+        self._wanted = self._working = 0
         self._threads = [
-            threading.Thread(target=self._work, args=(lane,), name=f"{title}-{place}", daemon=True)
-            for place, lane in enumerate(lanes, 1)
+            threading.Thread(target=self._work, args=(place, lane), name=f"{title}-{place}", daemon=True)
+            for place, lane in enumerate(lanes)
         ]
 
     def start(self) -> None:
@@ -92,10 +95,13 @@ class Crew:
         for thread in self._threads:
             thread.start()
 
-    def want(self, wanted: bool) -> None:
-        """Say whether there is something to do for the stages."""
+    def want(self, more: bool) -> None:
+        """Say whether there is something to do for the stages: one lane more begins each time that there is.
+
+        So one item does not set all of them to work.
+        """
         with self._changed:
-            self._wanted = wanted
+            self._wanted = min(self._wanted + 1, len(self._lanes)) if more else 0
             self._changed.notify_all()
 
     @property
@@ -130,8 +136,8 @@ class Crew:
         for thread in self._threads:
             thread.join()
 
-    def _work(self, lane: Lane) -> None:
-        while (order := self._next(lane)) is not None:
+    def _work(self, place: int, lane: Lane) -> None:
+        while (order := self._next(place, lane)) is not None:
             try:
                 reports = self._shifts(order, lane.tasks)
             except Exception as error:
@@ -143,11 +149,11 @@ class Crew:
                     self._working -= 1
                     self._changed.notify_all()
 
-    def _next(self, lane: Lane) -> Order | None:
+    def _next(self, place: int, lane: Lane) -> Order | None:
         """Wait for something to do; ``None`` at the end."""
         with self._changed:
             while not (self._ending or self.failure or lane.is_over):
-                order = lane.order(self._order, frozenset(self.stops), wanted=self._wanted)
+                order = lane.order(self._order, frozenset(self.stops), wanted=place < self._wanted)
                 if order is not None:
                     self._working += 1
                     return order
@@ -156,7 +162,6 @@ class Crew:
 
     def _note(self, lane: Lane, reports: Sequence[Report]) -> None:
         with self._changed:
-            self._failed = 0
             self._tallies = Tallies.sum([self._tallies, *(report.tallies for report in reports)])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
@@ -166,16 +171,25 @@ class Crew:
                 lane.note(Tallies.sum(report.tallies for report in reports).sources.get(next(iter(lane.parts))))
 
     def _got_over(self, error: Exception) -> None:
-        """Rest after a shift that has failed; where too many have, end."""
+        """Wait until executors can work, after a shift that has failed; if that takes too long, end.
+
+        Most likely a process has died, maybe of an item, which then has had a run: that ends nothing.
+        """
+        sentence = "a shift has failed, and what it held comes back when its leases end: %s"
+        logger.warning(sentence, in_short(error))
+        for failed in range(FAILURES):
+            self._rest(min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE))
+            if self._ending or self.failure:
+                return
+            try:
+                self._check()
+            except Exception as still:
+                error = still
+            else:
+                return
         with self._changed:
-            self._failed += 1
-            failed = self._failed
-            if failed >= FAILURES:
-                self.failure = self.failure or error
-                self._changed.notify_all()
-        sentence = "a shift has failed, number %d in a row; what it held comes back when its leases end: %s"
-        logger.warning(sentence, failed, in_short(error))
-        self._rest(min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE))
+            self.failure = self.failure or error
+            self._changed.notify_all()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds

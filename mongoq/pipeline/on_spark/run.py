@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from mongoq.pipeline.on_spark.shipping import packed
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.pipeline.threaded import ThreadedRun
 from mongoq.protocol.screening import checked_by_server
-from mongoq.protocol.stats import stats
+from mongoq.protocol.stats import QueueStats, stats
 from mongoq.protocol.upcoming import is_drained, next_whens
 from mongoq.protocol.workers import begin
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkRun"]
 
-LOOK = 0.1
-"""Seconds between two looks whether there is something to do."""
+logger = logging.getLogger("mongoq.spark")
+
+LOOK, LONGEST_LOOK = 0.1, 0.5
+"""Seconds between two looks whether there is something to do: at first, and when there was nothing for a while."""
 SECONDS = 5.0
 """How long a shift on stages lasts: what a run that is told to stop may still take, and how old its counts are."""
 MOST_LANES = 8
@@ -73,10 +76,11 @@ class SparkRun(ThreadedRun):
         parts = frozenset(stage.name for stage in graph.own_stages)
         order = Order(place, packed(graph), parts, SECONDS, once=False, heartbeat=heartbeat)
         self._consumers, sources = self._machinery()
-        self._look_around(order)
+        self._order = order
+        self._check()
         self._rounds = Rounds(every)
         self._course = Course(broker._context.hub)
-        self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts)
+        self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check)
         self._stopping = threading.Event()
         self._interrupted = False
         self._last: Progress | None = None
@@ -95,10 +99,10 @@ class SparkRun(ThreadedRun):
                 driver.run(checked_by_server(one.queue._context, one.screen))
         return own, sources
 
-    def _look_around(self, order: Order) -> None:
+    def _check(self) -> None:
         """Let an executor try whether it has all that it needs."""
         try:
-            told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, order, 1)
+            told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
         except Exception as error:
             raise ExecutorsUnready(self._graph.name, error) from error
 
@@ -124,18 +128,21 @@ class SparkRun(ThreadedRun):
             if error := self._crew.failure or self._course.failure or _stopped(self._crew.stops):
                 raise error
         finally:
-            self._last = self._progress(ended=True)
+            self._last = self._last_progress()
             self._broker.close()
 
     def _coordinate(self) -> None:
         """Say what is wanted, until the end."""
-        while not self._stopping.wait(LOOK):
+        pause = LOOK
+        while not self._stopping.wait(pause):
             if self._crew.failure or self._course.failure or self._has_stopped():
                 return
             due = self._is_due()
             self._crew.want(due and self._rounds.is_open())
             if due or self._crew.is_at_work:
+                pause = LOOK
                 continue
+            pause = min(pause * 2, LONGEST_LOOK)
             self._rounds.close()
             if self._drain and self._crew.sources_are_over and self._is_empty():
                 return
@@ -188,16 +195,26 @@ class SparkRun(ThreadedRun):
     def progress(self) -> Progress:
         """Return how far it has come: what is in the queues (``aggregate``), and what shifts that have ended counted.
 
-        A shift lasts five seconds or so. What was counted in a task whose process was killed is not in it.
+        A shift lasts five seconds or so. What was counted in a task whose process was killed is not in it, nor how many
+        runs are under way: ``running`` is 0.
         """
         return self._last or self._progress(ended=False)
 
     def _progress(self, *, ended: bool) -> Progress:
-        if ended:
-            self._broker._context.stats = None  # what it came to is to be read anew
         depths = self._broker._driver.run(stats(self._broker._context))
-        tallies = self._crew.tallies
-        return progress_of(self._graph, tallies, depths, ended=ended, interrupted=self._interrupted)
+        return self._told_with(depths, ended=ended)
+
+    def _last_progress(self) -> Progress:
+        """Return what it came to; without what is in the queues if the server does not tell."""
+        self._broker._context.stats = None  # to be read anew
+        try:
+            return self._progress(ended=True)
+        except Exception as error:
+            logger.warning("what is left in the queues of pipeline %r is not known: %r", self._graph.name, error)
+            return self._told_with({}, ended=True)
+
+    def _told_with(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
+        return progress_of(self._graph, self._crew.tallies, depths, ended=ended, interrupted=self._interrupted)
 
 
 def _stopped(stops: Any) -> StageStopped | None:
