@@ -57,4 +57,6 @@ def _may_be(kind: type, annotated: type) -> bool:
 
 
 def _names(kinds: list[type]) -> str:
-    return " or ".join(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds)
+    return " or ".join(
+        f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds
+    )

@@ -115,7 +115,10 @@ DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4)
 @pytest.mark.parametrize("function", [same, anew])
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(DOCUMENTS, min_size=1, max_size=4) | st.lists(st.lists(VALUES, max_size=2) | SCALARS, min_size=1, max_size=4))
+@given(
+    st.lists(DOCUMENTS, min_size=1, max_size=4)
+    | st.lists(st.lists(VALUES, max_size=2) | SCALARS, min_size=1, max_size=4)
+)
 @example([{"a": 1}, {"a": None}, {}])
 @example([{"b": 1, "a": 2}, {"a": 2, "b": 1}])
 @example([{"a": 2**53 + 1}, {"a": 0.5}])
@@ -146,7 +149,16 @@ def test_rows_may_come_back_in_any_order(format: str) -> None:
 # --- the frame -----------------------------------------------------------------------------------
 
 ROWS = [
-    {"n": 1, "x": 1.5, "t": "a", "b": True, "at": NOW, "d": Decimal128("1.10"), "id": ObjectId(b"0" * 12), "s": {"k": 1}},
+    {
+        "n": 1,
+        "x": 1.5,
+        "t": "a",
+        "b": True,
+        "at": NOW,
+        "d": Decimal128("1.10"),
+        "id": ObjectId(b"0" * 12),
+        "s": {"k": 1},
+    },
     {"n": None, "x": 2, "t": None, "b": None, "at": None, "d": Decimal128("10"), "id": None, "s": None},
     {},
 ]
@@ -259,7 +271,10 @@ PANDAS_VALUES: dict[str, tuple[Any, Any]] = {
         ),
         [LATER],
     ),
-    "document": (pandas.Series([{"a": numpy.int64(1), "b": [pandas.NA, (1, 2)]}], dtype=object), {"a": 1, "b": [None, [1, 2]]}),
+    "document": (
+        pandas.Series([{"a": numpy.int64(1), "b": [pandas.NA, (1, 2)]}], dtype=object),
+        {"a": 1, "b": [None, [1, 2]]},
+    ),
     "arrow's": (pandas.Series([1], dtype=pandas.ArrowDtype(pyarrow.int32())), 1),
 }
 
@@ -322,8 +337,7 @@ def test_a_change_counts_and_an_equal_number_is_none(format: str) -> None:
     payloads = [read(payload) for payload in payloads]
     told = sent(run(lambda frame: changed(format, frame, "o", [1.0, 2.5, 4.0, None]), payloads, format=format))
     assert [stored(payload) for payload in told] == [
-        stored(payload)
-        for payload in ({"n": 1, "o": 1}, {"n": 2, "o": 2.5}, {"n": True, "o": 4.0}, {"o": None})
+        stored(payload) for payload in ({"n": 1, "o": 1}, {"n": 2, "o": 2.5}, {"n": True, "o": 4.0}, {"o": None})
     ]
 
 

@@ -38,9 +38,7 @@ Typed = tuple[pa.DataType, list[Any]]
 
 def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a table of these columns, and their values as they come back when nothing changes them."""
-    typed = {
-        name: _typed([None if value is ABSENT else value for value in values]) for name, values in given.items()
-    }
+    typed = {name: _typed([None if value is ABSENT else value for value in values]) for name, values in given.items()}
     arrays = [pa.array(values, type) for type, values in typed.values()]
     return pa.table(arrays, names=list(typed)), {name: values for name, (_, values) in typed.items()}
 

@@ -65,7 +65,9 @@ def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> Give
 def _refusal(payload: Any) -> Exception:
     kind = type(payload).__name__
     hint = "let a stage before this one make documents of all, or add model="
-    return PayloadInvalid("payload", f"of type {kind}, where its batch is of documents, whose fields are columns; {hint}")
+    return PayloadInvalid(
+        "payload", f"of type {kind}, where its batch is of documents, whose fields are columns; {hint}"
+    )
 
 
 def _ids(items: Sequence[Item[Any]]) -> list[str]:

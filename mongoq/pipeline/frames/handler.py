@@ -25,9 +25,7 @@ def framed(consumer: Consumer, stage: Stage) -> Consumer:
     if stage.format is None:
         return consumer
     kind = AsyncFrameHandler if consumer.asynchronous else FrameHandler
-    handler = kind(
-        stage.handler, stage.format, targets=stage.targets, model=stage.model, takes_job=consumer.takes_job
-    )
+    handler = kind(stage.handler, stage.format, targets=stage.targets, model=stage.model, takes_job=consumer.takes_job)
     return replace(consumer, handler=handler, takes_job=True)
 
 

@@ -21,6 +21,7 @@ NOTHING = type(None)
 NUMBERS = frozenset({int, float, Int64})
 PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
 """Types, by identity, that need no look."""
+TEXTS: frozenset[type] = frozenset({str, bytes})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -108,6 +109,8 @@ def _is_same(value: Any, shown: Any) -> bool:
     kind, other = type(value), type(shown)
     if kind is Decimal128:
         return _is_same_decimal(value, shown)
+    if kind in TEXTS:  # a frame may make plain text of a Code, and plain bytes of a Binary
+        return isinstance(shown, kind) and bool(kind.__eq__(value, shown))
     return (kind is other or (kind in NUMBERS and other in NUMBERS)) and bool(value == shown)
 
 
