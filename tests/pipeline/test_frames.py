@@ -461,7 +461,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "null _id": (lambda frame: frame.assign(_id=None), "None in '_id', which is no item"),
     "list in _id": (lambda frame: frame.assign(_id=[[1]] * len(frame)), r"\[1\] in '_id'"),
     "unknown column": (lambda frame: frame.assign(_too="x"), "column '_too'.*'__too' for a field '_too'"),
-    "number for a name": (lambda frame: frame.assign(**{"x": 1}).rename(columns={"x": 5}), "named 5; rename"),
+    "number for a name": (lambda frame: frame.assign(x=1).rename(columns={"x": 5}), "named 5; rename"),
     "two of a name": (lambda frame: frame.assign(m=1).rename(columns={"m": "n"}), "two columns 'n'"),
     "a dict": (lambda frame: {"n": 1}, "got a dict; return a pandas.DataFrame, a list"),
     "a series": (lambda frame: frame["n"], "got a Series; return"),

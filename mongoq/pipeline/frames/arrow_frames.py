@@ -49,7 +49,7 @@ def _typed(values: list[Any]) -> Typed:
     if kinds in TYPES:
         return TYPES[kinds], values
     there = [value for value in values if value is not None]
-    if kinds <= NUMBERS and all(float(value) == value or value != value for value in there):
+    if kinds <= NUMBERS and all(type(value) is float or float(value) == value for value in there):
         return pa.float64(), [None if value is None else float(value) for value in values]
     if kinds == {datetime} and all(value.tzinfo for value in there):
         return MOMENT, values

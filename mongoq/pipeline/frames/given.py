@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from bson import ObjectId
@@ -26,12 +27,14 @@ class Given:
     """The rows of a batch.
 
     Attributes:
-        payloads: those that have a row.
+        items: those that have a row.
+        payloads: theirs.
         envelope: the columns that tell of the items, ``_id`` first.
         fields: the columns of the payloads, with ``ABSENT`` where an item lacks the field.
         refused: by their places in the batch, the errors of the items that have no row.
     """
 
+    items: Sequence[Item[Any]]
     payloads: Sequence[Any]
     envelope: Columns
     fields: Columns
@@ -59,7 +62,7 @@ def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> Give
         DELIVERY_HASH: [job.hash_of(item) for item in items],
         ATTEMPTS: [item.attempts for item in items],
     }
-    return Given(payloads, envelope, fields, refused)
+    return Given(items, payloads, envelope, fields, refused)
 
 
 def _refusal(payload: Any) -> Exception:
@@ -82,9 +85,8 @@ def _ids(items: Sequence[Item[Any]]) -> list[str]:
 def _id(id: Any) -> str:
     if isinstance(id, str | ObjectId):
         return str(id)
-    from mongoq.spark.jsontext import json_shown
-
-    return json_shown(id)
+    jsontext = import_module("mongoq.spark.jsontext")  # by name: who checks types against mongoq need not have Spark
+    return str(jsontext.json_shown(id))
 
 
 def column_of(field: str) -> str:

@@ -109,7 +109,7 @@ class _Run:
             kind = kind_name(self._frames.format)
             hint = f"return a {kind}, a list with an entry for each row, or None"
             raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {shown(returned)}; {hint}")
-        return entries(self._given.ids, returned)
+        return entries(self._given.items, returned)
 
     def _with_refused(self, told: Sequence[Any]) -> Sequence[Any]:
         refused = self._given.refused

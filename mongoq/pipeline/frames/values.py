@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, DecimalException
+from math import isnan
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,13 +22,12 @@ NOTHING = type(None)
 NUMBERS = frozenset({int, float, Int64})
 PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
 """Types, by identity, that need no look."""
-TEXTS: frozenset[type] = frozenset({str, bytes})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_missing(value: Any) -> bool:
     """Say whether a frame shows a value as missing: pandas has one sign for null, for NaN and for what is not there."""
-    return value is None or value is ABSENT or (type(value) is float and value != value)
+    return value is None or value is ABSENT or (type(value) is float and isnan(value))
 
 
 def moment(micros: int | None) -> datetime | DatetimeMS | None:
@@ -109,8 +109,10 @@ def _is_same(value: Any, shown: Any) -> bool:
     kind, other = type(value), type(shown)
     if kind is Decimal128:
         return _is_same_decimal(value, shown)
-    if kind in TEXTS:  # a frame may make plain text of a Code, and plain bytes of a Binary
-        return isinstance(shown, kind) and bool(kind.__eq__(value, shown))
+    if kind is str:  # a frame may make plain text of a Code, and plain bytes of a Binary
+        return isinstance(shown, str) and str.__eq__(value, shown)
+    if kind is bytes:
+        return isinstance(shown, bytes) and bytes.__eq__(value, shown)
     return (kind is other or (kind in NUMBERS and other in NUMBERS)) and bool(value == shown)
 
 
