@@ -12,7 +12,7 @@ from bson import ObjectId
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
-from mongoq.pipeline.frames.values import ABSENT
+from mongoq.pipeline.frames.values import ABSENT, is_document
 
 __all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "Given", "column_of", "field_of", "given"]
 
@@ -48,7 +48,7 @@ class Given:
 
 def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> Given:
     """Return the rows of a batch. Among documents, an item whose payload is none has no row, and fails by itself."""
-    documents = [place for place, payload in enumerate(payloads) if isinstance(payload, Mapping)]
+    documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
     refused: dict[int, Exception] = {}
     if not documents:
         fields: Columns = {PAYLOAD: list(payloads)}

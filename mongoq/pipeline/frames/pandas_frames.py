@@ -85,7 +85,7 @@ def _values(series: Any) -> list[Any]:
     if isinstance(series.dtype, pandas.DatetimeTZDtype):
         return _times(series)
     values = plain_values(series.tolist())
-    return [None if is_missing(value) else value for value in values]
+    return [None if is_missing(value) else value for value in values] if float in map(type, values) else values
 
 
 def _times(series: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.outcomes import Dead, Drop, Fork, Move, Retry
 from mongoq.pipeline.frames.given import ATTEMPTS, DELIVERY_HASH, ID, PAYLOAD, Given, field_of
-from mongoq.pipeline.frames.values import ABSENT, restored
+from mongoq.pipeline.frames.values import ABSENT, is_document, restored
 
 __all__ = ["Results", "checked_columns"]
 
@@ -30,7 +30,7 @@ def checked_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[
                 f"the frame returned has a column {name!r:.150}, and of those that begin with '_' it may have "
                 f"{', '.join(KNOWN)}; drop it, or name it {'_' + name!r:.150} for a field {name!r:.150} of the payload"
             )
-        found[name] = values
+        found[str(name)] = values
     if ID not in found:
         raise OutcomeInvalid(
             "the frame returned has no column '_id', which says of which item a row is made; keep it, or bring it back "
@@ -151,7 +151,7 @@ class Results:
     def _sole(self, value: Any, place: int) -> Any:
         """Return what a column ``payload`` alone means: the payload itself, but for items that have such a field."""
         original = self.given.payloads[place]
-        if isinstance(original, Mapping) and PAYLOAD in original:
+        if is_document(original) and PAYLOAD in original:
             return {PAYLOAD: value}
         return {} if value is ABSENT else value
 
@@ -161,7 +161,7 @@ class Results:
         documents = []
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
             original = self.given.payloads[place]
-            fields = tuple(original) if isinstance(original, Mapping) else ()
+            fields = tuple(original) if is_document(original) else ()
             if fields not in orders:
                 orders[fields] = _order(fields, names)
             order = orders[fields]

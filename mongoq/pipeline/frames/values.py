@@ -14,7 +14,7 @@ from bson.datetime_ms import DatetimeMS
 
 from mongoq.model.codec import NESTING_LIMIT
 
-__all__ = ["ABSENT", "NUMBERS", "PLAIN", "is_missing", "moment", "plain", "plain_values", "restored"]
+__all__ = ["ABSENT", "NUMBERS", "PLAIN", "is_document", "is_missing", "moment", "plain", "plain_values", "restored"]
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is something else."""
@@ -23,6 +23,11 @@ NUMBERS = frozenset({int, float, Int64})
 PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
 """Types, by identity, that need no look."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_document(payload: Any) -> bool:
+    """Say whether a payload has fields."""
+    return type(payload) is dict or isinstance(payload, Mapping)  # an abstract class takes long
 
 
 def is_missing(value: Any) -> bool:
