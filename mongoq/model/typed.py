@@ -49,7 +49,7 @@ class TypedValues(Generic[M]):
         """Validate and return what BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
-            stored = _stored(self._dumped(value))
+            stored = self.stored(value)
             again = self._loaded(stored)
         except Exception as error:  # validators and serializers are the user's, and may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
@@ -60,6 +60,10 @@ class TypedValues(Generic[M]):
                 "(an excluded field, a serializer, a subclass, a union, clashing aliases)",
             )
         return stored
+
+    def stored(self, value: M) -> Any:
+        """Return what BSON holds of a value that was validated."""
+        return _stored(self._dumped(value))
 
     def _dumped(self, value: M) -> Any:
         try:

@@ -17,7 +17,7 @@ __all__ = ["Difference", "differences"]
 
 WHOLE = ("name", "errors", "inputs", "outputs", "trail")
 SOURCE = ("target", "batch", "every", "lease")
-FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "join")
+FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join")
 UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
 
 

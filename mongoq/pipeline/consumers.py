@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, GraphInvalid
+from mongoq.pipeline.frames.handler import framed
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.join_consumers import joining
@@ -56,7 +57,7 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
     handle = broker.queue(source, model=stage.model)
     told = consumer(marked(graph, stage, handle), stage.handler, **{**DEFAULTS, **options}, coroutines=coroutines)
     return replace(
-        told,
+        framed(told, stage),
         stage=stage.name,
         judge=stage_judge(graph, stage, handle, broker),
         screen=_screen(graph, stage, handle, broker),

@@ -65,6 +65,8 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     errors = graph.errors_of(stage)
     yield "errors", "none: it stops" if errors is None else shown(errors)
     yield "handler", shown(import_path(stage.handler))
+    if stage.format is not None:
+        yield "format", shown(stage.format)
     if stage.model is not None:
         models = stage.model if stage.join is not None and isinstance(stage.model, list | tuple) else [stage.model]
         yield "model", ", ".join("any" if model is None else shown(model_name(model)) for model in models)

@@ -12,6 +12,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
+from mongoq.pipeline.batching import Batching
 from mongoq.pipeline.comparison import Difference, differences
 from mongoq.pipeline.faults import faults
 from mongoq.pipeline.graph import Graph
@@ -31,7 +32,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline(Joining, Starting, Sourcing):
+class Pipeline(Batching, Joining, Starting, Sourcing):
     """Stages, each of which takes items from queues and sends them on to others, and sources, which make them.
 
     ```python

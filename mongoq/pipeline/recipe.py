@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.policy import RetryPolicy
+from mongoq.pipeline.batching import FRAME
 from mongoq.pipeline.faults import faults
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.imports import ImportFailed, imported
@@ -122,6 +123,7 @@ class _Reading:
             none=part.none,
             errors=part.errors,
             shared=part.shared,
+            format=part.format,
             options=self._options(given, at),
         )
 
@@ -157,6 +159,8 @@ class _Reading:
 
     def _options(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
         options = {option: given[option] for option in OPTIONS if option in given}
+        if given.get("format") is not None:
+            options.setdefault("batch", FRAME)
         if "retry" in given:
             options["retry"] = self._retry(given["retry"], f"{at}: retry")
         if "success_on" in given:

@@ -74,6 +74,7 @@ class StagePart(Part):
     where: Any = None
     otherwise: Any = None
     delivery: Any = "exactly-once"
+    format: Any = None
     none: Any = "error"
     errors: Any = DEFAULT
     shared: Any = False

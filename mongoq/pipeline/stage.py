@@ -57,6 +57,7 @@ class Stage:
         none: what a returned ``None`` means where a payload is due.
         errors: the queue of its failures; by default the pipeline's.
         shared: it knows that other stages take items from the same queues.
+        format: its handler takes batches as frames, ``"pandas"`` or ``"arrow"``; ``None``: it takes payloads.
         join: its handler takes one item of each of its sources, which belong together; ``None``: it takes any.
         options: of the consumer, those that were given: ``concurrency``, ``prefetch``, ``lease``, ``retry``,
             ``max_retries``, ``success_on``, ``max_time``, ``batch``, ``probe``.
@@ -73,6 +74,7 @@ class Stage:
     none: OnNone = "error"
     errors: str | Default | None = DEFAULT
     shared: bool = False
+    format: Any = None
     join: Join | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import KEEP, Default, checked_options
 from mongoq.pipeline.consumers import DEFAULTS
+from mongoq.pipeline.frame_faults import frame_faults
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.join_faults import join_faults
 from mongoq.pipeline.naming import in_a_line
@@ -34,6 +35,8 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_errors(graph, stage)
     yield from _of_the_filter(stage)
     yield from _of_the_rest(stage)
+    if stage.format is not None:
+        yield from frame_faults(stage)
     if stage.join is not None:
         yield from join_faults(graph, stage)
     else:
@@ -72,7 +75,7 @@ def _of_values(stage: Stage) -> Iterator[str]:
     shared: Any = stage.shared
     if not isinstance(shared, bool):
         yield f"shared: a bool, not {type(shared).__name__}"
-    if stage.delivery == "at-most-once" and stage.options.get("batch") is not None:
+    if stage.delivery == "at-most-once" and stage.format is None and stage.options.get("batch") is not None:
         yield "batch: what is run at most once is run item by item; leave it out"
     if stage.options.get("success_on") and len(stage.targets) > 1:
         yield "success_on: nothing says to which of several targets such an item goes; catch the error, return a Move"

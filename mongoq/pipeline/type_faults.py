@@ -26,7 +26,7 @@ SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
 def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     """Return what is wrong with the types of a stage, without its name."""
     if callable(stage.handler):
-        if stage.join is None:
+        if stage.join is None and stage.format is None:
             yield from _of_what_is_taken(stage)
         yield from _of_what_is_returned(graph, stage)
 
@@ -85,7 +85,7 @@ def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
             yield "the handler returns None, where a payload is due; return one, or declare a sink, or none='drop'"
         return
     if _is_batch(stage):
-        if all(map(_is_one_payload, _payloads(kinds))):
+        if stage.format is None and all(map(_is_one_payload, _payloads(kinds))):
             yield f"the handler returns {_names(kinds)}, and with batch= a list with an entry for each is due"
         kinds = classes(elements(annotation)) or []
     yield from _of_one_return(graph, stage, kinds)

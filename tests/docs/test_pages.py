@@ -37,6 +37,7 @@ HOW_TO = (
     "routing",
     "forks",
     "joins",
+    "batch-stages",
     "exactly-once",
     "stage-errors",
     "trails",

@@ -186,7 +186,7 @@ def test_callers_see_the_types_they_expect(tmp_path: Path) -> None:
 def test_the_core_imports_no_extra() -> None:
     code = (
         "import sys, mongoq; "
-        "print([name for name in ('pyspark', 'motor', 'mongomock', 'pyarrow', 'rich', 'mongoq.embedded', "
+        "print([name for name in ('pyspark', 'motor', 'mongomock', 'pyarrow', 'pandas', 'rich', 'mongoq.embedded', "
         "'mongoq.spark') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,0 +1,115 @@
+"""Columns of payloads as a ``pyarrow.Table``, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import accumulate, chain, pairwise
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from bson import Decimal128, Int64, ObjectId
+
+from mongoq.pipeline.frames.values import ABSENT, NUMBERS, moment, plain_values
+from mongoq.spark.jsontext import json_shown
+
+__all__ = ["KIND", "NESTED", "columns", "made"]
+
+KIND = pa.Table
+NESTED = True
+"""Documents and lists come back as others than were given."""
+
+MOMENT = pa.timestamp("us", tz="UTC")
+TYPES: Mapping[frozenset[type], pa.DataType] = {
+    frozenset(): pa.null(),
+    frozenset({bool}): pa.bool_(),
+    frozenset({int}): pa.int64(),
+    frozenset({Int64}): pa.int64(),
+    frozenset({int, Int64}): pa.int64(),
+    frozenset({float}): pa.float64(),
+    frozenset({str}): pa.string(),
+    frozenset({bytes}): pa.binary(),
+}
+DIGITS, MORE_DIGITS = 38, 76
+"""What decimals of 128 and of 256 bits hold."""
+Typed = tuple[pa.DataType, list[Any]]
+
+
+def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
+    """Return a table of these columns, and their values as they come back when nothing changes them."""
+    typed = {name: _typed([None if value is ABSENT else value for value in values]) for name, values in given.items()}
+    arrays = [pa.array(values, type) for type, values in typed.values()]
+    return pa.table(arrays, names=list(typed)), {name: values for name, (_, values) in typed.items()}
+
+
+def _typed(values: list[Any]) -> Typed:
+    """Return the type that all values have, and the values in it; those of several types are shown as text."""
+    kinds = frozenset(map(type, values)) - {type(None)}
+    if kinds in TYPES:
+        return TYPES[kinds], values
+    there = [value for value in values if value is not None]
+    if kinds <= NUMBERS and all(type(value) is float or float(value) == value for value in there):
+        return pa.float64(), [None if value is None else float(value) for value in values]
+    if kinds == {datetime} and all(value.tzinfo for value in there):
+        return MOMENT, values
+    if kinds == {Decimal128} and (found := _decimal_type(there)) is not None:
+        return found, [None if value is None else value.to_decimal() for value in values]
+    if kinds == {list}:
+        return _lists(values)
+    if all(issubclass(kind, Mapping) for kind in kinds):
+        return _structs(values)
+    return pa.string(), [None if value is None else _text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    return str(value) if isinstance(value, ObjectId | UUID | Decimal128) else json_shown(value)
+
+
+def _decimal_type(values: list[Any]) -> pa.DataType | None:
+    """Return a type that holds all of them, or ``None``."""
+    numbers = [value.to_decimal() for value in values]
+    if not all(number.is_finite() for number in numbers):
+        return None
+    scale = max(0, *(-number.as_tuple().exponent for number in numbers))
+    precision = scale + max(1, *(number.adjusted() + 1 for number in numbers))
+    if precision > MORE_DIGITS:
+        return None
+    return pa.decimal128(precision, scale) if precision <= DIGITS else pa.decimal256(precision, scale)
+
+
+def _lists(values: list[Any]) -> Typed:
+    type, flat = _typed(list(chain.from_iterable(value for value in values if value is not None)))
+    ends = accumulate((len(value or ()) for value in values), initial=0)
+    parts = [flat[start:end] for start, end in pairwise(ends)]
+    return pa.list_(type), [None if value is None else part for value, part in zip(values, parts, strict=True)]
+
+
+def _structs(values: list[Any]) -> Typed:
+    fields = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
+    typed = {field: _typed([None if value is None else value.get(field) for value in values]) for field in fields}
+    shown = [
+        None if value is None else {field: typed[field][1][place] for field in value}
+        for place, value in enumerate(values)
+    ]
+    return pa.struct([pa.field(field, type) for field, (type, _) in typed.items()]), shown
+
+
+def columns(frame: Any) -> list[tuple[Any, list[Any]]]:
+    """Return the columns of a table with their values, as BSON holds them; raises ``ValueError`` where none does."""
+    return [(name, _values(frame.column(place))) for place, name in enumerate(frame.column_names)]
+
+
+def _values(column: Any) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)  # Python has no nanoseconds
+        if column.type.tz is not None:
+            return [moment(each) for each in column.cast(pa.int64()).to_pylist()]
+    maps = {"maps_as_pydicts": "strict"} if _has_maps(column.type) else {}
+    return plain_values(column.to_pylist(**maps))
+
+
+def _has_maps(type: Any) -> bool:
+    return pa.types.is_map(type) or any(_has_maps(type.field(place).type) for place in range(type.num_fields))

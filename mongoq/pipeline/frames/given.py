@@ -1,0 +1,101 @@
+"""What a function is given of a batch: a row for each item, a column for each field of the payloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import PayloadInvalid
+from mongoq.model.item import Item
+from mongoq.pipeline.frames.values import ABSENT, is_document
+
+__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "Given", "column_of", "field_of", "given"]
+
+ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
+PAYLOAD = "payload"
+"""The column of payloads that are no documents."""
+Columns = Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The rows of a batch.
+
+    Attributes:
+        items: those that have a row.
+        payloads: theirs.
+        envelope: the columns that tell of the items, ``_id`` first.
+        fields: the columns of the payloads, with ``ABSENT`` where an item lacks the field.
+        refused: by their places in the batch, the errors of the items that have no row.
+    """
+
+    items: Sequence[Item[Any]]
+    payloads: Sequence[Any]
+    envelope: Columns
+    fields: Columns
+    refused: Mapping[int, Exception]
+
+    @property
+    def ids(self) -> list[str]:
+        """The items of the rows, as ``_id`` shows them."""
+        return self.envelope[ID]
+
+
+def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> Given:
+    """Return the rows of a batch. Among documents, an item whose payload is none has no row, and fails by itself."""
+    documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
+    refused: dict[int, Exception] = {}
+    if not documents:
+        fields: Columns = {PAYLOAD: list(payloads)}
+    else:
+        refused = {place: _refusal(payloads[place]) for place in set(range(len(payloads))) - set(documents)}
+        items, payloads = [items[place] for place in documents], [payloads[place] for place in documents]
+        names = dict.fromkeys(field for payload in payloads for field in payload)
+        fields = {column_of(name): [payload.get(name, ABSENT) for payload in payloads] for name in names}
+    envelope = {
+        ID: _ids(items),
+        DELIVERY_HASH: [job.hash_of(item) for item in items],
+        ATTEMPTS: [item.attempts for item in items],
+    }
+    return Given(items, payloads, envelope, fields, refused)
+
+
+def _refusal(payload: Any) -> Exception:
+    kind = type(payload).__name__
+    hint = "let a stage before this one make documents of all, or add model="
+    return PayloadInvalid(
+        "payload", f"of type {kind}, where its batch is of documents, whose fields are columns; {hint}"
+    )
+
+
+def _ids(items: Sequence[Item[Any]]) -> list[str]:
+    """Return ids as text, as Spark's tables show them; where two look the same, by how Python writes them."""
+    shown = [_id(item.id) for item in items]
+    if len(set(shown)) == len(shown):
+        return shown
+    times = Counter(shown)
+    return [repr(item.id) if times[text] > 1 else text for text, item in zip(shown, items, strict=True)]
+
+
+def _id(id: Any) -> str:
+    if isinstance(id, str | ObjectId):
+        return str(id)
+    jsontext = import_module("mongoq.spark.jsontext")  # by name: who checks types against mongoq need not have Spark
+    return str(jsontext.json_shown(id))
+
+
+def column_of(field: str) -> str:
+    """Return the column of a field: columns that begin with ``_`` are the item's, so a field's has one more."""
+    return f"_{field}" if field.startswith("_") else field
+
+
+def field_of(column: str) -> str | None:
+    """Return the field of a column; ``None`` for a column that is none of a payload's."""
+    if not column.startswith("_"):
+        return column
+    return column[1:] if column.startswith("__") else None

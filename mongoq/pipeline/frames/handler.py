@@ -1,0 +1,119 @@
+"""Functions on frames as handlers of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mongoq.errors import OutcomeInvalid
+from mongoq.model.typed import TypedValues
+from mongoq.pipeline.frames.formats import frames_of, kind_name
+from mongoq.pipeline.frames.given import Given, given
+from mongoq.pipeline.frames.results import Results, checked_columns
+from mongoq.pipeline.stage import Stage
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.judging import checked, entries, shown
+
+__all__ = ["AsyncFrameHandler", "FrameHandler", "framed"]
+
+
+def framed(consumer: Consumer, stage: Stage) -> Consumer:
+    """Return the consumer of a stage on frames: its handler takes and returns lists, as that of any batch does."""
+    if stage.format is None:
+        return consumer
+    kind = AsyncFrameHandler if consumer.asynchronous else FrameHandler
+    handler = kind(stage.handler, stage.format, targets=stage.targets, model=stage.model, takes_job=consumer.takes_job)
+    return replace(consumer, handler=handler, takes_job=True)
+
+
+class _Frames:
+    """What a function on frames is given, and what becomes of what it returns; picklable when the function is."""
+
+    def __init__(
+        self, function: Callable[..., Any], format: str, *, targets: Sequence[Any], model: Any, takes_job: bool
+    ) -> None:
+        self.function = function
+        self.format = format
+        self.targets = tuple(targets)
+        self.model = model
+        self.takes_job = takes_job
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.function!r}, {self.format}>"
+
+    def _run(self, payloads: Sequence[Any], job: Any) -> _Run:
+        return _Run(self, given(job.items, self._stored(payloads), job))
+
+    def _stored(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """Return payloads as they are stored; a model has checked them by now, and may have changed their values."""
+        if self.model is None:
+            return payloads
+        adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
+        return [TypedValues(adapter).stored(payload) for payload in payloads]
+
+
+class FrameHandler(_Frames):
+    """A handler of batches around a plain function."""
+
+    def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
+        """Call the function with a frame, and return an entry for each item."""
+        run = self._run(payloads, job)
+        return run.entries(self.function(*run.arguments(job)))
+
+
+class AsyncFrameHandler(_Frames):
+    """A handler of batches around a coroutine function."""
+
+    async def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
+        """Do the same."""
+        run = self._run(payloads, job)
+        return run.entries(await self.function(*run.arguments(job)))
+
+
+class _Run:
+    """One call of a function on frames."""
+
+    def __init__(self, frames: _Frames, rows: Given) -> None:
+        self._frames = frames
+        self._given = rows
+        self._module = frames_of(frames.format)
+        self._shown: Any = None
+
+    def arguments(self, job: Any) -> tuple[Any, ...]:
+        frame, self._shown = self._module.made({**self._given.envelope, **self._given.fields})
+        return (frame, job) if self._frames.takes_job else (frame,)
+
+    def entries(self, returned: Any) -> Any:
+        """Return an entry for each item of the batch, or ``None`` as it was returned."""
+        if returned is None:
+            told: Sequence[Any] = [None] * len(self._given.ids)
+        elif isinstance(returned, self._module.KIND):
+            told = self._results(returned).entries()
+        else:
+            told = self._listed(checked(returned))
+        return self._with_refused(told)
+
+    def _results(self, returned: Any) -> Results:
+        try:
+            columns = self._module.columns(returned)
+        except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
+            raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
+        frames = self._frames
+        return Results(self._given, self._shown, frames.targets, self._module.NESTED, checked_columns(columns))
+
+    def _listed(self, returned: Any) -> Sequence[Any]:
+        if not isinstance(returned, list | tuple):
+            kind = kind_name(self._frames.format)
+            hint = f"return a {kind}, a list with an entry for each row, or None"
+            raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {shown(returned)}; {hint}")
+        return entries(self._given.items, returned)
+
+    def _with_refused(self, told: Sequence[Any]) -> Sequence[Any]:
+        refused = self._given.refused
+        if not refused:
+            return told
+        rest = iter(told)
+        return [refused[place] if place in refused else next(rest) for place in range(len(told) + len(refused))]

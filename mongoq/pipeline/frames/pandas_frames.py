@@ -1,0 +1,93 @@
+"""Columns of payloads as a ``pandas.DataFrame``, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy
+import pandas
+from bson import Decimal128, Int64
+
+from mongoq.pipeline.frames.values import ABSENT, NUMBERS, is_missing, moment, plain_values
+
+__all__ = ["KIND", "NESTED", "columns", "made"]
+
+KIND = pandas.DataFrame
+NESTED = False
+"""Documents and lists come back as the objects that were given."""
+
+
+def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
+    """Return a frame of these columns, and their values as they come back when nothing changes them."""
+    shown = {name: [None if value is ABSENT else value for value in values] for name, values in given.items()}
+    return pandas.DataFrame({name: _array(values) for name, values in shown.items()}), shown
+
+
+def _array(values: list[Any]) -> Any:
+    """Return values as an array of a type that has a sign for what is missing, whether something is or not."""
+    kinds = frozenset(map(type, values)) - {type(None)}
+    make = ARRAYS.get(kinds)
+    if make is None and kinds and kinds <= NUMBERS and all(map(_is_double, values)):
+        make = _floats
+    if make is None or (kinds == MOMENTS and not all(value is None or value.tzinfo for value in values)):
+        return _objects(values)
+    return make(values)
+
+
+def _is_double(value: Any) -> bool:
+    return value is None or type(value) is float or float(value) == value
+
+
+def _masked(kind: Callable[..., Any], dtype: str, empty: Any) -> Callable[[list[Any]], Any]:
+    def make(values: list[Any]) -> Any:
+        mask = list(map(is_missing, values))
+        if any(mask):
+            values = [empty if missing else value for value, missing in zip(values, mask, strict=True)]
+        return kind(numpy.array(values, dtype=dtype), numpy.array(mask, dtype=bool))
+
+    return make
+
+
+_floats = _masked(pandas.arrays.FloatingArray, "float64", 0.0)
+_integers = _masked(pandas.arrays.IntegerArray, "int64", 0)
+
+
+def _moments(values: list[Any]) -> Any:
+    naive = [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
+    return pandas.Series(numpy.array(naive, dtype="datetime64[us]")).dt.tz_localize("UTC")
+
+
+def _objects(values: list[Any]) -> Any:
+    told = [value.to_decimal() if type(value) is Decimal128 else value for value in values]
+    return pandas.Series(told, dtype=object)
+
+
+MOMENTS = frozenset({datetime})
+ARRAYS: Mapping[frozenset[type], Callable[[list[Any]], Any]] = {
+    frozenset({int}): _integers,
+    frozenset({Int64}): _integers,
+    frozenset({int, Int64}): _integers,
+    frozenset({float}): _floats,
+    frozenset({bool}): _masked(pandas.arrays.BooleanArray, "bool", False),
+    frozenset({str}): lambda values: pandas.array(values, dtype="string"),
+    MOMENTS: _moments,
+}
+
+
+def columns(frame: Any) -> list[tuple[Any, list[Any]]]:
+    """Return the columns of a frame with their values, as BSON holds them."""
+    return [(name, _values(frame.iloc[:, place])) for place, name in enumerate(frame.columns)]
+
+
+def _values(series: Any) -> list[Any]:
+    if isinstance(series.dtype, pandas.DatetimeTZDtype):
+        return _times(series)
+    values = plain_values(series.tolist())
+    return [None if is_missing(value) else value for value in values] if float in map(type, values) else values
+
+
+def _times(series: Any) -> list[Any]:
+    micros = series.dt.tz_convert("UTC").dt.as_unit("us").astype("int64").tolist()
+    return [None if gone else moment(each) for each, gone in zip(micros, series.isna().tolist(), strict=True)]

@@ -1,0 +1,174 @@
+"""What the rows of a frame that was returned say of the items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mongoq.errors import MongoqError, OutcomeInvalid
+from mongoq.model.outcomes import Dead, Drop, Fork, Move, Retry
+from mongoq.pipeline.frames.given import ATTEMPTS, DELIVERY_HASH, ID, PAYLOAD, Given, field_of
+from mongoq.pipeline.frames.values import ABSENT, is_document, restored
+
+__all__ = ["Results", "checked_columns"]
+
+TO, RETRY, DEAD = "_to", "_retry", "_dead"
+KNOWN = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
+
+
+def checked_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[Any]]:
+    """Return the columns of a frame by their names; raises ``OutcomeInvalid``."""
+    found: dict[str, list[Any]] = {}
+    for name, values in columns:
+        if not isinstance(name, str):
+            raise OutcomeInvalid(f"a column of the frame returned is named {name!r:.60}; rename it to a string")
+        if name in found:
+            raise OutcomeInvalid(f"the frame returned has two columns {name!r:.150}; rename one, or drop it")
+        if field_of(name) is None and name not in KNOWN:
+            raise OutcomeInvalid(
+                f"the frame returned has a column {name!r:.150}, and of those that begin with '_' it may have "
+                f"{', '.join(KNOWN)}; drop it, or name it {'_' + name!r:.150} for a field {name!r:.150} of the payload"
+            )
+        found[str(name)] = values
+    if ID not in found:
+        raise OutcomeInvalid(
+            "the frame returned has no column '_id', which says of which item a row is made; keep it, or bring it back "
+            "with reset_index() if it has become the index"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The rows of a frame.
+
+    Attributes:
+        given: what it was made of.
+        shown: the columns that the function was given, as they come back unchanged.
+        targets: where items may go; none for a sink.
+        nested: documents and lists that did not change come back as others.
+        columns: those that were returned, with their values.
+    """
+
+    given: Given
+    shown: Mapping[str, list[Any]]
+    targets: Sequence[Any]
+    nested: bool
+    columns: Mapping[str, list[Any]]
+
+    def entries(self) -> list[Any]:
+        """Return an outcome for each item that was given, or what is wrong with its rows.
+
+        Raises:
+            OutcomeInvalid: a row is of no item that was given, so that nobody can tell what was meant.
+        """
+        places = self._places()
+        rows: list[list[int]] = [[] for _ in self.given.ids]
+        for row, place in enumerate(places):
+            rows[place].append(row)
+        payloads = self._payloads(places) if self.targets else None
+        return [self._entry(each, payloads) for each in rows]
+
+    def _places(self) -> list[int]:
+        known = {id: place for place, id in enumerate(self.given.ids)}
+        try:
+            return [known[id] for id in self.columns[ID]]
+        except (KeyError, TypeError):
+            stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in known)
+            raise OutcomeInvalid(
+                f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
+                "column as it was given"
+            ) from None
+
+    # --- one item --------------------------------------------------------------------------------
+
+    def _entry(self, rows: list[int], payloads: list[Any] | None) -> Any:
+        try:
+            told = next(self._failures(rows), None)
+            if told is not None:
+                return told
+            moves = [self._move(row, payloads) for row in rows]
+        except MongoqError as invalid:
+            return invalid
+        if payloads is None:
+            return None
+        return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)
+
+    def _failures(self, rows: list[int]) -> Iterator[Retry | Dead]:
+        """Yield what the rows of an item say of its failure; raises ``OutcomeInvalid`` for more than one thing."""
+        for row in rows:
+            retry, dead = self._text(RETRY, row), self._text(DEAD, row)
+            if retry is None and dead is None:
+                continue
+            if len(rows) > 1:
+                raise OutcomeInvalid(f"a row says _retry or _dead, and its item has {len(rows)} rows; return one")
+            if retry is not None and dead is not None:
+                raise OutcomeInvalid("a row says both _retry and _dead; leave one of them null")
+            yield Dead(dead) if retry is None else Retry(error=retry)
+
+    def _text(self, column: str, row: int) -> str | None:
+        value = self.columns[column][row] if column in self.columns else None
+        if value is None or isinstance(value, str):
+            return value
+        raise OutcomeInvalid(f"{column} is of type {type(value).__name__}; it is a text, or null")
+
+    def _move(self, row: int, payloads: list[Any] | None) -> Move | None:
+        to = self._text(TO, row)
+        if payloads is None:
+            if to is None:
+                return None
+            raise OutcomeInvalid(f"a row says _to={to!r:.150}, and items end here; leave it null, or declare to=")
+        if to is None:
+            if len(self.targets) > 1:
+                several = ", ".join(map(repr, self.targets))
+                raise OutcomeInvalid(f"a row has no _to, and there are several targets ({several}); name one of them")
+            to = self.targets[0]
+        return Move(to, payload=payloads[row]) if payloads else Move(to)
+
+    # --- payloads --------------------------------------------------------------------------------
+
+    def _payloads(self, places: list[int]) -> list[Any]:
+        """Return the payload of each row; an empty list where no column makes one, and items keep their own."""
+        told = {field: name for name in self.columns if (field := field_of(name)) is not None}
+        values = {field: self._column(name, places) for field, name in told.items()}
+        if not values:
+            return []
+        if set(values) == {PAYLOAD}:
+            return [self._sole(value, place) for value, place in zip(values[PAYLOAD], places, strict=True)]
+        return self._documents(values, places)
+
+    def _column(self, name: str, places: list[int]) -> list[Any]:
+        values = self.columns[name]
+        if name not in self.given.fields:
+            return values
+        shown, stored = self.shown[name], self.given.fields[name]
+        return [
+            restored(value, shown[place], stored[place], nested=self.nested)
+            for value, place in zip(values, places, strict=True)
+        ]
+
+    def _sole(self, value: Any, place: int) -> Any:
+        """Return what a column ``payload`` alone means: the payload itself, but for items that have such a field."""
+        original = self.given.payloads[place]
+        if is_document(original) and PAYLOAD in original:
+            return {PAYLOAD: value}
+        return {} if value is ABSENT else value
+
+    def _documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
+        """Return documents: the fields that an item had in its order, then the others in that of the columns."""
+        names, orders = list(values), dict[tuple[str, ...], list[int]]()
+        documents = []
+        for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
+            original = self.given.payloads[place]
+            fields = tuple(original) if is_document(original) else ()
+            if fields not in orders:
+                orders[fields] = _order(fields, names)
+            order = orders[fields]
+            documents.append({names[at]: row[at] for at in order if row[at] is not ABSENT})
+        return documents
+
+
+def _order(fields: Sequence[str], names: Sequence[str]) -> list[int]:
+    at = {name: place for place, name in enumerate(names)}
+    return [at[name] for name in dict.fromkeys([*(field for field in fields if field in at), *names])]

@@ -1,0 +1,144 @@
+"""Values of frames as BSON holds them, and the very values of an item where a frame brought them back unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, DecimalException
+from math import isnan
+from typing import Any, Final
+from uuid import UUID
+
+from bson import Decimal128, Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+
+from mongoq.model.codec import NESTING_LIMIT
+
+__all__ = ["ABSENT", "NUMBERS", "PLAIN", "is_document", "is_missing", "moment", "plain", "plain_values", "restored"]
+
+ABSENT: Final = object()
+"""Stands for a field that an item does not have; a null is something else."""
+NOTHING = type(None)
+NUMBERS = frozenset({int, float, Int64})
+PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
+"""Types, by identity, that need no look."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_document(payload: Any) -> bool:
+    """Say whether a payload has fields."""
+    return type(payload) is dict or isinstance(payload, Mapping)  # an abstract class takes long
+
+
+def is_missing(value: Any) -> bool:
+    """Say whether a frame shows a value as missing: pandas has one sign for null, for NaN and for what is not there."""
+    return value is None or value is ABSENT or (type(value) is float and isnan(value))
+
+
+def moment(micros: int | None) -> datetime | DatetimeMS | None:
+    """Return the time that is so many microseconds after 1970."""
+    if micros is None:
+        return None
+    try:
+        return EPOCH + timedelta(0, 0, micros)
+    except OverflowError:  # beyond the years of Python, but not of BSON
+        return DatetimeMS(micros // 1_000)
+
+
+def plain_values(values: list[Any]) -> list[Any]:
+    """Return the values of a column as BSON holds them."""
+    return values if PLAIN.issuperset(map(type, values)) else [plain(value) for value in values]
+
+
+def plain(value: Any, depth: int = 1) -> Any:
+    """Return a value as BSON holds it; what it cannot hold stays as it is, for the codec to refuse where it stands."""
+    kind = type(value)
+    if kind in PLAIN or depth > NESTING_LIMIT:
+        return value
+    library = kind.__module__.partition(".")[0]
+    if library == "pandas":
+        return _of_pandas(value, kind.__name__)
+    if library == "numpy":
+        return _of_numpy(value, depth)
+    return _of_python(value, depth)
+
+
+def _of_python(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(part, depth + 1) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, depth + 1) for part in value]
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    if isinstance(value, time) or (isinstance(value, date) and not isinstance(value, datetime)):
+        return value.isoformat()
+    return value
+
+
+def _decimal(value: Decimal) -> Any:
+    try:
+        return Decimal128(value)
+    except DecimalException:  # more than 34 digits
+        return value
+
+
+def _of_pandas(value: Any, name: str) -> Any:
+    if name in ("NAType", "NaTType"):
+        return None
+    return value.to_pydatetime(warn=False) if name == "Timestamp" else value
+
+
+def _of_numpy(value: Any, depth: int) -> Any:
+    if not hasattr(value, "dtype"):
+        return value
+    if value.dtype.kind in "mM":
+        value = value.astype(f"{value.dtype.name.partition('64')[0]}64[us]")  # Python has no nanoseconds
+    told = value.tolist()
+    return told if type(told) is type(value) else plain(told, depth + 1)
+
+
+def restored(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:
+    """Return the item's own value where a frame brought it back as it was shown, else the new one.
+
+    A number that is equal has not changed, whatever its type. ``nested`` looks into documents and lists, which Arrow
+    has made anew; pandas hands around those that it was given.
+    """
+    if value is None:
+        return original if is_missing(shown) else None
+    if type(value) in (dict, list):
+        return _restored_parts(value, shown, original) if nested else value
+    return original if _is_same(value, shown) else value
+
+
+def _is_same(value: Any, shown: Any) -> bool:
+    kind, other = type(value), type(shown)
+    if kind is Decimal128:
+        return _is_same_decimal(value, shown)
+    if kind is str:  # a frame may make plain text of a Code, and plain bytes of a Binary
+        return isinstance(shown, str) and str.__eq__(value, shown)
+    if kind is bytes:
+        return isinstance(shown, bytes) and bytes.__eq__(value, shown)
+    return (kind is other or (kind in NUMBERS and other in NUMBERS)) and bool(value == shown)
+
+
+def _is_same_decimal(value: Decimal128, shown: Any) -> bool:
+    if isinstance(shown, Decimal128):
+        if value == shown:
+            return True
+        shown = shown.to_decimal()
+    return isinstance(shown, Decimal) and not shown.is_nan() and bool(value.to_decimal() == shown)
+
+
+def _restored_parts(value: Any, shown: Any, original: Any) -> Any:
+    if type(value) is dict and isinstance(shown, dict) and isinstance(original, Mapping):
+        return _restored_document(value, shown, original)
+    if type(value) is list and isinstance(shown, list) and len(value) == len(shown):
+        triples = zip(value, shown, original, strict=True)
+        return [restored(part, was, stored, nested=True) for part, was, stored in triples]
+    return value
+
+
+def _restored_document(value: dict[str, Any], shown: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the nulls that a struct has where the document had no field; its fields keep their order."""
+    kept = {key: restored(value[key], shown[key], original[key], nested=True) for key in original if key in value}
+    return kept | {key: part for key, part in value.items() if key not in original and part is not None}
