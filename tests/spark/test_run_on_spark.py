@@ -121,6 +121,27 @@ def test_trail_and_delivery_hash_are_those_of_workers(drained: Any, broker: mong
     assert [(hop.stage, hop.attempts) for hop in broker.trail(done.id)] == [("check", 2)]
 
 
+@pytest.mark.parametrize("format", ["pandas", "arrow"])
+def test_a_stage_of_frames_runs_in_executors(drained: Any, broker: mongoq.Broker, format: Any) -> None:
+    pipeline = mongoq.Pipeline("frames", errors="frames.errors", outputs=["even", "odd"])
+
+    @pipeline.batch_stage("raw", to=["even", "odd"], format=format, batch=100)
+    def sort(rows: Any) -> Any:
+        numbers = rows["n"].to_list() if format == "pandas" else rows.column("n").to_pylist()
+        to = [None if n == 7 else "odd" if n % 2 else "even" for n in numbers]
+        dead = ["seven" if n == 7 else None for n in numbers]
+        if format == "pandas":
+            return rows.assign(_to=to, _dead=dead)[rows["n"] != 3]
+        table = rows.append_column("_to", [to]).append_column("_dead", [dead])
+        return table.filter([n != 3 for n in numbers])
+
+    broker.queue("raw").push_many([{"n": n} for n in range(10)])
+    progress = drained(pipeline).stages["sort"]
+    assert (progress.moved, progress.dropped, progress.dead) == (8, 1, 1)
+    found = {queue: [item.payload["n"] for item in broker.queue(queue).peek(10)] for queue in ("even", "odd")}
+    assert {queue: sorted(numbers) for queue, numbers in found.items()} == {"even": [0, 2, 4, 6, 8], "odd": [1, 5, 9]}
+
+
 def test_some_stages_run_on_spark_and_others_on_workers(start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("shared", outputs="out")
     here = os.getpid()
