@@ -46,7 +46,10 @@ class Graph:
         """
         if names is None:
             return self
-        chosen = frozenset([names] if isinstance(names, str) else names)
+        listed = [names] if isinstance(names, str) else names
+        if not isinstance(listed, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in listed):
+            raise ArgumentInvalid("stages", f"names of stages and sources, not {names!r:.60}")
+        chosen = frozenset(listed)
         known = [*(source.name for source in self.sources), *(stage.name for stage in self.stages)]
         strange = sorted(map(repr, chosen.difference(known)))
         if strange or not chosen:

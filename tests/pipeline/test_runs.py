@@ -320,3 +320,53 @@ def test_an_item_of_a_batch_has_a_hash_of_its_own(broker: mongoq.Broker) -> None
     pipeline.drain(broker)
     assert [len(hashes) for hashes in alone.values()] == [1] * 6
     assert len(set.union(*alone.values())) == 6
+
+
+@pytest.mark.parametrize("stages", [["check"], "check"])
+def test_some_stages_run_alone(broker: mongoq.Broker, stages: Any) -> None:
+    broker.queue("raw").push_many([1, 2])
+    progress = line().drain(broker, stages=stages)
+    assert list(progress.stages) == ["check"]
+    assert progress.stages["check"].moved == 2
+    assert broker.queue("next").size() == 2
+    with line().start(broker, stages=["enrich"]) as run:
+        while broker.queue("out").size() < 2:
+            assert not run.wait(0.05)
+    assert list(run.progress().stages) == ["enrich"]
+
+
+async def _of_some(uri: str, database: str) -> list[str]:
+    async with mongoq.connect_async(uri, database=database) as own:
+        async with line().start_async(own, stages=["enrich"]) as run:
+            assert not await run.wait(0.01)
+        return list((await line().drain_async(own, stages=["check"])).stages)
+
+
+def test_some_stages_run_alone_with_asyncio(uri: str, database: str) -> None:
+    assert asyncio.run(_of_some(uri, database)) == ["check"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "sentence"),
+    [
+        (["chekc", "enrich"], "stages: pipeline 'line' has no 'chekc'; it has 'check', 'enrich'"),
+        ([], "stages: this names none; it has 'check', 'enrich'"),
+        ([["check"]], "stages: names of stages and sources, not "),
+        (7, "stages: names of stages and sources, not 7"),
+    ],
+)
+def test_stages_that_are_none_are_refused(broker: mongoq.Broker, stages: Any, sentence: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=sentence.replace("[", "\\[")):
+        line().start(broker, stages=stages)
+
+
+def test_what_is_not_run_needs_nothing(broker: mongoq.Broker) -> None:
+    pipeline = line()
+
+    @pipeline.stage("more", to="out")
+    async def later(payload: Any) -> Any:
+        return payload
+
+    assert list(pipeline.drain(broker, stages=["check"]).stages) == ["check"]
+    with pytest.raises(mongoq.GraphInvalid, match="stage 'later'"):
+        pipeline.drain(broker)

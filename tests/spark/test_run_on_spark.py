@@ -270,6 +270,22 @@ def test_rounds_begin_at_their_times(start: Any, broker: mongoq.Broker) -> None:
     assert second > began + 3  # it came when the first round was over, and waited for the next
 
 
+def test_a_handler_that_takes_longer_than_a_shift_is_waited_for(
+    drained: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.pipeline.on_spark.run.SECONDS", 0.2)
+    pipeline = mongoq.Pipeline("slow", outputs="out")
+
+    @pipeline.stage("raw", to="out", prefetch=0)
+    def check(payload: Any, job: Any) -> Any:
+        time.sleep(4)
+        return job.item.attempts
+
+    broker.queue("raw").push_many([1, 2])
+    drained(pipeline)
+    assert [item.payload for item in broker.queue("out").peek(3)] == [1, 1]
+
+
 def test_what_handlers_remember_lasts_over_shifts(spark: Any, start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", outputs="out")
     seen: list[int] = []
