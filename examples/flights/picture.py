@@ -92,6 +92,8 @@ def _bars(axes: Axes, groups: list[Delays], colors: list[str]) -> None:
 
 def _stages(axes: Axes, stages: list[StageTimes]) -> None:
     """Draw a line from the median to the 95th percentile of the time that items waited, and ran."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     _titled(axes, "time in a stage: median to 95th percentile")
     names = list[str]()
     for stage in stages:
@@ -100,6 +102,9 @@ def _stages(axes: Axes, stages: list[StageTimes]) -> None:
                 _span(axes, len(names), times, color)
                 names.append(f"{stage.stage}: {what}")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.invert_yaxis()

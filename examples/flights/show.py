@@ -61,8 +61,8 @@ def _delays(console: Console, kind: str, groups: Sequence[Delays]) -> None:
 
 
 def _stages(console: Console, found: Sequence[StageTimes]) -> None:
-    names = "waiting: median", "95 %", "running: median", "95 %"
-    table = table_of("throughput and latency, by the trails", "stage", "settled", "per second", *names)
+    title = "throughput and latency by the trails: median and 95th percentile"
+    table = table_of(title, "stage", "settled", "per second", "waiting", "95 %", "running", "95 %")
     for stage in found:
         rate = "–" if stage.per_second is None else f"{stage.per_second:,.0f}"
         table.add_row(stage.stage, counted(stage.items), rate, *_told(stage.waiting), *_told(stage.running))

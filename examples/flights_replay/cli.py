@@ -144,14 +144,12 @@ def _show_fix(console: Console, faulty: mongoq.Pipeline, mended: mongoq.Pipeline
 
 def _show_found(console: Console, found: Found, sent: Sent) -> None:
     table = table_of("weather of another airport", "from", "flights", "before", "after")
-    for origin, flights in sorted(found.flights.items()):
-        table.add_row(origin, counted(flights), counted(found.before[origin]), counted(found.after[origin]))
+    for origin, number in sorted(found.flights.items()):
+        table.add_row(origin, counted(number), counted(found.before[origin]), counted(found.after[origin]))
     console.print(table)
     console.print(f"Spark picked {sent.picked:,} flights: those of the day, but not from {KENNEDY}", highlight=False)
     first, second, third = sent.pushed
     told = f"sent back: {first:,} pushed; sent again: {second:,}; sent again when they were done: {third:,}"
     console.print(told, highlight=False)
-    told = (
-        f"{found.before.total():,} wrong before, {found.after.total():,} after, of {found.flights.total():,} departures"
-    )
-    console.print(told, style="bold", highlight=False)
+    flights, before, after = (counts.total() for counts in (found.flights, found.before, found.after))
+    console.print(f"{before:,} wrong before, {after:,} after, of {flights:,} departures", style="bold", highlight=False)
