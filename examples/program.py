@@ -67,7 +67,7 @@ def ended(work: Work, options: argparse.Namespace) -> int:
         console.print("interrupted; what was in work has been settled")
         return INTERRUPTED
     except (CannotStart, DataMissing, mongoq.MongoqError) as error:
-        console.print(str(error), style="red", highlight=False)
+        console.print(str(error), style="red", markup=False, highlight=False)
         return UNUSABLE
 
 

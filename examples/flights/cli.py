@@ -115,7 +115,7 @@ def _prove(uri: str, database: str, folder: Path, *, rows: int) -> Proof:
 def _report(console: Console, spark: SharedSession, broker: mongoq.Broker, uri: str, png: Path | None) -> bool:
     """Show what Spark reads, and say whether it saw all of the history."""
     if missing := what_is_missing():
-        console.print(f"no Spark report, since {missing}", style="yellow", highlight=False)
+        console.print(f"no Spark report, since {missing}", style="yellow", markup=False, highlight=False)
         return png is None
     in_history = broker.queue(DONE).size(state="processed")
     database, _, collection = broker.namespace.partition(".")
@@ -135,7 +135,7 @@ def _draw(console: Console, found: Report, png: Path | None) -> bool:
     """Draw the report, and say whether it is where it was asked for; not everybody asks."""
     path = png or PICTURE
     if missing := picture.what_is_missing():
-        console.print(f"no picture, since {missing}", style="yellow", highlight=False)
+        console.print(f"no picture, since {missing}", style="yellow", markup=False, highlight=False)
         return png is None
     try:
         picture.draw(found, path)

