@@ -95,12 +95,16 @@ def _report(history: DataFrame, letters: DataFrame) -> Report:
 
     return Report(
         flights=history.count(),
-        carriers=sorted(_delays(history, F.col("airline")), key=lambda delays: -delays.late),
+        carriers=sorted(_delays(history, F.col("airline")), key=_latest_first),
         hours=_by_hour(history),
         weather={name: _by_class(history, F.col(column), classes) for name, (column, classes) in WEATHER.items()},
         dead=_dead(letters),
         stages=stage_times(history.select("_trail").unionByName(letters.select("_trail"))),
     )
+
+
+def _latest_first(delays: Delays) -> tuple[float, str]:
+    return -delays.late, delays.group
 
 
 def _history(spark: SparkSession, options: dict[str, str]) -> DataFrame:
