@@ -92,8 +92,6 @@ def _bars(axes: Axes, groups: list[Delays], colors: list[str]) -> None:
 
 def _stages(axes: Axes, stages: list[StageTimes]) -> None:
     """Draw a line from the median to the 95th percentile of the time that items waited, and ran."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
     _titled(axes, "time in a stage: median to 95th percentile")
     names = list[str]()
     for stage in stages:
@@ -101,16 +99,24 @@ def _stages(axes: Axes, stages: list[StageTimes]) -> None:
             if times is not None:
                 _span(axes, len(names), times, color)
                 names.append(f"{stage.stage}: {what}")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_xlabel("milliseconds", color=MUTED)
     axes.grid(axis="x", alpha=0.3)
+    _logarithmic(axes)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Scale the times, which may lie far apart, and write them as plain numbers: fewer where there are many."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < low * 100 else (1,)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _span(axes: Axes, row: int, times: Times, color: str) -> None:
