@@ -35,7 +35,7 @@ setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has
 $(STAMP): pyproject.toml constraints.txt scripts/setup.sh $(REDO)
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh
 
-demo: setup ## Run the flights demo on a private mongod, with a report by Spark
+demo: setup ## Run the flights demo on a private mongod, with a report by Spark and flights.png
 	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine $(ENGINE)
 
 test: setup ## Run all tests but the long campaigns
@@ -85,5 +85,5 @@ unasync: setup ## Generate mongoq/sync and mongoq/worker/threads
 	@$(BIN)/python scripts/unasync.py
 
 clean: ## Remove what was built, and caches; .venv stays
-	@rm -rf build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse
+	@rm -rf build dist flights.png site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse
 	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

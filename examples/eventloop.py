@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import wraps
 from typing import Any
 
 import mongoq
 
-__all__ = ["RunOnLoop", "started_on_loop"]
+__all__ = ["RunOnLoop", "as_coroutine", "started_on_loop"]
 
 Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -73,3 +74,13 @@ def _event_loop() -> Iterator[Call]:
         thread.join()
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+def as_coroutine(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler as a coroutine function. asyncio calls a plain one in a thread, lest it wait for something."""
+
+    @wraps(handler)
+    async def handle(*arguments: Any, **named: Any) -> Any:
+        return handler(*arguments, **named)
+
+    return handle

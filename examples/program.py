@@ -8,19 +8,23 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 from rich.console import Console
 from rich.logging import RichHandler
 
 import mongoq
 from examples.flights.data import DataMissing
-from examples.running import Engine
+from examples.running import ENGINES
 from examples.servers import server
 
-__all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "ended", "parser", "positive"]
+__all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "CannotStart", "ended", "parser", "positive"]
 
 OK, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+
+
+class CannotStart(Exception):
+    """There is something that the program cannot do without; the text says what to do about it."""
+
 
 Work = Callable[[Console, str, argparse.Namespace], bool]
 
@@ -30,7 +34,7 @@ def parser(name: str, description: str, *, collection: str) -> argparse.Argument
     made = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     made.add_argument("--rows", type=positive, default=5000, help="flights, spread over the year (5000)")
     made.add_argument("--threads", type=positive, default=4, help="threads of each stage (4)")
-    made.add_argument("--engine", choices=get_args(Engine), default="threads", help="what runs the stages (threads)")
+    made.add_argument("--engine", choices=list(ENGINES), default="threads", help="what runs the stages (threads)")
     where = made.add_mutually_exclusive_group()
     where.add_argument(
         "--uri",
@@ -62,8 +66,8 @@ def ended(work: Work, options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("interrupted; what was in work has been settled")
         return INTERRUPTED
-    except (DataMissing, mongoq.MongoqError) as error:
-        console.print(str(error), style="red", highlight=False)
+    except (CannotStart, DataMissing, mongoq.MongoqError) as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
         return UNUSABLE
 
 

@@ -1,27 +1,46 @@
-"""A pipeline at work, by either engine, until nothing is left for it; what the examples have in common."""
+"""A pipeline at work, by any engine, until nothing is left for it; what the examples have in common."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Protocol
 
 import mongoq
-from examples.eventloop import RunOnLoop, started_on_loop
+from examples.eventloop import as_coroutine, started_on_loop
 
-__all__ = ["Engine", "Line", "Run", "Site", "nothing_in"]
+__all__ = ["ENGINES", "Engine", "Line", "Run", "Site", "nothing_in"]
 
 GRACE = 5.0
 """Seconds that a handler may go on for when the line is left."""
 LOOK = 0.1
 """Seconds between two looks whether everything is drained."""
 
-Engine = Literal["threads", "asyncio"]
-"""What runs the stages."""
-Run = mongoq.Run | RunOnLoop
+Handler = Callable[..., Any]
+
+
+class Run(Protocol):
+    """A run of a pipeline, as ``mongoq.Run`` is one."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end."""
+        ...
+
+    def stop(self) -> None:
+        """End in good order; it does not wait."""
+        ...
+
+    def wait(self) -> bool:
+        """Wait for its end; raises what has ended it."""
+        ...
+
+    def progress(self) -> mongoq.Progress:
+        """Return how far it has come."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +50,47 @@ class Site:
     Attributes:
         broker: of its queues.
         uri: of the broker's server.
-        engine: what runs the stages.
+        engine: what runs the stages, one of ``ENGINES``.
     """
 
     broker: mongoq.Broker
     uri: str
-    engine: Engine = "threads"
+    engine: str = "threads"
 
     def start(self, pipeline: mongoq.Pipeline) -> AbstractContextManager[Run]:
         """Set a pipeline to work for the length of a block."""
-        if self.engine == "asyncio":
-            return started_on_loop(pipeline, self.uri, self.broker.namespace, grace=GRACE)
-        return pipeline.start(self.broker, grace=GRACE)
+        return ENGINES[self.engine].start(pipeline, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What runs stages. All make the same of the same items, and each is one entry of ``ENGINES``.
+
+    Attributes:
+        start: sets a pipeline to work at a site, for the length of a block.
+        adapted: makes of a plain function the handler that suits it best.
+    """
+
+    start: Callable[[mongoq.Pipeline, Site], AbstractContextManager[Run]]
+    adapted: Callable[[Handler], Handler]
+
+
+def _in_threads(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
+    return pipeline.start(site.broker, grace=GRACE)
+
+
+def _on_loop(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
+    return started_on_loop(pipeline, site.uri, site.broker.namespace, grace=GRACE)
+
+
+def _as_it_is(handler: Handler) -> Handler:
+    return handler
+
+
+ENGINES: Mapping[str, Engine] = {
+    "threads": Engine(_in_threads, _as_it_is),
+    "asyncio": Engine(_on_loop, as_coroutine),
+}
 
 
 class Line(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,28 +15,30 @@ from rich.console import Console
 import mongoq
 from examples import program
 from examples import show as common
-from examples.flights import show
+from examples.flights import picture, show
 from examples.flights.data import data_folder, raw_rows, reference, row_id
 from examples.flights.letters import replay_enrich
 from examples.flights.model import RawRow
 from examples.flights.pipeline import DONE, ERRORS, build, prepare
 from examples.flights.proof import Proof, prove
-from examples.flights.report import ReportFailed, read_report, what_is_missing
+from examples.flights.report import Report, read_report
 from examples.flights.running import started
+from examples.flights.spark import SharedSession, SparkFailed, shared_session, what_is_missing
 from examples.letters import causes
 from examples.running import Site
 
 __all__ = ["main"]
 
 COLLECTION = "flights"
+PICTURE = Path("flights.png")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo, and return its exit code.
 
     0: every flight is accounted for, and the report agrees. (Without Java or PySpark there is no report; that
-    is said, and is no failure: the queues have done their work, and it is proven.) 1: it is not so. 2: it
-    could not start. 130: interrupted.
+    is said, and is no failure: the queues have done their work, and it is proven. So it is with matplotlib and the
+    picture.) 1: it is not so, or there is no picture where one was asked for. 2: it could not start. 130: interrupted.
     """
     parser = program.parser(
         "examples.flights",
@@ -43,19 +46,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Spark report. Run again on the same data, it goes on where it stopped and doubles nothing.",
         collection=COLLECTION,
     )
-    parser.add_argument("--no-spark", action="store_true", help="leave out the report")
+    report = parser.add_mutually_exclusive_group()
+    report.add_argument("--no-spark", action="store_true", help="leave out the report")
+    report.add_argument("--png", type=_writable, metavar="PATH", help=f"draw the report here ({PICTURE})")
     return program.ended(_run, parser.parse_args(arguments))
+
+
+def _writable(text: str) -> Path:
+    """Read the path of a file that can be written, before there is all the work to write it of."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"a file to write, and {text!r} is a folder")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"a file to write; there is no folder {str(path.parent)!r}")
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"a file to write; nothing can be written in {str(path.parent)!r}")
+    return path
 
 
 def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
     folder = data_folder()
-    with mongoq.connect(uri, collection=COLLECTION) as broker:
+    with shared_session() as spark, mongoq.connect(uri, collection=COLLECTION) as broker:
         database = broker.namespace.partition(".")[0]
         prepare(broker)
         _work(console, Site(broker, uri, options.engine), folder, rows=options.rows, threads=options.threads)
         proof = _prove(uri, database, folder, rows=options.rows)
-        in_history = broker.queue(DONE).size(state="processed")
-    agreed = _report(console, uri, database, in_history, wanted=not options.no_spark)
+        agreed = options.no_spark or _report(console, spark, broker, uri, options.png)
     show.proof(console, proof)
     return proof.holds and agreed
 
@@ -96,19 +112,36 @@ def _prove(uri: str, database: str, folder: Path, *, rows: int) -> Proof:
         return prove(client[database][COLLECTION], ids, done=DONE, dead=ERRORS)
 
 
-def _report(console: Console, uri: str, database: str, in_history: int, *, wanted: bool) -> bool:
+def _report(console: Console, spark: SharedSession, broker: mongoq.Broker, uri: str, png: Path | None) -> bool:
     """Show what Spark reads, and say whether it saw all of the history."""
-    if not wanted:
-        return True
     if missing := what_is_missing():
-        console.print(f"no Spark report, since {missing}", style="yellow", highlight=False)
-        return True
+        console.print(f"no Spark report, since {missing}", style="yellow", markup=False, highlight=False)
+        return png is None
+    in_history = broker.queue(DONE).size(state="processed")
+    database, _, collection = broker.namespace.partition(".")
     try:
-        with console.status("Spark reads the history …"):
-            found = read_report(uri, database, COLLECTION)
-    except ReportFailed as failed:
+        with console.status("Spark reads the history …"), spark.asked() as session:
+            found = read_report(session, uri, database, collection)
+    except SparkFailed as failed:
         console.print(f"the Spark report failed: {failed}", style="red", markup=False, highlight=False)
         return False
     show.report(console, found)
+    drawn = _draw(console, found, png)
     console.print(f"Spark read {found.flights:,} of {in_history:,} flights in history", highlight=False)
-    return found.flights == in_history
+    return found.flights == in_history and drawn
+
+
+def _draw(console: Console, found: Report, png: Path | None) -> bool:
+    """Draw the report, and say whether it is where it was asked for; not everybody asks."""
+    path = png or PICTURE
+    if missing := picture.what_is_missing():
+        console.print(f"no picture, since {missing}", style="yellow", markup=False, highlight=False)
+        return png is None
+    try:
+        picture.draw(found, path)
+    except OSError as error:
+        told = f"no picture, since {path} cannot be written: {error.strerror}"
+        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        return png is None
+    show.picture(console, path)
+    return True

@@ -7,16 +7,13 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import wraps
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from examples.flights.model import EnrichedFlight, Flight, Reference, Row
 from mongoq import Dead
 
-__all__ = ["Unusable", "as_coroutine", "check", "enrich", "enrich_at_first", "finish", "hour_of", "validate"]
+__all__ = ["Unusable", "check", "enrich", "enrich_at_first", "finish", "hour_of", "validate"]
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -94,13 +91,3 @@ def enrich_at_first(flight: Flight, reference: Reference) -> EnrichedFlight:
 
 def finish(_: EnrichedFlight) -> None:
     """Leave nothing to do: the item is committed, and the queue's history keeps it."""
-
-
-def as_coroutine(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler as a coroutine function. asyncio calls a plain one in a thread, lest it wait for something."""
-
-    @wraps(handler)
-    async def handle(*arguments: Any, **named: Any) -> Any:
-        return handler(*arguments, **named)
-
-    return handle

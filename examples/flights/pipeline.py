@@ -13,9 +13,9 @@ from typing import Any
 
 import mongoq
 from examples.flights.data import row_id
-from examples.flights.handlers import as_coroutine, check, enrich, enrich_at_first, finish
+from examples.flights.handlers import check, enrich, enrich_at_first, finish
 from examples.flights.model import EnrichedFlight, Flight, RawRow, Reference, Row
-from examples.running import Engine
+from examples.running import ENGINES
 
 __all__ = ["CHECKED", "DONE", "ERRORS", "QUEUES", "RAW", "build", "prepare", "push"]
 
@@ -33,7 +33,7 @@ def build(
     reference: Reference,
     *,
     broken: bool = False,
-    engine: Engine = "threads",
+    engine: str = "threads",
     concurrency: int = 4,
     lease: timedelta = LEASE,
 ) -> mongoq.Pipeline:
@@ -42,7 +42,7 @@ def build(
     What does not fit the model of a stage goes to the error queue before any handler sees it.
     """
     handlers: list[Handler] = [check, enrich_at_first if broken else enrich, finish]
-    checking, enriching, finishing = map(as_coroutine, handlers) if engine == "asyncio" else handlers
+    checking, enriching, finishing = map(ENGINES[engine].adapted, handlers)
     pipeline = mongoq.Pipeline("flights", errors=ERRORS, inputs=RAW, trail=True)
     common: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "retry": RETRY}
     pipeline.stage(RAW, to=CHECKED, name="validate", model=Row, max_retries=3, **common)(checking)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import mongoq
-import mongoq.spark
 from examples.flights.model import LATE
 from examples.flights.pipeline import DONE, ERRORS
+from examples.flights.timings import TRAIL, StageTimes, stage_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["Delays", "Report", "ReportFailed", "read_report", "what_is_missing"]
+__all__ = ["Delays", "Report", "read_report"]
 
 COLUMNS = (
-    "airline string, departure_delay int, "  # fields of the payload
-    "weather struct<wind_speed: double, precip: double, visib: double>"
+    "airline string, scheduled timestamp, departure_delay int, "  # fields of the payload
+    "weather struct<wind_speed: double, precip: double, visib: double>, "
+    f"_trail {TRAIL}"
 )
+LETTERS = (
+    "_origin struct<queue: string, id: string, reason: string, attempts: int, key: string, at: timestamp>, "
+    f"_trail {TRAIL}"
+)
+NEW_YORK = "America/New_York"
 
 Classes = Sequence[tuple[float, str]]
 """Names of ranges of a number, each with its upper bound, which it does not hold."""
@@ -66,71 +65,46 @@ class Report:
     Attributes:
         flights: how many are in the history.
         carriers: delays by airline, the latest first.
+        hours: delays by the hour of the day in New York that the departure was planned for, ``"05"`` and so on.
         weather: delays by class of visibility, rain and wind.
         dead: how many dead letters there are by queue and reason.
+        stages: how long items were in each stage, and how many left it in a second, in the order of the line.
     """
 
     flights: int
     carriers: list[Delays]
+    hours: list[Delays]
     weather: dict[str, list[Delays]]
     dead: list[tuple[str, str, int]]
+    stages: list[StageTimes]
 
 
-class ReportFailed(Exception):
-    """Spark could not be started, or a query failed; the text holds the end of its log."""
-
-
-def what_is_missing() -> str | None:
-    """Return a line that says what to install for Spark, or ``None`` when all is there."""
+def read_report(spark: SparkSession, uri: str, database: str, collection: str) -> Report:
+    """Let Spark read and sum up. The history is read once, for all questions, and so are the dead letters."""
+    options = {"uri": uri, "database": database, "collection": collection, "missing": "empty"}
+    history, letters = _history(spark, options).persist(), _letters(spark, options).persist()
     try:
-        mongoq.spark.check()
-    except mongoq.spark.SparkUnavailable as unavailable:
-        return str(unavailable)
-    return None
+        return _report(history, letters)
+    finally:
+        history.unpersist()
+        letters.unpersist()
 
 
-def read_report(uri: str, database: str, collection: str) -> Report:
-    """Let Spark read and sum up; takes ten seconds or so, most of it to start.
-
-    Raises:
-        ReportFailed: it could not.
-    """
-    with TemporaryDirectory(prefix="flights-spark-") as folder:
-        log = Path(folder, "spark.log")
-        try:
-            with _session(Path(folder), log) as spark:
-                options = {"uri": uri, "database": database, "collection": collection, "missing": "empty"}
-                return _report(_history(spark, options), _dead(spark, options))
-        except Exception as error:
-            if _was_interrupted(error):
-                raise KeyboardInterrupt from error
-            raise ReportFailed(_in_short(str(error), log.read_text(errors="replace"))) from error
-
-
-def _was_interrupted(error: BaseException) -> bool:
-    """Say whether an error came of stopping Spark in the middle of a query, in other words of an interruption."""
-    before = error.__context__
-    return before is not None and (isinstance(before, KeyboardInterrupt) or _was_interrupted(before))
-
-
-def _in_short(error: str, log: str) -> str:
-    """Leave out the stack frames, which are indented, and of the log all but its errors."""
-    told = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
-    logged = [line for line in log.splitlines() if "ERROR" in line or "Error" in line]
-    return "\n".join([*told[:4], *logged[-4:]])
-
-
-def _report(history: DataFrame, dead: DataFrame) -> Report:
+def _report(history: DataFrame, letters: DataFrame) -> Report:
     from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
-    history.persist()  # read once, for four questions
-    rows = dead.groupBy("queue", "reason").count().orderBy(F.desc("count"), "queue", "reason").collect()
     return Report(
         flights=history.count(),
-        carriers=sorted(_delays(history, F.col("airline")), key=lambda delays: -delays.late),
+        carriers=sorted(_delays(history, F.col("airline")), key=_latest_first),
+        hours=_by_hour(history),
         weather={name: _by_class(history, F.col(column), classes) for name, (column, classes) in WEATHER.items()},
-        dead=[(row["queue"], row["reason"], row["count"]) for row in rows],
+        dead=_dead(letters),
+        stages=stage_times(history.select("_trail").unionByName(letters.select("_trail"))),
     )
+
+
+def _latest_first(delays: Delays) -> tuple[float, str]:
+    return -delays.late, delays.group
 
 
 def _history(spark: SparkSession, options: dict[str, str]) -> DataFrame:
@@ -139,10 +113,19 @@ def _history(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     return reader.schema(COLUMNS).load()
 
 
-def _dead(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    """The dead letters: which queues they come from, and why."""
+def _letters(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    """The dead letters."""
     reader = spark.read.format("mongoq").options(**options, queue=ERRORS, view="live")
-    return reader.load().select("_origin.queue", "_origin.reason")
+    return reader.schema(LETTERS).load()
+
+
+def _dead(letters: DataFrame) -> list[tuple[str, str, int]]:
+    """Count which queues they come from, and why."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counts = letters.groupBy("_origin.queue", "_origin.reason").count()
+    rows = counts.orderBy(F.desc("count"), "queue", "reason").collect()
+    return [(row["queue"], row["reason"], row["count"]) for row in rows]
 
 
 def _delays(history: DataFrame, group: Column) -> list[Delays]:
@@ -154,6 +137,14 @@ def _delays(history: DataFrame, group: Column) -> list[Delays]:
     return [Delays(group or "unknown", *numbers) for group, *numbers in sums.collect()]
 
 
+def _by_hour(history: DataFrame) -> list[Delays]:
+    """Sum up by the hour at the airport, where people get up and storms come up, not by that of the server."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    hour = F.date_format(F.from_utc_timestamp("scheduled", NEW_YORK), "HH")
+    return sorted(_delays(history, hour), key=lambda delays: delays.group)
+
+
 def _by_class(history: DataFrame, number: Column, classes: Classes) -> list[Delays]:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -162,80 +153,3 @@ def _by_class(history: DataFrame, number: Column, classes: Classes) -> list[Dela
         name = name.when(number < bound, label)
     order = [*(label for _, label in classes), UNMEASURED]
     return sorted(_delays(history, name), key=lambda delays: order.index(delays.group))
-
-
-# --- a session that says nothing, listens to nobody else, and leaves nothing behind -----------------
-
-
-@contextmanager
-def _session(folder: Path, log: Path) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ |= {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(_search_path()),  # Spark reads in Python processes of its own
-    }
-    with ExitStack() as stack:
-        with _stderr_into(log), _uninterrupted():
-            spark = (
-                SparkSession.builder.master("local[2]")
-                .appName("flights")
-                .config("spark.ui.enabled", "false")
-                .config("spark.ui.showConsoleProgress", "false")
-                .config("spark.driver.bindAddress", "127.0.0.1")
-                .config("spark.driver.host", "127.0.0.1")
-                .config("spark.local.dir", str(folder))
-                .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-                .config("spark.sql.session.timeZone", "UTC")
-                .config("spark.sql.shuffle.partitions", "2")
-                .getOrCreate()
-            )
-            stack.callback(_stop, spark)
-        spark.sparkContext.setLogLevel("ERROR")
-        mongoq.spark.register(spark)
-        yield spark
-
-
-def _search_path() -> list[str]:
-    inherited = os.environ.get("PYTHONPATH")
-    return [str(Path(mongoq.__file__).parents[1]), *([inherited] if inherited else [])]
-
-
-def _stop(spark: SparkSession) -> None:
-    """Stop the session and wait for its JVM, which otherwise lives until this process has ended."""
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # there is no public way to its process
-    spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=60)
-
-
-@contextmanager
-def _stderr_into(log: Path) -> Iterator[None]:
-    """Send what is written to stderr into a file. A JVM started in the block keeps writing there."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with log.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold an interrupt back until the end of the block: PySpark, interrupted as it starts, leaves a JVM behind."""
-    held: list[int] = []
-    signals = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(each, lambda number, _frame: held.append(number)) for each in signals]
-    try:
-        yield
-    finally:
-        for each, handler in zip(signals, before, strict=True):
-            signal.signal(each, handler)
-    if held:
-        raise KeyboardInterrupt

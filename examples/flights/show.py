@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -11,9 +12,10 @@ from rich.table import Table
 import mongoq
 from examples.flights.proof import Proof
 from examples.flights.report import Delays, Report
+from examples.flights.timings import StageTimes, Times
 from examples.show import counted, table_of
 
-__all__ = ["fix", "proof", "report", "trail"]
+__all__ = ["fix", "picture", "proof", "report", "trail"]
 
 
 def fix(console: Console, differences: Iterable[mongoq.Difference], replayed: int) -> None:
@@ -36,10 +38,8 @@ def trail(console: Console, id: object, hops: Sequence[mongoq.Hop]) -> None:
 
 def report(console: Console, found: Report) -> None:
     """Print what Spark found."""
-    table = _delay_table("delays by carrier", "carrier")
-    for delays in found.carriers:
-        _add(table, delays)
-    console.print(table)
+    _delays(console, "carrier", found.carriers)
+    _delays(console, "hour", found.hours)
     table = _delay_table("delays by weather", "weather", "")
     for kind, classes in found.weather.items():
         for place, delays in enumerate(classes):
@@ -50,6 +50,32 @@ def report(console: Console, found: Report) -> None:
     for queue, reason, count in found.dead:
         table.add_row(queue, reason, counted(count))
     console.print(table)
+    _stages(console, found.stages)
+
+
+def _delays(console: Console, kind: str, groups: Sequence[Delays]) -> None:
+    table = _delay_table(f"delays by {kind}", kind)
+    for delays in groups:
+        _add(table, delays)
+    console.print(table)
+
+
+def _stages(console: Console, found: Sequence[StageTimes]) -> None:
+    title = "throughput and latency by the trails: median and 95th percentile"
+    table = table_of(title, "stage", "settled", "per second", "waiting", "95 %", "running", "95 %")
+    for stage in found:
+        rate = "–" if stage.per_second is None else f"{stage.per_second:,.0f}"
+        table.add_row(stage.stage, counted(stage.items), rate, *_told(stage.waiting), *_told(stage.running))
+    console.print(table)
+
+
+def _told(times: Times | None) -> tuple[str, str]:
+    return ("–", "–") if times is None else (f"{times.median:,.0f} ms", f"{times.most:,.0f} ms")
+
+
+def picture(console: Console, path: Path) -> None:
+    """Print where the picture is."""
+    console.print(f"the report as a picture: {path.absolute()}", markup=False, highlight=False, soft_wrap=True)
 
 
 def proof(console: Console, found: Proof) -> None:

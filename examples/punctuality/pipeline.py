@@ -16,11 +16,10 @@ from typing import Any
 
 import mongoq
 from examples.flights.data import raw_rows
-from examples.flights.handlers import as_coroutine
 from examples.punctuality.handlers import WeatherTable, judge, look_up, validate
 from examples.punctuality.model import Answer, NumberedFlight, NumberedRow, Question
 from examples.punctuality.queues import ERRORS, FLIGHTS, OUTPUTS, QUESTIONS, RAW, WEATHER
-from examples.running import Engine
+from examples.running import ENGINES
 
 __all__ = ["BUSY", "JUDGE", "LEASE", "NAME", "SOURCE", "build", "numbered_rows"]
 
@@ -37,7 +36,7 @@ def build(
     rows: int,
     weather: WeatherTable,
     *,
-    engine: Engine = "threads",
+    engine: str = "threads",
     concurrency: int = 4,
     lease: timedelta = LEASE,
 ) -> mongoq.Pipeline:
@@ -53,7 +52,7 @@ def build(
         lease: how long the source and the items of a process that has died stay with it.
     """
     handlers: list[Callable[..., Any]] = [validate, look_up, judge]
-    parting, looking_up, judging = map(as_coroutine, handlers) if engine == "asyncio" else handlers
+    parting, looking_up, judging = map(ENGINES[engine].adapted, handlers)
     pipeline = mongoq.Pipeline(NAME, errors=ERRORS, outputs=OUTPUTS)
     pipeline.source(to=RAW, name=SOURCE, batch=BATCH, lease=lease)(partial(numbered_rows, folder=folder, rows=rows))
     common: dict[str, Any] = {"concurrency": concurrency, "lease": lease}

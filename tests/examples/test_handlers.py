@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 import mongoq
+from examples.eventloop import as_coroutine
 from examples.flights.data import data_folder, raw_rows, reference, row_id, spread
-from examples.flights.handlers import Unusable, as_coroutine, check, enrich, enrich_at_first, validate
+from examples.flights.handlers import Unusable, check, enrich, enrich_at_first, validate
 from examples.flights.model import Airport, Flight, Plane, Reference, Row, Weather
 
 RAW = {

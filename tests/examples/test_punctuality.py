@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from bson import ObjectId
@@ -29,7 +29,7 @@ from examples.punctuality.proof import Facts, Proof, facts_of, prove
 from examples.punctuality.queues import ARRIVALS, DEPARTURES, ERRORS, FLIGHTS, OUTPUTS, QUESTIONS, RAW
 from examples.punctuality.report import read_report
 from examples.punctuality.running import started
-from examples.running import Engine, Site
+from examples.running import ENGINES, Site
 from tests.examples.launching import Launch, output_of, wait_for
 
 ROWS = 150
@@ -50,7 +50,7 @@ def facts() -> Facts:
     return facts_of(FOLDER, ROWS)
 
 
-@pytest.fixture(params=get_args(Engine))
+@pytest.fixture(params=ENGINES)
 def site(broker: mongoq.Broker, uri: str, request: pytest.FixtureRequest) -> Site:
     """Each engine."""
     return Site(broker, uri, request.param)

@@ -1,0 +1,166 @@
+"""A Spark session for all that asks for one: it says nothing, listens to nobody else, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import mongoq
+import mongoq.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SharedSession", "SparkFailed", "shared_session", "what_is_missing"]
+
+STOPPING = 60.0
+"""Seconds that Spark is given to end."""
+
+
+class SparkFailed(Exception):
+    """Spark could not be started, or a query failed; the text holds the end of its log."""
+
+
+def what_is_missing() -> str | None:
+    """Return a line that says what to install for Spark, or ``None`` when all is there."""
+    try:
+        mongoq.spark.check()
+    except mongoq.spark.SparkUnavailable as unavailable:
+        return str(unavailable)
+    return None
+
+
+class SharedSession:
+    """One session, started when it is first asked for, which takes ten seconds or so; made by ``shared_session``."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._log = folder / "spark.log"
+        self._stack = stack
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Return the session."""
+        if self._session is None:
+            with _stderr_into(self._log), _uninterrupted():
+                self._session = _started(self._folder)
+                self._stack.callback(_stop, self._session)
+            self._session.sparkContext.setLogLevel("ERROR")
+            mongoq.spark.register(self._session)
+        return self._session
+
+    @contextmanager
+    def asked(self) -> Iterator[SparkSession]:
+        """Give the session to the queries of a block.
+
+        Raises:
+            SparkFailed: it could not be started, or a query failed.
+            KeyboardInterrupt: the same, since it was interrupted.
+        """
+        try:
+            yield self.session()
+        except Exception as error:
+            if _was_interrupted(error):
+                raise KeyboardInterrupt from error
+            log = self._log.read_text(errors="replace") if self._log.exists() else ""
+            raise SparkFailed(_in_short(str(error), log)) from error
+
+
+@contextmanager
+def shared_session() -> Iterator[SharedSession]:
+    """Give a session to whoever asks for it in the block; Spark has ended behind it, if it was ever started."""
+    with TemporaryDirectory(prefix="flights-spark-") as folder, ExitStack() as stack:
+        yield SharedSession(Path(folder), stack)
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Say whether an error came of stopping Spark in the middle of a query, in other words of an interruption."""
+    before = error.__context__
+    return before is not None and (isinstance(before, KeyboardInterrupt) or _was_interrupted(before))
+
+
+def _in_short(error: str, log: str) -> str:
+    """Leave out the stack frames, which are indented, and of the log all but its errors."""
+    told = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    logged = [line for line in log.splitlines() if "ERROR" in line or "Error" in line]
+    return "\n".join([*told[:4], *logged[-4:]])
+
+
+def _started(folder: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ |= {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(_search_path()),  # Spark reads in Python processes of its own
+    }
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(folder))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+
+
+def _search_path() -> list[str]:
+    inherited = os.environ.get("PYTHONPATH")
+    return [str(Path(mongoq.__file__).parents[1]), *([inherited] if inherited else [])]
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop the session and wait for its JVM, which otherwise lives until this process has ended.
+
+    One that is gone already, or answers no more since a query was interrupted, is no failure of what it was for.
+    """
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # there is no public way to its process
+    try:
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=STOPPING)
+    except Exception:
+        gateway.proc.kill()
+        gateway.proc.wait(timeout=STOPPING)
+
+
+@contextmanager
+def _stderr_into(log: Path) -> Iterator[None]:
+    """Send what is written to stderr into a file. A JVM started in the block keeps writing there."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the end of the block: PySpark, interrupted as it starts, leaves a JVM behind."""
+    held: list[int] = []
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(each, lambda number, _frame: held.append(number)) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+    if held:
+        raise KeyboardInterrupt

@@ -1,0 +1,159 @@
+"""``python -m examples.flights_replay``: what a faulty version did wrong is mended, once, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from examples.flights.data import data_folder, raw_rows, reference
+from examples.flights.model import RawRow, Reference
+from examples.flights_replay import cli
+from examples.flights_replay.pipeline import CHECKED, DONE, ERRORS, KENNEDY, build, push
+from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, opened
+from examples.program import CannotStart
+from tests.examples.launching import Launch, needs_spark, output_of
+
+MODULE = "examples.flights_replay"
+ROWS = 40
+ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
+
+
+@pytest.fixture(scope="module")
+def tables() -> Reference:
+    return reference(data_folder())
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[RawRow]:
+    return [row for row in raw_rows(data_folder(), 2000) if row["dep_time"] != "NA"][:60]
+
+
+@pytest.fixture
+def place(own_uri: str) -> Iterable[Place]:
+    with opened(own_uri) as place:
+        yield place
+
+
+def through(place: Place, pipeline: mongoq.Pipeline, rows: list[RawRow]) -> int:
+    pushed = push(place.broker, rows)
+    pipeline.drain(place.broker)
+    return pushed
+
+
+def numbers(pattern: str, output: str) -> list[int]:
+    found = re.search(pattern, output)
+    assert found, output
+    return [int(number.replace(",", "")) for number in found.groups()]
+
+
+@needs_spark
+def test_the_whole_example_on_a_server_of_its_own(launch: Launch) -> None:
+    output = output_of(launch(MODULE, "--rows", ROWS, "--day", "2013-01-01"))
+    before, day = numbers(r"([\d,]+) flights of the day before, ([\d,]+) of 2013-01-01", output)
+    assert (before, day) == (0, ROWS)
+    assert "the fix: stage 'enrich': handler was 'examples.flights_replay.pipeline:enrich_from_kennedy', and" in output
+    wrong = dict(re.findall(r"│ (\w{3}) +│ +\d+ │ +(\d+|–) │ +– │", output))
+    assert set(wrong) == {"EWR", "JFK", "LGA"}
+    assert wrong["JFK"] == "–"
+    [picked] = numbers(r"Spark picked ([\d,]+) flights", output)
+    assert numbers(r"sent back: (\d+) pushed; sent again: (\d+); sent again when they were done: (\d+)", output) == [
+        picked, 0, 0,
+    ]  # fmt: skip
+    assert f"{int(wrong['EWR']) + int(wrong['LGA'])} wrong before, 0 after, of {ROWS} departures" in output
+
+
+@needs_spark
+def test_only_what_the_faulty_version_did_wrong_is_copied_and_the_server_picks_it(
+    launch: Launch, client: MongoClient[Any], database: str, own_uri: str
+) -> None:
+    client[database].command("profile", 2)
+    output_of(launch(MODULE, "--rows", ROWS, "--uri", own_uri))
+    client[database].command("profile", 0)
+    collection = client[database][COLLECTION]
+    done = list(collection.find({"q": DONE, "processed": {"$exists": True}, "payload": {"$exists": True}}))
+    originals = {item["_id"]: item["payload"] for item in done}
+    assert len(originals) == len(done)
+    days = [payload["scheduled"].date() for payload in originals.values()]
+    assert date(2013, 7, 21) in days
+    assert collection.count_documents({**ITEMS, "processed": {"$exists": False}}) == 0, "all are done"
+
+    flights = [(each["carrier"], each["flight"], each["origin"], each["scheduled"]) for each in originals.values()]
+    twice = {flight for flight in flights if flights.count(flight) > 1}
+    assert len(set(flights)) == client[database][DEPARTURES].count_documents({})
+    assert all(flights.count(flight) == 2 for flight in twice)
+    assert {origin for _, _, origin, _ in twice} == {"EWR", "LGA"}
+    new_york = {(scheduled.hour, scheduled.day) for *_, scheduled in twice}
+    assert all(day in (22, 23) for _, day in new_york), "the day before is as it was"
+
+    filters = [str(entry["command"]["filter"]) for entry in client[database].system.profile.find({"op": "query"})
+               if entry["command"].get("find") == COLLECTION]  # fmt: skip
+    assert any("payload.origin" in told and "processed" in told for told in filters)
+
+
+def test_the_faulty_version_fails_at_nothing_and_is_wrong_elsewhere_than_at_kennedy(
+    place: Place, tables: Reference, rows: list[RawRow]
+) -> None:
+    flights = through(place, build(tables, place.departures, broken=True), rows)
+    wrong = place.wrong(tables)
+    assert flights == place.flights().total() == len(rows)
+    assert place.broker.queue(ERRORS).counts().total == 0
+    assert set(wrong) == {"EWR", "LGA"}
+    assert through(place, build(tables, place.departures), rows) == flights, "pushed again they are no new items"
+    assert place.wrong(tables) == wrong
+
+
+def test_the_mended_version_puts_right_what_it_is_given_again_and_stores_it_in_the_same_place(
+    place: Place, tables: Reference, rows: list[RawRow]
+) -> None:
+    through(place, build(tables, place.departures, broken=True), rows)
+    before = place.flights()
+    copies = place.broker.queue(DONE).replay(to=CHECKED, where={"origin": {"$ne": KENNEDY}})
+    assert copies.pushed == place.waiting() > 0
+    build(tables, place.departures).drain(place.broker)
+    assert place.flights() == before
+    assert not place.wrong(tables)
+
+
+def test_what_is_there_of_another_run_is_not_mixed_up_with_this_one(launch: Launch, own_uri: str) -> None:
+    with mongoq.connect(own_uri, collection=COLLECTION) as broker:
+        broker.queue(CHECKED).push({})
+    with pytest.raises(CannotStart, match="of another run: drop them"), opened(own_uri):
+        pass
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (("--day", "2014-01-02"), "no flight departed on 2014-01-02: the data are those of 2013"),
+        (("--day", "yesterday"), "a day as YYYY-MM-DD, not 'yesterday'"),
+        (("--rows", "0"), "a whole number from 1 up"),
+        (("--uri", "nonsense"), "connection string"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(launch: Launch, arguments: tuple[str, ...], told: str) -> None:
+    output = output_of(launch(MODULE, *arguments), 2)
+    assert told in " ".join(output.split())
+    assert "Traceback" not in output
+
+
+def test_without_java_it_says_what_is_missing(launch: Launch, own_uri: str, tmp_path: Path) -> None:
+    output = output_of(launch(MODULE, "--uri", own_uri, PATH=str(tmp_path), JAVA_HOME=""), 2)
+    assert "Java is not installed" in output
+
+
+def test_a_days_flights_are_those_of_that_day(rows: list[RawRow], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "raw_rows", lambda _folder, _limit: iter(rows))
+    first = partial(cli._two_days, Path())
+    day = date(2013, 1, 2)
+    before, after = first(day, None)
+    assert {(row["month"], row["day"]) for row in before} == {("1", "1")}
+    assert {(row["month"], row["day"]) for row in after} == {("1", "2")}
+    assert first(day, 2) == (before[:2], after[:2])
