@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 ROWS ?= 5000
-ENGINE ?= threads
+ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 3
 # The first PySpark that has all that the format uses.
@@ -27,7 +27,7 @@ help: ## Show this list
 	@echo
 	@echo "  PYTHON=python3  the interpreter that setup uses, 3.11 or later"
 	@echo "  ROWS=5000       the flights that the demo takes"
-	@echo "  ENGINE=threads  what runs the demo's stages: threads or asyncio"
+	@echo "  ENGINE=spark    what runs the demo's stages: spark, threads or asyncio"
 	@echo "  JOBS=3          the processes that the tests are spread over"
 
 setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed

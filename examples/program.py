@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.logging import RichHandler
 
 import mongoq
 from examples.flights.data import DataMissing
-from examples.running import ENGINES
+from examples.running import WORKERS
 from examples.servers import server
 
 __all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "CannotStart", "ended", "parser", "positive"]
@@ -29,12 +29,14 @@ class CannotStart(Exception):
 Work = Callable[[Console, str, argparse.Namespace], bool]
 
 
-def parser(name: str, description: str, *, collection: str) -> argparse.ArgumentParser:
+def parser(
+    name: str, description: str, *, collection: str, engines: Sequence[str] = WORKERS
+) -> argparse.ArgumentParser:
     """Return a parser of the options that all have, for ``python -m NAME``; more may be added."""
     made = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     made.add_argument("--rows", type=positive, default=5000, help="flights, spread over the year (5000)")
     made.add_argument("--threads", type=positive, default=4, help="threads of each stage (4)")
-    made.add_argument("--engine", choices=list(ENGINES), default="threads", help="what runs the stages (threads)")
+    made.add_argument("--engine", choices=engines, default="threads", help="what runs the stages (threads)")
     where = made.add_mutually_exclusive_group()
     where.add_argument(
         "--uri",

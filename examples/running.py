@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import mongoq
 from examples.eventloop import as_coroutine, started_on_loop
 
-__all__ = ["ENGINES", "Engine", "Line", "Run", "Site", "nothing_in"]
+__all__ = ["ENGINES", "WORKERS", "Engine", "Line", "Run", "Site", "nothing_in"]
 
 GRACE = 5.0
 """Seconds that a handler may go on for when the line is left."""
@@ -51,11 +51,13 @@ class Site:
         broker: of its queues.
         uri: of the broker's server.
         engine: what runs the stages, one of ``ENGINES``.
+        session: returns the Spark session of the engine ``spark``.
     """
 
     broker: mongoq.Broker
     uri: str
     engine: str = "threads"
+    session: Callable[[], Any] | None = None
 
     def start(self, pipeline: mongoq.Pipeline) -> AbstractContextManager[Run]:
         """Set a pipeline to work for the length of a block."""
@@ -83,6 +85,12 @@ def _on_loop(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Ru
     return started_on_loop(pipeline, site.uri, site.broker.namespace, grace=GRACE)
 
 
+def _on_spark(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
+    assert site.session is not None, "there is no Spark session at this site"
+    database, _, collection = site.broker.namespace.partition(".")
+    return pipeline.run_on_spark(site.session(), site.uri, database=database, collection=collection)
+
+
 def _as_it_is(handler: Handler) -> Handler:
     return handler
 
@@ -90,7 +98,10 @@ def _as_it_is(handler: Handler) -> Handler:
 ENGINES: Mapping[str, Engine] = {
     "threads": Engine(_in_threads, _as_it_is),
     "asyncio": Engine(_on_loop, as_coroutine),
+    "spark": Engine(_on_spark, _as_it_is),
 }
+WORKERS = ("threads", "asyncio")
+"""Those that work in this process."""
 
 
 class Line(ABC):

@@ -25,7 +25,7 @@ from examples.flights.report import Report, read_report
 from examples.flights.running import started
 from examples.flights.spark import SharedSession, SparkFailed, shared_session, what_is_missing
 from examples.letters import causes
-from examples.running import Site
+from examples.running import ENGINES, Site
 
 __all__ = ["main"]
 
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Takes departures from New York through a pipeline, mends it, replays what has failed, and lets "
         "Spark report. Run again on the same data, it goes on where it stopped and doubles nothing.",
         collection=COLLECTION,
+        engines=list(ENGINES),
     )
     report = parser.add_mutually_exclusive_group()
     report.add_argument("--no-spark", action="store_true", help="leave out the report")
@@ -69,11 +70,21 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
     with shared_session() as spark, mongoq.connect(uri, collection=COLLECTION) as broker:
         database = broker.namespace.partition(".")[0]
         prepare(broker)
-        _work(console, Site(broker, uri, options.engine), folder, rows=options.rows, threads=options.threads)
+        site = Site(broker, uri, _engine(console, options.engine), spark.session)
+        _work(console, site, folder, rows=options.rows, threads=options.threads)
         proof = _prove(uri, database, folder, rows=options.rows)
         agreed = options.no_spark or _report(console, spark, broker, uri, options.png)
     show.proof(console, proof)
     return proof.holds and agreed
+
+
+def _engine(console: Console, wanted: str) -> str:
+    """Return what runs the stages: threads, where there is no Spark."""
+    missing = what_is_missing() if wanted == "spark" else None
+    if missing is None:
+        return wanted
+    console.print(f"threads run the stages, since {missing}", style="yellow", markup=False, highlight=False)
+    return "threads"
 
 
 def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int) -> None:

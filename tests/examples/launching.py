@@ -17,7 +17,7 @@ import pytest
 
 from examples.flights.spark import what_is_missing
 
-__all__ = ["Launch", "launching", "needs_spark", "output_of", "wait_for"]
+__all__ = ["ON_SPARK", "Launch", "launching", "needs_spark", "output_of", "wait_for"]
 
 ROOT = Path(__file__).parents[2]
 MARK = "EXAMPLES_TEST_RUN"
@@ -66,11 +66,16 @@ def _descendants(mark: str) -> list[psutil.Process]:
     return found
 
 
+_missing = what_is_missing()
+ON_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.skipif(_missing is not None, reason=_missing or ""))
+"""Marks of a test whose program starts Spark: it is slow, and skipped where that cannot be."""
+
+
 def needs_spark(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test whose program starts Spark: it is slow, and skipped where that cannot be."""
-    missing = what_is_missing()
-    without = pytest.mark.skipif(missing is not None, reason=missing or "")
-    return pytest.mark.slow(pytest.mark.spark(without(test)))
+    """Mark a test whose program starts Spark."""
+    for mark in ON_SPARK:
+        test = mark(test)
+    return test
 
 
 def output_of(process: subprocess.Popen[str], code: int = 0) -> str:

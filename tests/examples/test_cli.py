@@ -22,8 +22,8 @@ from examples import program
 from examples.flights import spark
 from examples.flights.data import DataMissing
 from examples.flights.spark import SharedSession, SparkFailed, shared_session
-from examples.running import ENGINES
-from tests.examples.launching import Launch, needs_spark, output_of, wait_for
+from examples.running import ENGINES, WORKERS
+from tests.examples.launching import ON_SPARK, Launch, needs_spark, output_of, wait_for
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 """Not the ends of priorities, which a claim that was slow puts into the index."""
@@ -84,7 +84,7 @@ def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: st
     assert "the fix:" not in second, "there is nothing to replay"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", WORKERS)
 def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     output = output_of(start("--rows", 300, "--no-spark", "--uri", own_uri, "--engine", engine))
     before, after = output.split("the fix: ")
@@ -113,7 +113,7 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=ON_SPARK)])
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     arguments = "--rows", 6000, "--no-spark", "--uri", own_uri, "--engine", engine
     process = start(*arguments)
@@ -128,7 +128,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=ON_SPARK)])
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_puts_everything_down(
     start: Start, collection: Any, own_uri: str, signum: signal.Signals, engine: str

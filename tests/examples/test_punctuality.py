@@ -29,7 +29,7 @@ from examples.punctuality.proof import Facts, Proof, facts_of, prove
 from examples.punctuality.queues import ARRIVALS, DEPARTURES, ERRORS, FLIGHTS, OUTPUTS, QUESTIONS, RAW
 from examples.punctuality.report import read_report
 from examples.punctuality.running import started
-from examples.running import ENGINES, Site
+from examples.running import WORKERS, Site
 from tests.examples.launching import Launch, output_of, wait_for
 
 ROWS = 150
@@ -50,7 +50,7 @@ def facts() -> Facts:
     return facts_of(FOLDER, ROWS)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=WORKERS)
 def site(broker: mongoq.Broker, uri: str, request: pytest.FixtureRequest) -> Site:
     """Each engine."""
     return Site(broker, uri, request.param)

@@ -22,7 +22,7 @@ from examples.flights.pipeline import CHECKED, DONE, ERRORS, RAW, prepare, push
 from examples.flights.proof import Proof, prove
 from examples.flights.running import started
 from examples.letters import Cause, causes
-from examples.running import ENGINES, Site
+from examples.running import WORKERS, Site
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 UNKNOWN = "BQN", "PSE", "SJU", "STT"
@@ -47,7 +47,7 @@ def site(broker: mongoq.Broker, uri: str) -> Site:
     return Site(broker, uri)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=WORKERS)
 def each_site(broker: mongoq.Broker, uri: str, request: pytest.FixtureRequest) -> Site:
     """Each engine."""
     prepare(broker)
@@ -159,7 +159,7 @@ def test_every_engine_makes_the_same_of_the_same_rows(
 ) -> None:
     prepare(broker)
     counts, places, letters = [], [], []
-    for engine in ENGINES:
+    for engine in WORKERS:
         site = Site(broker, uri, engine)
         told = []
         for broken in True, False:
@@ -170,9 +170,9 @@ def test_every_engine_makes_the_same_of_the_same_rows(
         counts.append(told)
         places.append({(item["_id"], item["q"], str(item["payload"])) for item in raw.find(ITEMS)})
         raw.delete_many(ITEMS)
-    assert counts == [counts[0]] * len(ENGINES)
-    assert places == [places[0]] * len(ENGINES)
-    assert letters == letters[:2] * len(ENGINES)
+    assert counts == [counts[0]] * len(WORKERS)
+    assert places == [places[0]] * len(WORKERS)
+    assert letters == letters[:2] * len(WORKERS)
     assert len(places[0]) == 300
     assert len(letters[0]) > len(letters[1]) == 1, "what the first version has failed at is there no more"
 
