@@ -17,7 +17,9 @@ __all__ = ["Difference", "differences"]
 
 WHOLE = ("name", "errors", "inputs", "outputs", "trail")
 SOURCE = ("target", "batch", "every", "lease")
-FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "join")
+FIELDS = (
+    "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "join", "frame",
+)  # fmt: skip
 UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
 
 

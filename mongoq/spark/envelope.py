@@ -15,15 +15,31 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, St
 
 from mongoq.drive.documents import Garbled
 from mongoq.model.codec import codec_options
+from mongoq.model.delivery import delivery_parts
+from mongoq.model.trail import hops_counted
 from mongoq.spark.jsontext import json_shown
 
-__all__ = ["CORRUPT", "ENVELOPE", "PAYLOAD", "RAW", "Document", "Field", "default_schema", "envelope_schema"]
+__all__ = [
+    "CORRUPT",
+    "DELIVERY",
+    "ENVELOPE",
+    "PAYLOAD",
+    "RAW",
+    "Document",
+    "Field",
+    "default_schema",
+    "envelope_schema",
+    "id_shown",
+]
 
 PAYLOAD = "payload"
 CORRUPT = "_corrupt"
 """The column that holds, in the permissive mode, the payload of an item that did not fit."""
 RAW = "_payload"
 """The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
+DELIVERY = "_delivery"
+"""The column that holds what delivery hashes are made of, besides the name of a stage, for who asks for it."""
+ASKED_FOR = (RAW, DELIVERY)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
@@ -61,9 +77,12 @@ def _field(name: str, type: DataType) -> Field:
 
 
 def _ids(documents: Sequence[Document], _now: datetime) -> list[str]:
-    """Return ids as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
-    ids = [document["_id"] for document in documents]
-    return [str(each) if isinstance(each, str | ObjectId) else json_shown(each) for each in ids]
+    return [id_shown(document["_id"]) for document in documents]
+
+
+def id_shown(id: Any) -> str:
+    """Return an id as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
+    return str(id) if isinstance(id, str | ObjectId) else json_shown(id)
 
 
 def _states(documents: Sequence[Document], now: datetime) -> list[str]:
@@ -97,6 +116,11 @@ def _encoded(payload: Any) -> bytes | Garbled:
         return Garbled(json_shown(payload))
 
 
+def _deliveries(documents: Sequence[Document], _now: datetime) -> list[str]:
+    parts = (delivery_parts(each["_id"], hops_counted(each.get("hops")), each.get("joined")) for each in documents)
+    return ["\0".join(sorted(each)) for each in parts]
+
+
 ENVELOPE: dict[str, Field] = {
     "_id": Field(STRING, ("_id",), _ids),
     "_q": _field("q", STRING),
@@ -116,14 +140,15 @@ ENVELOPE: dict[str, Field] = {
     "_processed": _field("processed", MOMENT),
     "_expires": _field("expires", MOMENT),
     RAW: Field(BinaryType(), (PAYLOAD,), _raw),
+    DELIVERY: Field(STRING, ("_id", "hops", "joined"), _deliveries),
 }
 
 
 def envelope_schema() -> StructType:
-    """Return the columns of the envelope alone, without the payload in any form."""
+    """Return the columns of the envelope alone, without the payload in any form, and without what is only for those who ask."""
     schema = StructType()
     for name, field in ENVELOPE.items():
-        if name != RAW:
+        if name not in ASKED_FOR:
             schema.add(name, field.type)
     return schema
 

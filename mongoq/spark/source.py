@@ -79,6 +79,7 @@ URI's, or the primary |
     | `_expires` | timestamp | history: when it may be deleted |
     | `payload` | string | the payload, as JSON |
     | `_payload` | binary | only in a schema: the BSON of `{"payload": payload}`, for copies that lose nothing |
+    | `_delivery` | string | only in a schema: what a stage's delivery hash is made of, besides its name |
     | `_corrupt` | string | only in a schema, with `mode=PERMISSIVE`: the payload of an item that did not fit, as JSON |
 
     With `.schema(...)` the server sends only the fields that are asked for. Columns with the names above are
