@@ -145,7 +145,7 @@ ENVELOPE: dict[str, Field] = {
 
 
 def envelope_schema() -> StructType:
-    """Return the columns of the envelope alone, without the payload in any form, and without what is only for those who ask."""
+    """Return the columns of the envelope alone, without the payload in any form, and what is for those who ask."""
     schema = StructType()
     for name, field in ENVELOPE.items():
         if name not in ASKED_FOR:

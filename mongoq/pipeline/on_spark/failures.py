@@ -1,4 +1,4 @@
-"""What made a frame fail, as it is told on the items: its type and its message, without Spark's own text around them."""
+"""What made a frame fail, as its items tell it: a type and a message, without Spark's own text around them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ class FrameBatches:
         self.counts += Counter({ending: number for ending, number in told.items() if ending not in OURS})
         if halted:
             item, text = halted[0]
-            raise StageStopped(self._part.name, self._part.source, item) from named("StageFailed", text)
+            id = others[item] if item in others else ObjectId(item)
+            raise StageStopped(self._part.name, self._part.source, id) from named("StageFailed", text)
 
     def _settled(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
         told: Counter[str] = Counter()

@@ -38,8 +38,8 @@ __all__ = ["TOLD", "Settler", "Settling"]
 logger = logging.getLogger("mongoq.spark")
 
 TOLD = "ending string, number long, item string, text string"
-"""What tasks tell: how many items came to which end; ``left``: how many are left for later, and ``lost``; and ``halted``,
-with the item and the error, where one has failed for good and there is no error queue."""
+"""What tasks tell: how many items came to which end; ``left``: how many are left for later; ``lost``; ``halted``, with
+the item and the error, where one has failed for good and there is no error queue."""
 TOLD_FIELDS = [
     pa.field("ending", pa.string()),
     pa.field("number", pa.int64()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -65,14 +66,17 @@ class FrameWriting:
         failure = self._failure(frame, most, file)
         if failure is None:
             return
+        frame.count()  # what cannot be read is no failure of the function's
+        if failure.fates is not None and _can_be_made(failure.fates):
+            raise failure.error  # it could not be written
         ids = [row[0] for row in frame.select(ID).sort(ID).collect()]
-        self._write_parts(frame, most, file, ids, failure)
+        self._blame(frame, most, file, ids, failure)
 
-    def _write_parts(self, frame: DataFrame, most: int | None, file: _File, ids: list[str], failure: _Failure) -> None:
+    def _blame(self, frame: DataFrame, most: int | None, file: _File, ids: list[str], failure: _Failure) -> None:
         def within(part: range) -> DataFrame:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
-        found = Halving(len(ids), alike=failure.alike)
+        found = Halving(len(ids), alike=isinstance(failure.error, OutcomeInvalid))
         failures = {range(len(ids)): failure}
         while (part := found.next()) is not None:
             failed = self._failure(within(part), most, file)
@@ -81,6 +85,7 @@ class FrameWriting:
             else:
                 failures[part] = failed
                 found.failed()
+        frame.count()
         for kind, parts in (("fault", found.blamed), ("unblamed", found.put_off)):
             for part in parts:
                 file.add(within(part).select(*_fate(kind, failures[part].text)))
@@ -94,10 +99,7 @@ class FrameWriting:
         except Exception as error:
             if self._stopping():
                 raise
-            frame.count()  # what cannot be read is no failure of the function's
-            if fates is not None and _can_be_made(fates):
-                raise  # it could not be written
-            return _Failure(cause(error, self._part.place), alike=isinstance(error, OutcomeInvalid))
+            return _Failure(error, cause(error, self._part.place), fates)
         return None
 
     # --- plans ---------------------------------------------------------------------------------------
@@ -134,12 +136,13 @@ class FrameWriting:
         return frame.sparkSession.sparkContext.defaultParallelism
 
 
+@dataclass(frozen=True)
 class _Failure:
-    """Why the function has failed; ``alike``: whatever it is called with."""
+    """Why the function has failed: the error, what items are to tell of it, and the plan, if it came to one."""
 
-    def __init__(self, text: str, *, alike: bool) -> None:
-        self.text = text
-        self.alike = alike
+    error: Exception
+    text: str
+    fates: DataFrame | None
 
 
 class _File:
