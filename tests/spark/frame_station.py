@@ -50,7 +50,7 @@ class Frames:
         """Work off what there is, and return the query, which has ended."""
         query = self.query(pipeline, available_now=True, **options)
         query.start()
-        assert query.wait(120)
+        assert query.wait(240)
         return query
 
     def worked_off(self, pipeline: mongoq.Pipeline, **options: Any) -> dict[str, int]:

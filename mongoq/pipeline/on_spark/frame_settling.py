@@ -160,6 +160,7 @@ class Settling:
     def _carried_out(
         self, verdicts: list[tuple[Item[Any], Verdict]], endings: Counter[str]
     ) -> Iterator[tuple[Item[Any], Outcome | None]]:
+        failed: Mapping[Any, Exception] = {}
         for _ in range(ROUNDS):
             if not verdicts:
                 return
