@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -9,14 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import Decimal128, ObjectId
 
 import mongoq
 from mongoq.errors import StageStopped
 from mongoq.model.delivery import delivery_hash
+from mongoq.model.item import Item
 from mongoq.model.trail import trail_of
 from tests.spark.frame_station import Frames, dropping_pipeline
 
@@ -147,6 +151,45 @@ def test_the_trail_and_the_delivery_hash_are_those_of_workers(frames: Frames) ->
     assert (first.stage, first.queue, first.to) == ("check", "raw", "checked")
     assert (second.stage, second.queue, second.to, second.ended) == ("enrich", "checked", "out", "moved")
     assert (second.payload, second.attempts) == ({"n": 1}, 1)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_values_come_back_as_they_were_stored(frames: Frames, zone: str) -> None:
+    payload = {
+        "at": datetime(2026, 7, 1, 23, 30, tzinfo=UTC),
+        "total": Decimal128("12.50"),
+        "legs": [{"from": "JFK", "minutes": None}, {"from": "LAX", "minutes": 5}],
+        "raw": b"\0\1",
+        "ratio": 0.5,
+        "late": True,
+    }
+    frames.push(payload)
+    pipeline = frames.pipeline(outputs="out")
+    ddl = "at timestamp, total decimal(10,2), legs array<struct<from: string, minutes: int>>, raw binary, ratio double"
+
+    @pipeline.frame_stage("checked", to="out", schema=f"{ddl}, late boolean")
+    def same(flights: Any) -> Any:
+        return flights.withColumn("_delay", functions().lit(3600))
+
+    frames.spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        assert frames.worked_off(pipeline) == {"moved": 1}
+    finally:
+        frames.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    [moved] = frames.documents("out")
+    assert moved["payload"] == payload
+    assert moved["when"] > frames.store.now + timedelta(minutes=50)
+
+
+def test_an_item_of_a_join_has_the_hash_that_workers_know_it_by() -> None:
+    from mongoq.spark.envelope import DELIVERY, ENVELOPE
+
+    inputs = [{"id": ObjectId(), "hops": 2}, {"id": ObjectId()}]
+    stored = {"_id": ObjectId(), "q": "q", "hops": 3, "joined": {"queue": "j", "inputs": inputs}}
+    now = datetime.now(UTC)
+    [parts] = ENVELOPE[DELIVERY].take([stored], now)
+    told = hashlib.sha256(f"enrich\0{parts}".encode()).hexdigest()
+    assert told == delivery_hash("enrich", [Item(stored, None, now, "namespace")])
 
 
 def test_a_function_that_raises_fails_the_items_and_not_the_query(frames: Frames) -> None:
