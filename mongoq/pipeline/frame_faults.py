@@ -16,6 +16,7 @@ __all__ = ["frame_faults"]
 
 SHORTEST_LEASE = 1
 """Seconds; a stream extends leases several times in their length."""
+OPTIONS = ("lease", "retry", "max_retries")
 
 
 def frame_faults(stage: Stage, frame: Frame) -> Iterator[str]:
@@ -24,6 +25,7 @@ def frame_faults(stage: Stage, frame: Frame) -> Iterator[str]:
     yield from _of_the_schema(frame.schema)
     yield from _of_numbers(frame)
     yield from _of_the_lease(stage.options.get("lease"))
+    yield from _of_the_rest(stage)
 
 
 def _of_the_handler(handler: Any) -> Iterator[str]:
@@ -78,3 +80,17 @@ def _of_the_lease(lease: Any) -> Iterator[str]:
         return  # told with the other options
     if length.total_seconds() < SHORTEST_LEASE:
         yield f"lease: of a stage on frames {SHORTEST_LEASE} second at least, since a stream extends it"
+
+
+def _of_the_rest(stage: Stage) -> Iterator[str]:
+    """Of what a recipe may say, and the decorator does not take."""
+    told = {
+        "model": stage.model is not None,
+        "where": stage.where is not None,
+        "delivery": stage.delivery != "exactly-once",
+        "none": stage.none != "error",
+        **{option: True for option in stage.options if option not in OPTIONS},
+    }
+    for name, given in told.items():
+        if given:
+            yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"

@@ -145,3 +145,34 @@ def test_what_is_different_is_told() -> None:
     plain.stage("checked", to="out", name="frames")(enrich)
     [found] = plain.compare(pipeline())
     assert (found.field, found.before, found.after) == ("frame", None, Frame("n int"))
+
+
+def recipe(**stage: Any) -> dict[str, Any]:
+    handler = f"{__name__}:enrich"
+    own = {"name": "frames", "from": "checked", "to": "out", "handler": handler, "frame": {"schema": "n int"}}
+    return {"name": "graph", "errors": "graph.errors", "outputs": "out", "stages": [{**own, **stage}]}
+
+
+def test_a_recipe_declares_it() -> None:
+    made = mongoq.Pipeline.from_recipe(recipe(max_retries=2))
+    assert pipeline(max_retries=2).compare(made) == []
+    [stage] = mongoq.Pipeline.from_recipe(recipe(frame={})).graph.stages
+    assert stage.frame == Frame()
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"frame": {"rows": 5}}, "frame: unknown key 'rows'; it may have schema, items, partitions"),
+        ({"frame": "n int"}, "frame: a mapping, not str"),
+        ({"concurrency": 4}, "concurrency: a stage on frames has no such option"),
+        ({"where": {"n": 1}, "otherwise": "drop"}, "where: a stage on frames has no such option"),
+        ({"delivery": "at-most-once"}, "delivery: a stage on frames has no such option"),
+        ({"none": "drop"}, "none: a stage on frames has no such option"),
+        ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join takes payloads"),
+    ],
+)
+def test_what_a_recipe_cannot_say_of_it_is_told(told: dict[str, Any], problem: str) -> None:
+    with pytest.raises(GraphInvalid) as caught:
+        mongoq.Pipeline.from_recipe(recipe(**told))
+    assert problem in str(caught.value)

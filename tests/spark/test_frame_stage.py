@@ -208,6 +208,7 @@ def test_a_function_that_raises_fails_the_items_and_not_the_query(frames: Frames
     assert sorted(each["payload"]["n"] for each in errors) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_for_one_row_fails_that_item_alone(frames: Frames) -> None:
     frames.push(*({"n": n} for n in range(12)))
     pipeline = frames.pipeline(outputs="out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -132,12 +133,12 @@ class FrameQuery:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for its end, for so many seconds at most, and say whether it has come; raises nothing."""
-        deadline = threading.Event()
-        left = timeout
-        while self.is_active and (left is None or left > 0):
-            deadline.wait(LOOK)
-            left = None if left is None else left - LOOK
-        return not self.is_active
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_active:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK)
+        return True
 
     def stop(self, grace: float = GRACE) -> None:
         """End it in good order, and give back at once what it holds, the attempt not counted.
