@@ -182,8 +182,8 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         least(form="raw", name="x"),
         [
             "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, frame, where, "
-            "otherwise, delivery, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, success_on, max_time, "
-            "batch, probe"
+            "otherwise, delivery, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, success_on, "
+            "max_time, batch, probe"
         ],
     ),
     "the name of the argument": (
