@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.model.item import Item
 from mongoq.model.trail import hops_counted
 
-__all__ = ["delivery_hash"]
+__all__ = ["delivery_hash", "delivery_parts"]
 
 
 def delivery_hash(name: str, items: Iterable[Item[Any]]) -> str:
@@ -18,17 +18,17 @@ def delivery_hash(name: str, items: Iterable[Item[Any]]) -> str:
     Every attempt of the same items has the same. An item that comes round a loop of a pipeline has made more hops, and
     has another one each time. An item that several were joined to counts as these.
     """
-    parts = sorted(part for item in items for part in _parts(item))
+    parts = sorted(part for item in items for part in delivery_parts(item.id, item.hops, item.stored("joined")))
     return hashlib.sha256("\0".join([name, *parts]).encode()).hexdigest()
 
 
-def _parts(item: Item[Any]) -> list[str]:
-    joined = item.stored("joined")
+def delivery_parts(id: Any, hops: int, joined: Any) -> list[str]:
+    """Return what an item has part in a hash by: its id, its hops, and the field ``joined`` of its envelope."""
     inputs = joined.get("inputs") if isinstance(joined, Mapping) else None
     if not isinstance(inputs, list):
-        return [_part(item.id, item.hops)]
+        return [_part(id, hops)]
     told = [one for one in inputs if isinstance(one, Mapping)]
-    return [*(_part(one.get("id"), hops_counted(one.get("hops"))) for one in told), f"joined {item.hops}"]
+    return [*(_part(one.get("id"), hops_counted(one.get("hops"))) for one in told), f"joined {hops}"]
 
 
 def _part(id: Any, hops: int) -> str:

@@ -17,7 +17,10 @@ __all__ = ["Difference", "differences"]
 
 WHOLE = ("name", "errors", "inputs", "outputs", "trail")
 SOURCE = ("target", "batch", "every", "lease")
-FIELDS = ("sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join")
+FIELDS = (
+    "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join",
+    "frame",
+)  # fmt: skip
 UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
 
 

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "probe": False,
 }
 """What a consumer goes by where its stage says nothing."""
+SPARK_ONLY = "it takes frames, and so runs on Spark only: run the pipeline by run_on_spark(spark, uri)"
 
 
 def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
@@ -40,6 +41,9 @@ def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
     """
     found, faults = [], []
     for stage in graph.own_stages:
+        if stage.frame is not None:
+            faults.append(f"stage {stage.name!r}: {SPARK_ONLY}")
+            continue
         try:
             if stage.join is not None:
                 found += joining(graph, stage, broker, DEFAULTS, coroutines=coroutines)

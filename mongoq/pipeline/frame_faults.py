@@ -1,62 +1,96 @@
-"""What is wrong with a stage on frames, beside what may be wrong with any stage."""
+"""What is wrong with a stage on frames, besides what may be wrong with any stage."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from mongoq.model.outcomes import Outcome
-from mongoq.pipeline.annotations import classes, returned, taken
-from mongoq.pipeline.frames.formats import FORMATS, frames_of, kind_name
-from mongoq.pipeline.stage import Stage
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import count, duration
+from mongoq.model.stream_claim import MOST
+from mongoq.pipeline.naming import in_a_line
+from mongoq.pipeline.stage import Frame, Stage
 
 __all__ = ["frame_faults"]
 
+SHORTEST_LEASE = 1
+"""Seconds; a stream extends leases several times in their length."""
+OPTIONS = ("lease", "retry", "max_retries")
 
-def frame_faults(stage: Stage) -> Iterator[str]:
-    """Return what is wrong with it, without its name."""
-    told: Any = stage.format
-    if not isinstance(told, str) or told not in FORMATS:
-        yield f"format: {' or '.join(map(repr, FORMATS))}, not {told!r:.60}"
+
+def frame_faults(stage: Stage, frame: Frame) -> Iterator[str]:
+    """Return what is wrong with it, without its name. Whether Spark knows the types, it tells when the stage starts."""
+    yield from _of_the_handler(stage.handler)
+    yield from _of_the_schema(frame.schema)
+    yield from _of_numbers(frame)
+    yield from _of_the_lease(stage.options.get("lease"))
+    yield from _of_the_rest(stage)
+
+
+def _of_the_handler(handler: Any) -> Iterator[str]:
+    if not callable(handler):
+        yield f"handler: a function, not {type(handler).__name__}"
         return
-    if stage.join is not None:
-        yield "format: a join takes payloads; leave it out, or join first, and have a batch stage behind that"
-    if stage.delivery == "at-most-once":
-        yield "delivery: what is run at most once is run item by item, and a frame is made of a batch; leave it out"
-    if stage.options.get("batch") is None:
-        yield "batch: a frame is made of a batch; say of how many items at most"
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        yield "handler: it is a coroutine function, and Spark awaits nothing; make it a plain one"
+    elif inspect.isgeneratorfunction(function):
+        yield "handler: it is a generator, which would run nothing; return a DataFrame"
+    elif not _takes_one(handler):
+        yield "handler: it is called with one DataFrame, and cannot be; let it take one argument"
+
+
+def _takes_one(handler: Any) -> bool:
     try:
-        kind = frames_of(told).KIND
-    except ImportError as error:
-        yield f"format: {error}"
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # it was written in C and does not say
+        return True
+    return True
+
+
+def _of_the_schema(schema: Any) -> Iterator[str]:
+    text = isinstance(schema, str)
+    if (text and not schema.strip()) or not (schema is None or text or hasattr(schema, "fieldNames")):
+        given = "nothing" if text else f"a value of type {type(schema).__name__}"
+        yield f"schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not {given}"
+
+
+def _of_numbers(frame: Frame) -> Iterator[str]:
+    try:
+        if count(frame.items, "items") > MOST:
+            yield f"items: {MOST:,} at most, not {frame.items:,}"
+    except ArgumentInvalid as invalid:
+        yield in_a_line(invalid)
+    if frame.partitions is not None:
+        try:
+            count(frame.partitions, "partitions")
+        except ArgumentInvalid as invalid:
+            yield in_a_line(invalid)
+
+
+def _of_the_lease(lease: Any) -> Iterator[str]:
+    if lease is None:
         return
-    yield from _of_annotations(stage, told, kind)
-
-
-def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
-    takes = classes(taken(stage.handler)) or []
-    if takes and not any(_may_be(kind, each) for each in takes):
-        yield f"format: the handler takes {_names(takes)}, and is given a {kind_name(format)}; change one of them"
-    returns = classes(returned(stage.handler)) or []
-    if returns and not any(_may_be(kind, each) or _is_listed(each) for each in returns):
-        yield f"format: the handler returns {_names(returns)}, where a {kind_name(format)} is due; change one of them"
-
-
-def _is_listed(kind: type) -> bool:
-    """Say whether it may be returned in place of a frame; whether None may, others tell."""
-    return kind is type(None) or (issubclass(kind, list | tuple) and not issubclass(kind, Outcome))
-
-
-def _may_be(kind: type, annotated: type) -> bool:
-    if getattr(annotated, "_is_protocol", False):
-        return True
     try:
-        return issubclass(kind, annotated) or issubclass(annotated, kind)
-    except TypeError:  # such as a TypedDict
-        return True
+        length = duration(lease, "lease", zero=False)
+    except ArgumentInvalid:
+        return  # told with the other options
+    if length.total_seconds() < SHORTEST_LEASE:
+        yield f"lease: of a stage on frames {SHORTEST_LEASE} second at least, since a stream extends it"
 
 
-def _names(kinds: list[type]) -> str:
-    return " or ".join(
-        f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds
-    )
+def _of_the_rest(stage: Stage) -> Iterator[str]:
+    """Of what a recipe may say, and the decorator does not take."""
+    told = {
+        "model": stage.model is not None,
+        "where": stage.where is not None,
+        "delivery": stage.delivery != "exactly-once",
+        "none": stage.none != "error",
+        **{option: True for option in stage.options if option not in OPTIONS},
+    }
+    for name, given in told.items():
+        if given:
+            yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"

@@ -92,6 +92,8 @@ def _of_the_handler(stage: Stage) -> Iterator[str]:
 
 
 def _of_the_rest(stage: Stage) -> Iterator[str]:
+    if stage.frame is not None:
+        yield "frame: a join takes payloads; join frames in the function of a stage on frames"
     if stage.where is not None:
         yield "where: a join takes all items of its queues; let a stage before it choose"
     if stage.delivery != "exactly-once":

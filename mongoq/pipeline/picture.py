@@ -10,7 +10,7 @@ from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.naming import import_path, model_name, shown
 from mongoq.pipeline.source import BATCH, LEASE, Source
-from mongoq.pipeline.stage import Join, Stage
+from mongoq.pipeline.stage import Frame, Join, Stage
 from mongoq.pipeline.ways import comes_back_to, in_words, ways
 
 __all__ = ["description"]
@@ -59,6 +59,8 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     yield "gives", _listed(stage.targets) if stage.targets else "nothing: items end here"
     if stage.join is not None:
         yield from _join(stage.join)
+    if stage.frame is not None:
+        yield from _frame(stage.frame)
     back = comes_back_to(graph, stage)
     if back:
         yield "loop", f"its items may come back to {_listed(back)}"
@@ -88,6 +90,21 @@ def _join(join: Join) -> Iterator[tuple[str, str]]:
     yield "joins", "the first of each" if on is None else f"on {shown(on) if on is join.on else on}"
     if join.timeout is not None:
         yield "timeout", f"{_brief(join.timeout)}, then {join.missing}; who is late: {join.late}"
+
+
+def _frame(frame: Frame) -> Iterator[tuple[str, str]]:
+    yield "runs", "on Spark, on frames"
+    told = frame.schema
+    yield "schema", "the payload as JSON" if told is None else _brief(told) if isinstance(told, str) else _columns(told)
+    yield "items", f"{_brief(frame.items)} a frame at most"
+    if frame.partitions is not None:
+        yield "partitions", _brief(frame.partitions)
+
+
+def _columns(schema: Any) -> str:
+    """Return what Spark calls the type of a row; what is no type as it is."""
+    named = getattr(schema, "simpleString", None)
+    return _brief(named() if callable(named) else schema)
 
 
 def _listed(names: Iterable[Any]) -> str:

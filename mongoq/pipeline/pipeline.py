@@ -15,6 +15,7 @@ from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.batching import Batching
 from mongoq.pipeline.comparison import Difference, differences
 from mongoq.pipeline.faults import faults
+from mongoq.pipeline.framing import Framing
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.joining import Joining
 from mongoq.pipeline.mermaid import mermaid
@@ -32,7 +33,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline(Batching, Joining, Starting, Sourcing):
+class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
     """Stages, each of which takes items from queues and sends them on to others, and sources, which make them.
 
     ```python

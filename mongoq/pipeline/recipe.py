@@ -20,6 +20,7 @@ from mongoq.pipeline.recipe_file import recipe_content
 from mongoq.pipeline.recipe_parts import (
     OPTIONS,
     POLICIES,
+    FramePart,
     JoinPart,
     MovePart,
     Part,
@@ -29,7 +30,7 @@ from mongoq.pipeline.recipe_parts import (
     sentence,
 )
 from mongoq.pipeline.source import Source
-from mongoq.pipeline.stage import Join, Stage
+from mongoq.pipeline.stage import Frame, Join, Stage
 
 __all__ = ["graph_of"]
 
@@ -117,6 +118,7 @@ class _Reading:
             handler=handler,
             model=self._model(part.model, f"{at}: model"),
             join=self._join(part.join, f"{at}: join"),
+            frame=self._frame(part.frame, f"{at}: frame"),
             where=part.where,
             otherwise=self._otherwise(part.otherwise, f"{at}: otherwise"),
             delivery=part.delivery,
@@ -140,6 +142,10 @@ class _Reading:
             told = {"on" if key is True else key: value for key, value in told.items()}
         part = None if told is None else self._part(JoinPart, told, at, on=None)
         return None if part is None else Join(**part.given())
+
+    def _frame(self, told: Any, at: str) -> Frame | None:
+        part = None if told is None else self._part(FramePart, told, at)
+        return None if part is None else Frame(part.columns, part.items, part.partitions)
 
     def _imported(self, path: Any, at: str, stand_in: Any) -> Any:
         try:

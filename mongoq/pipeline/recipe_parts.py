@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.source import BATCH, LEASE
+from mongoq.pipeline.stage import ITEMS
 
 __all__ = [
     "OPTIONS",
     "POLICIES",
+    "FramePart",
     "JoinPart",
     "MovePart",
     "Part",
@@ -71,6 +73,7 @@ class StagePart(Part):
     handler: str
     model: Any = None
     join: Any = None
+    frame: Any = None
     where: Any = None
     otherwise: Any = None
     delivery: Any = "exactly-once"
@@ -96,6 +99,14 @@ class JoinPart(Part):
     timeout: Any = None
     missing: Any = "error"
     late: Any = "error"
+
+
+class FramePart(Part):
+    """How a stage takes frames."""
+
+    columns: Any = Field(None, alias="schema")
+    items: Any = ITEMS
+    partitions: Any = None
 
 
 OPTIONS = ("concurrency", "prefetch", "lease", "max_retries", "max_time", "batch", "probe")

@@ -9,11 +9,13 @@ from typing import Any, Literal
 from mongoq.model.outcomes import Outcome
 from mongoq.model.settings import DEFAULT, Default
 
-__all__ = ["Delivery", "Join", "OnNone", "Stage", "Trail"]
+__all__ = ["ITEMS", "Delivery", "Frame", "Join", "OnNone", "Stage", "Trail"]
 
 Delivery = Literal["exactly-once", "at-most-once"]
 OnNone = Literal["error", "drop"]
 Trail = Literal[True, False, "payloads"]
+ITEMS = 10_000
+"""Items of a frame, at most, unless the stage says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,21 @@ class Join:
         return None if path is None else str(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a stage takes its items as frames, as it was told.
+
+    Attributes:
+        schema: the columns, as Spark writes a schema, or a ``StructType``; ``None``: the payload as JSON.
+        items: how many items are in a frame at most.
+        partitions: how many tasks read a frame; ``None`` to go by its items.
+    """
+
+    schema: Any = None
+    items: Any = ITEMS
+    partitions: Any = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One stage, as it was told; nothing is checked before the graph is.
@@ -59,6 +76,7 @@ class Stage:
         shared: it knows that other stages take items from the same queues.
         format: its handler takes batches as frames, ``"pandas"`` or ``"arrow"``; ``None``: it takes payloads.
         join: its handler takes one item of each of its sources, which belong together; ``None``: it takes any.
+        frame: its handler takes DataFrames, and runs on Spark; ``None``: it takes payloads.
         options: of the consumer, those that were given: ``concurrency``, ``prefetch``, ``lease``, ``retry``,
             ``max_retries``, ``success_on``, ``max_time``, ``batch``, ``probe``.
     """
@@ -76,6 +94,7 @@ class Stage:
     shared: bool = False
     format: Any = None
     join: Join | None = None
+    frame: Frame | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def model_of(self, source: Any) -> Any:

@@ -12,6 +12,7 @@ from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import KEEP, Default, checked_options
 from mongoq.pipeline.consumers import DEFAULTS
+from mongoq.pipeline.format_faults import format_faults
 from mongoq.pipeline.frame_faults import frame_faults
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.join_faults import join_faults
@@ -36,12 +37,14 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_the_filter(stage)
     yield from _of_the_rest(stage)
     if stage.format is not None:
-        yield from frame_faults(stage)
+        yield from format_faults(stage)
     if stage.join is not None:
         yield from join_faults(graph, stage)
+    elif stage.frame is not None:
+        yield from frame_faults(stage, stage.frame)
     else:
         yield from _refused(lambda: Codec(ENCODING, stage.model))
-    if stage.join is None or stage.options.get("batch") is not None:
+    if (stage.join is None and stage.frame is None) or stage.options.get("batch") is not None:
         yield from _refused(lambda: consumer(None, stage.handler, **CONSUMER))
     for option, value in stage.options.items():
         yield from _refused(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]

@@ -25,7 +25,7 @@ SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
 
 def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     """Return what is wrong with the types of a stage, without its name."""
-    if callable(stage.handler):
+    if stage.frame is None and callable(stage.handler):
         if stage.join is None and stage.format is None:
             yield from _of_what_is_taken(stage)
         yield from _of_what_is_returned(graph, stage)

@@ -24,10 +24,22 @@ from pyspark.sql.types import (
 
 from mongoq.drive.documents import Garbled
 from mongoq.model.codec import codec_options
-from mongoq.model.trail import trail_of
+from mongoq.model.delivery import delivery_parts
+from mongoq.model.trail import hops_counted, trail_of
 from mongoq.spark.jsontext import json_shown
 
-__all__ = ["CORRUPT", "ENVELOPE", "PAYLOAD", "RAW", "Document", "Field", "default_schema", "envelope_schema"]
+__all__ = [
+    "CORRUPT",
+    "DELIVERY",
+    "ENVELOPE",
+    "PAYLOAD",
+    "RAW",
+    "Document",
+    "Field",
+    "default_schema",
+    "envelope_schema",
+    "id_shown",
+]
 
 PAYLOAD = "payload"
 CORRUPT = "_corrupt"
@@ -36,7 +48,9 @@ RAW = "_payload"
 """The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
 TRAIL = "_trail"
 """The column of what stages of pipelines have done with an item; only for those who ask for it."""
-ASKED_FOR = (RAW, TRAIL)
+DELIVERY = "_delivery"
+"""The column that holds what delivery hashes are made of, besides the name of a stage, for who asks for it."""
+ASKED_FOR = (RAW, TRAIL, DELIVERY)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
@@ -86,9 +100,12 @@ def _field(name: str, type: DataType) -> Field:
 
 
 def _ids(documents: Sequence[Document], _now: datetime) -> list[str]:
-    """Return ids as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
-    ids = [document["_id"] for document in documents]
-    return [str(each) if isinstance(each, str | ObjectId) else json_shown(each) for each in ids]
+    return [id_shown(document["_id"]) for document in documents]
+
+
+def id_shown(id: Any) -> str:
+    """Return an id as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
+    return str(id) if isinstance(id, str | ObjectId) else json_shown(id)
 
 
 def _states(documents: Sequence[Document], now: datetime) -> list[str]:
@@ -133,6 +150,11 @@ def _hops(stored: Any) -> list[dict[str, Any]] | None:
     return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
 
 
+def _deliveries(documents: Sequence[Document], _now: datetime) -> list[str]:
+    parts = (delivery_parts(each["_id"], hops_counted(each.get("hops")), each.get("joined")) for each in documents)
+    return ["\0".join(sorted(each)) for each in parts]
+
+
 ENVELOPE: dict[str, Field] = {
     "_id": Field(STRING, ("_id",), _ids),
     "_q": _field("q", STRING),
@@ -153,11 +175,12 @@ ENVELOPE: dict[str, Field] = {
     "_expires": _field("expires", MOMENT),
     RAW: Field(BinaryType(), (PAYLOAD,), _raw),
     TRAIL: Field(ArrayType(HOP), tuple(f"trail.{name}" for name in HOP.names), _trails),
+    DELIVERY: Field(STRING, ("_id", "hops", "joined"), _deliveries),
 }
 
 
 def envelope_schema() -> StructType:
-    """Return the columns of the envelope alone, without the payload in any form."""
+    """Return the columns of the envelope alone, without the payload in any form, and what is for those who ask."""
     schema = StructType()
     for name, field in ENVELOPE.items():
         if name not in ASKED_FOR:

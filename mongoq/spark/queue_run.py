@@ -74,7 +74,8 @@ class QueueRun:
     def __init__(self, options: QueueStreamOptions) -> None:
         self._options = options
         self._broker = broker_at(options.place)
-        self._queue = self._broker.queue(options.queue)
+        queue = self._broker.queue(options.queue)
+        self._queue = queue if options.stage is None else options.stage.marked(queue)
         self._run: Run | None = None
         self._keeper: Keeper | None = None
         self._due: datetime | None = None

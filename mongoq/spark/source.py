@@ -81,6 +81,7 @@ URI's, or the primary |
     | `_payload` | binary | only in a schema: the BSON of `{"payload": payload}`, for copies that lose nothing |
     | `_trail` | array of structs | only in a schema: the [hops](trails.md) of an item, without payloads: `queue`, \
 `stage`, `by`, `taken`, `settled`, `attempts`, `ended`, `to`; null where it has no trail |
+    | `_delivery` | string | only in a schema: what a stage's delivery hash is made of, besides its name |
     | `_corrupt` | string | only in a schema, with `mode=PERMISSIVE`: the payload of an item that did not fit, as JSON |
 
     With `.schema(...)` the server sends only the fields that are asked for. Columns with the names above are

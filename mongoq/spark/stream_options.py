@@ -15,10 +15,11 @@ from mongoq.spark.modes import DROP, FAIL, MODES, PERMISSIVE
 from mongoq.spark.options import EMPTY, MISSING, ReadOptions
 from mongoq.spark.options import KNOWN as READ_OPTIONS
 from mongoq.spark.selection import WAYS
+from mongoq.spark.stage_option import StageOption
 
 __all__ = ["HistoryStreamOptions", "QueueStreamOptions"]
 
-KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing")
+KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage")
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
 SHORTEST_LEASE = 1.0
@@ -43,6 +44,7 @@ class QueueStreamOptions:
         lease: how long items are reserved from each extension on; ``None`` for as long as the queue says.
         mode: what becomes of items that do not fit their columns.
         empty_if_missing: wait for a queue that nobody has heard of.
+        stage: the stage of a pipeline that reads it, if one does.
     """
 
     place: Place
@@ -53,6 +55,7 @@ class QueueStreamOptions:
     lease: timedelta | None
     mode: str
     empty_if_missing: bool
+    stage: StageOption | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -76,6 +79,7 @@ class QueueStreamOptions:
             lease=None if lease is None else duration(lease, "lease", zero=False),
             mode=_mode(given),
             empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            stage=StageOption.parse(given),
         )
 
 

@@ -10,13 +10,13 @@ from pyspark.sql.types import DataType, StructType
 
 from mongoq.spark.column import stored_path
 from mongoq.spark.convert import is_json
-from mongoq.spark.envelope import ENVELOPE, PAYLOAD
+from mongoq.spark.envelope import DELIVERY, ENVELOPE, PAYLOAD
 from mongoq.spark.literals import HEX, Kind, Unsuited, kind_of
 
 __all__ = ["Condition", "Target", "target_of"]
 
 IDS = {("_id",), ("_token",), ("_settled",), ("_origin", "id")}
-COMPUTED = {"_state", "_headers"}
+COMPUTED = {"_state", "_headers", DELIVERY}
 INDEXED = {"_id", "q", "priority"}
 DATES = {"history": "processed", "all": ""}
 ARRAY = {"$type": "array"}

@@ -181,15 +181,15 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
     "an unknown key of a stage": (
         least(form="raw", name="x"),
         [
-            "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, where, otherwise, "
-            "delivery, format, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, success_on, "
-            "max_time, batch, probe"
+            "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, frame, where, "
+            "otherwise, delivery, format, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, "
+            "success_on, max_time, batch, probe"
         ],
     ),
     "the name of the argument": (
         {"name": "a", "stages": [{"source": "in", "handler": f"{HERE}:load", "name": "x"}]},
         [
-            "stages[0] ('x'): unknown key 'source'; it may have name, from, to, handler, model, join, where, "
+            "stages[0] ('x'): unknown key 'source'; it may have name, from, to, handler, model, join, frame, where, "
             "otherwise, delivery, format, none, errors, shared, concurrency, prefetch, lease, retry, max_retries, "
             "success_on, max_time, batch, probe",
             "stage 'x': it takes items from no queue; name one",

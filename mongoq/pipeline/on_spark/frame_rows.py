@@ -1,0 +1,246 @@
+"""What the function of a frame stage returned, row by row, and what that says of each item. Runs in Spark's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import NullType, StringType, StructField, StructType
+
+from mongoq.errors import ArgumentInvalid, OutcomeInvalid
+from mongoq.spark.envelope import CORRUPT, ENVELOPE, PAYLOAD, RAW
+from mongoq.spark.orders import LENGTH
+from mongoq.spark.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
+
+__all__ = ["FATES", "HASH", "ROWS", "Encoder", "Grouper"]
+
+ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
+HASH = "_delivery_hash"
+CONTROL = (ID, TO, DELAY, RETRY, DEAD)
+KNOWN = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
+TEXTS = (ID, TO, RETRY, DEAD)
+
+ROWS = "id string, kind string, text string, to string, delay double, payload binary"
+"""Rows on their way to their items. The kind of one that was returned is ``row``, ``retry``, ``dead`` or ``refused``;
+each item has one more, which says what it is: ``item``, or ``misfit`` or ``spent``, which the function does not get."""
+FATES = (
+    "id string, kind string, text string, delay double, outputs array<struct<to:string,delay:double,payload:binary>>"
+)
+"""What is to become of items, a row each: ``moved`` to outputs, ``left`` out, ``retry``, ``dead``, ``refused``,
+``misfit``, ``spent``; and, where it was not run to its end, ``fault`` or ``unblamed``."""
+
+ROW_FIELDS = [
+    pa.field("id", pa.string()),
+    pa.field("kind", pa.string()),
+    pa.field("text", pa.string()),
+    pa.field("to", pa.string()),
+    pa.field("delay", pa.float64()),
+    pa.field("payload", pa.binary()),
+]
+OUTPUT = pa.struct([pa.field("to", pa.string()), pa.field("delay", pa.float64()), pa.field("payload", pa.binary())])
+FATE_FIELDS = [
+    pa.field("id", pa.string()),
+    pa.field("kind", pa.string()),
+    pa.field("text", pa.string()),
+    pa.field("delay", pa.float64()),
+    pa.field("outputs", pa.list_(OUTPUT)),
+]
+RETURNED = ("row", "retry", "dead", "refused")
+MOST = 1_000
+"""Items of a record batch of fates."""
+
+
+class Row(NamedTuple):
+    """A row as ``ROWS`` has it, its id aside."""
+
+    kind: str
+    text: str | None = None
+    to: str | None = None
+    delay: float | None = None
+    payload: bytes | None = None
+
+
+class Encoder:
+    """Makes ``ROWS`` of what the function returned, payloads as BSON.
+
+    Args:
+        schema: its columns.
+        stage: the name of the stage.
+        several: whether it has several targets, which ``_to`` chooses from.
+
+    Raises:
+        OutcomeInvalid: a column is missing, unknown or of a type that it cannot have.
+    """
+
+    def __init__(self, schema: StructType, stage: str, *, several: bool) -> None:
+        self._stage = stage
+        self._several = several
+        self._names = schema.fieldNames()
+        self._check(schema)
+        self._payloads = self._payloads_of([field for field in schema.fields if _is_payload(field.name)])
+
+    def _check(self, schema: StructType) -> None:
+        names = [name.lower() for name in self._names]
+        for name in self._names:
+            if names.count(name.lower()) > 1:
+                raise self._wrong(f"several columns {name!r}; rename or drop some")
+            if name.startswith("_") and name not in KNOWN:
+                told = ", ".join(CONTROL)
+                raise self._wrong(f"a column {name!r}, which is none of {told}; rename it: payload columns have no _")
+        if ID not in self._names:
+            raise self._wrong(f"no column {ID!r}, which says of which item a row is made; keep it")
+        if self._several and TO not in self._names:
+            raise self._wrong(f"no column {TO!r}, and the stage has several targets; add it")
+        for name in TEXTS:
+            self._check_type(schema, name, (StringType,), "a string")
+        self._check_type(schema, DELAY, LENGTH, "seconds as a number, or an interval day to second")
+
+    def _check_type(self, schema: StructType, name: str, types: tuple[Any, ...], called: str) -> None:
+        if name in self._names and not isinstance(schema[name].dataType, (*types, NullType)):
+            raise self._wrong(f"a column {name!r} of type {schema[name].dataType.simpleString()}; it is to be {called}")
+
+    def _payloads_of(self, fields: list[StructField]) -> Payloads | None:
+        """Return what makes the payloads; ``None`` where no column does, and items keep theirs."""
+        whole = next((field for field in fields if field.name in (RAW, PAYLOAD)), None)
+        try:
+            if whole is None:
+                return AsDocument.of(fields) if fields else None
+            if len(fields) > 1:
+                listed = ", ".join(repr(field.name) for field in fields)
+                raise self._wrong(f"columns {listed}, which make several payloads; drop some, or put them into one")
+            if whole.name == RAW:
+                return AsRaw(RAW)
+            return AsJson(PAYLOAD) if isinstance(whole.dataType, StringType) else AsValue.of(whole)
+        except ArgumentInvalid as invalid:
+            raise self._wrong(f"what no payload can hold: {invalid.problem}") from None
+
+    def _wrong(self, what: str) -> OutcomeInvalid:
+        return OutcomeInvalid(f"stage {self._stage!r} returned {what}")
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        for batch in batches:
+            ids = batch.column(ID).to_pylist()
+            rows = self._rows(batch)
+            columns = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
+            arrays = [
+                pa.array(list(values), field.type) for values, field in zip([ids, *columns], ROW_FIELDS, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(ROW_FIELDS))
+
+    def _rows(self, batch: pa.RecordBatch) -> list[Row]:
+        told = [self._column(batch, name) for name in (RETRY, DEAD, TO)]
+        delays = [_seconds(value) for value in self._column(batch, DELAY)]
+        made = zip(*told, delays, self._encoded(batch), strict=True)
+        return [self._row(*one) for one in made]
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> list[Any]:
+        return batch.column(name).to_pylist() if name in self._names else [None] * batch.num_rows
+
+    def _row(
+        self, retry: str | None, dead: str | None, to: str | None, delay: float | None, payload: bytes | Refusal | None
+    ) -> Row:
+        if retry is not None and dead is not None:
+            return Row("refused", f"a row says {RETRY} and {DEAD}; say one of them")
+        if retry is not None:
+            return Row("retry", retry, None, delay)
+        if dead is not None:
+            return Row("dead", dead)
+        if isinstance(payload, Refusal):
+            return Row("refused", f"column {payload.column!r}: {payload.problem}")
+        if self._several and to is None:
+            return Row("refused", f"a row has no queue in {TO}, and the stage has several targets; name one of them")
+        return Row("row", None, to, delay, payload)
+
+    def _encoded(self, batch: pa.RecordBatch) -> Sequence[bytes | Refusal | None]:
+        """Return the payloads, and what is wrong with those that cannot be stored."""
+        if self._payloads is None:
+            return [None] * batch.num_rows
+        try:
+            return self._payloads.wrapped(batch)
+        except Refusal as refusal:
+            if batch.num_rows == 1:
+                return [refusal]
+        half = batch.num_rows // 2
+        return [*self._encoded(batch.slice(0, half)), *self._encoded(batch.slice(half))]
+
+
+def _is_payload(name: str) -> bool:
+    return name == RAW or not name.startswith("_")
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+class Grouper:
+    """Makes ``FATES`` of ``ROWS`` that are sorted by ids, all those of an item in one task.
+
+    Args:
+        stage: the name of the stage.
+        sink: whether items end there.
+    """
+
+    def __init__(self, stage: str, *, sink: bool) -> None:
+        self._stage = stage
+        self._sink = sink
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the fates of the items of one task."""
+        fates: list[tuple[Any, ...]] = []
+        for id, rows in _items(batches):
+            fates.append((id, *self._fate(id, rows)))
+            if len(fates) >= MOST:
+                yield _fates(fates)
+                fates = []
+        yield _fates(fates)
+
+    def _fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
+        """Return kind, text, delay and outputs."""
+        made = [row for row in rows if row.kind in RETURNED]
+        own = next((row for row in rows if row.kind not in RETURNED), None)
+        if own is None:
+            which = f"no {ID}" if id is None else f"the {ID} {id!r:.100}, which no item of this frame has"
+            raise OutcomeInvalid(f"stage {self._stage!r} returned a row with {which}; each row is made of an item")
+        if own.kind != "item":
+            return own.kind, own.text, None, None
+        refused = next((row for row in made if row.kind == "refused"), None)
+        if refused is not None:
+            return "refused", f"stage {self._stage!r}: {refused.text}", None, None
+        told = next((row for row in made if row.kind != "row"), None)
+        if told is None:
+            return self._going_on(made)
+        if len(made) > 1:
+            text = f"it is said to be {told.kind}, and has {len(made)} rows; such an item has that row alone"
+            return "refused", f"stage {self._stage!r}: {text}", None, None
+        return told.kind, told.text, told.delay, None
+
+    def _going_on(self, made: list[Row]) -> tuple[Any, ...]:
+        if self._sink or not made:
+            return "left", None, None, None
+        return "moved", None, None, [{"to": row.to, "delay": row.delay, "payload": row.payload} for row in made]
+
+
+def _items(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, list[Row]]]:
+    rows: list[Row] = []
+    at: str | None = None
+    for batch in batches:
+        ids, *columns = (column.to_pylist() for column in batch.columns)
+        for id, *values in zip(ids, *columns, strict=True):
+            if id != at and rows:
+                yield at, rows
+                rows = []
+            at = id
+            rows.append(Row(*values))
+    if rows:
+        yield at, rows
+
+
+def _fates(fates: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*fates, strict=True) if fates else [()] * len(FATE_FIELDS)
+    arrays = [pa.array(list(values), field.type) for values, field in zip(columns, FATE_FIELDS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(FATE_FIELDS))

@@ -1,0 +1,178 @@
+"""Frame stages as they are declared: what can be wrong with them, who refuses them, pictures and comparisons."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.errors import GraphInvalid
+from mongoq.pipeline.stage import Frame
+from mongoq.testing import VirtualBroker
+
+
+def enrich(flights: Any) -> Any:
+    return flights
+
+
+def pipeline(handler: Any = enrich, source: Any = "checked", **options: Any) -> mongoq.Pipeline:
+    made = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+    made.frame_stage(source, **{"to": "out", "schema": "n int", "name": "frames", **options})(handler)
+    return made
+
+
+async def coroutine(flights: Any) -> Any:
+    return flights
+
+
+def generator(flights: Any) -> Any:
+    yield flights
+
+
+def two(flights: Any, job: Any) -> Any:
+    return flights
+
+
+def none() -> Any:
+    return None
+
+
+class Called:
+    def __call__(self, flights: Any) -> Any:
+        return flights
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"schema": " "},
+            "schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not nothing",
+        ),
+        ({"schema": 5}, "schema: columns such as .*, not a value of type int"),
+        ({"schema": ["n int"]}, "schema: columns such as .*, not a value of type list"),
+        ({"items": 0}, "items: a whole number from 1 up, not 0"),
+        ({"items": "all"}, "items: a whole number from 1 up, not 'all'"),
+        ({"items": 500_001}, "items: 500,000 at most, not 500,001"),
+        ({"partitions": 0}, "partitions: a whole number from 1 up, not 0"),
+        ({"lease": 0.5}, "lease: of a stage on frames 1 second at least"),
+        ({"lease": "long"}, "lease: "),
+        ({"retry": 5}, "retry: a policy such as Exponential"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"handler": "enrich"}, "handler: a function, not str"),
+        ({"handler": coroutine}, "handler: it is a coroutine function, and Spark awaits nothing"),
+        ({"handler": generator}, "handler: it is a generator, which would run nothing"),
+        ({"handler": two}, "handler: it is called with one DataFrame, and cannot be"),
+        ({"handler": none}, "handler: it is called with one DataFrame, and cannot be"),
+        ({"shared": 1}, "shared: a bool, not int"),
+        ({"source": ["checked", "checked"]}, "source: 'checked' is given twice"),
+        ({"to": "nowhere"}, "to: no stage takes items from 'nowhere'"),
+        ({"errors": "checked"}, "errors: what fails would go back to 'checked'"),
+    ],
+)
+def test_what_is_wrong_with_a_frame_stage_is_told_before_anything_runs(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(GraphInvalid, match=f"stage 'frames': {problem}"):
+        pipeline(**options).check()
+
+
+@pytest.mark.parametrize("handler", [enrich, Called(), partial(two, job=None), lambda flights: flights])
+@pytest.mark.parametrize("options", [{}, {"schema": None}, {"source": ["a", "b"]}, {"to": (), "items": 500_000}])
+def test_what_is_right_passes(handler: Any, options: dict[str, Any]) -> None:
+    made = mongoq.Pipeline("graph", outputs=() if options.get("to") == () else "out")
+    made.frame_stage(options.pop("source", "checked"), **{"to": "out", **options})(handler)
+    made.check()
+    [stage] = made.graph.stages
+    assert isinstance(stage.frame, Frame)
+
+
+def test_it_returns_the_function_and_takes_its_name() -> None:
+    made = mongoq.Pipeline("graph", outputs="out")
+    assert made.frame_stage("checked", to="out")(enrich) is enrich
+    assert made.graph.stages[0].name == "enrich"
+
+
+ONLY_SPARK = "stage 'frames': it takes frames, and so runs on Spark only: run the pipeline by run_on_spark"
+
+
+def test_threads_asyncio_and_virtual_brokers_refuse_it_and_run_nothing(
+    broker: mongoq.Broker, uri: str, database: str
+) -> None:
+    broker.queue("checked").push({"n": 1})
+    for run in (pipeline().start, pipeline().drain):
+        with pytest.raises(GraphInvalid, match=ONLY_SPARK):
+            run(broker)
+
+    async def drained() -> None:
+        async with mongoq.connect_async(uri, database=database) as other:
+            await pipeline().drain_async(other)
+
+    with pytest.raises(GraphInvalid, match=ONLY_SPARK):
+        asyncio.run(drained())
+    with VirtualBroker() as virtual, pytest.raises(GraphInvalid, match=ONLY_SPARK):
+        virtual.worker(pipeline())
+    assert broker.queue("checked").size() == 1
+
+
+def test_it_is_described() -> None:
+    told = pipeline(items=500, partitions=4, lease=60).describe()
+    for line in (
+        "  takes       checked",
+        "  gives       out",
+        "  runs        on Spark, on frames",
+        "  schema      'n int'",
+        "  items       500 a frame at most",
+        "  partitions  4",
+        "  lease       60",
+    ):
+        assert line in told.splitlines()
+    assert "  schema      the payload as JSON" in pipeline(schema=None).describe().splitlines()
+
+
+def test_it_is_drawn_as_any_stage() -> None:
+    drawn = pipeline().to_mermaid()
+    assert "queue_checked --> stage_frames" in drawn
+    assert "stage_frames --> queue_out" in drawn
+
+
+def test_what_is_different_is_told() -> None:
+    assert pipeline().compare(pipeline()) == []
+    [found] = pipeline().compare(pipeline(items=5))
+    assert (found.field, found.before, found.after) == ("frame", Frame("n int"), Frame("n int", 5))
+    plain = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+    plain.stage("checked", to="out", name="frames")(enrich)
+    [found] = plain.compare(pipeline())
+    assert (found.field, found.before, found.after) == ("frame", None, Frame("n int"))
+
+
+def recipe(**stage: Any) -> dict[str, Any]:
+    handler = f"{__name__}:enrich"
+    own = {"name": "frames", "from": "checked", "to": "out", "handler": handler, "frame": {"schema": "n int"}}
+    return {"name": "graph", "errors": "graph.errors", "outputs": "out", "stages": [{**own, **stage}]}
+
+
+def test_a_recipe_declares_it() -> None:
+    made = mongoq.Pipeline.from_recipe(recipe(max_retries=2))
+    assert pipeline(max_retries=2).compare(made) == []
+    [stage] = mongoq.Pipeline.from_recipe(recipe(frame={})).graph.stages
+    assert stage.frame == Frame()
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"frame": {"rows": 5}}, "frame: unknown key 'rows'; it may have schema, items, partitions"),
+        ({"frame": "n int"}, "frame: a mapping, not str"),
+        ({"concurrency": 4}, "concurrency: a stage on frames has no such option"),
+        ({"where": {"n": 1}, "otherwise": "drop"}, "where: a stage on frames has no such option"),
+        ({"delivery": "at-most-once"}, "delivery: a stage on frames has no such option"),
+        ({"none": "drop"}, "none: a stage on frames has no such option"),
+        ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join takes payloads"),
+    ],
+)
+def test_what_a_recipe_cannot_say_of_it_is_told(told: dict[str, Any], problem: str) -> None:
+    with pytest.raises(GraphInvalid) as caught:
+        mongoq.Pipeline.from_recipe(recipe(**told))
+    assert problem in str(caught.value)
