@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from datetime import timedelta
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,7 @@ class Starting:
         *,
         database: str | None = None,
         collection: str = COLLECTION,
+        checkpoint: str | PathLike[str] | None = None,
         available_now: bool = False,
         trigger: Duration | None = None,
         tasks: int | None = None,
@@ -122,14 +124,15 @@ class Starting:
         """Set the stages to work in the executors of a Spark session, and return the run at once.
 
         Tasks of some seconds work on the stages as workers do, each item leaving its queue by the same fenced update.
-        Nothing of the run is kept by Spark: killed anywhere, and started again, it goes on with what is in the queues.
-        What a killed process held comes back when its leases end.
+        Killed anywhere, and started again, it goes on with what is in the queues. What a killed process held comes back
+        when its leases end. Frame stages are streaming queries, and go on where their checkpoints say.
 
         Args:
             spark: the session; its executors need mongoq, and the modules of the handlers.
             uri: a MongoDB connection string that executors can reach; it is sent to them, and never shown.
             database: the database; default the one in the URI, else ``mongoq``.
             collection: the collection that holds the queues.
+            checkpoint: a folder that Spark can write to, and that is kept over restarts; only frame stages need it.
             available_now: end when nothing is ready, scheduled or reserved in any of their queues, as ``drain`` does.
             trigger: work in rounds that begin so often, a ``timedelta`` or seconds, and last until nothing is ready; by
                 default there is work whenever something is ready. Between them Spark's slots are free.
@@ -155,6 +158,7 @@ class Starting:
             self.graph.only(stages),
             spark,
             Place(uri, database, collection),
+            checkpoint=checkpoint,
             available_now=available_now,
             trigger=trigger,
             tasks=tasks,

@@ -209,8 +209,12 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self) -> None:
-        """Everything that is stored is in the model, as it is there, and nothing else is."""
-        stored = {document["_id"]: document for document in self.raw.find({"q": {"$exists": True}})}
+        """Everything that is stored is in the model, as it is there, and nothing else is.
+
+        But for the marks behind the items of a queue, which are there once a claim was slow, as on a busy machine.
+        """
+        items = {"q": {"$exists": True}, "when": {"$not": {"$type": "maxKey"}}}
+        stored = {document["_id"]: document for document in self.raw.find(items)}
         assert stored.keys() == self.model.entries.keys()
         for id, document in stored.items():
             assert _seen(document) == self._expected(self.model.entries[id])

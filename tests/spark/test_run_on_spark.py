@@ -142,6 +142,59 @@ def test_a_stage_of_frames_runs_in_executors(drained: Any, broker: mongoq.Broker
     assert {queue: sorted(numbers) for queue, numbers in found.items()} == {"even": [0, 2, 4, 6, 8], "odd": [1, 5, 9]}
 
 
+def enriching(**options: Any) -> mongoq.Pipeline:
+    """A stage for each item, one on frames, and one on batches."""
+    pipeline = mongoq.Pipeline("enriching", outputs="out", **options)
+
+    @pipeline.stage("raw", to="checked")
+    def check(payload: Any) -> Any:
+        return {**payload, "checked": True}
+
+    @pipeline.frame_stage("checked", to="rich", schema="n long, checked boolean")
+    def enrich(rows: Any) -> Any:
+        return rows.where("n != 3").selectExpr("*", "n * 10 AS tenfold", "CASE n WHEN 7 THEN 'seven' END AS _dead")
+
+    @pipeline.batch_stage("rich", to="out", format="pandas")
+    def finish(rows: Any) -> Any:
+        return rows.assign(more=rows["tenfold"] + 1)
+
+    return pipeline
+
+
+def test_frames_items_and_batches_go_together(drained: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
+    broker.queue("raw").push_many([{"n": n} for n in range(10)])
+    progress = drained(enriching(errors="errors"), checkpoint=tmp_path)
+    told = progress.stages["enrich"]
+    assert (told.moved, told.dropped, told.dead, told.reserved) == (8, 1, 1, 0)
+    assert told.seconds >= 0
+    found = sorted(item.payload["n"] * 1000 + item.payload["more"] for item in broker.queue("out").peek(20))
+    assert found == [n * 1000 + n * 10 + 1 for n in range(10) if n not in (3, 7)]
+    assert [item.payload["n"] for item in broker.queue("errors").peek(2)] == [7]
+    broker.queue("raw").push({"n": 11})
+    assert drained(enriching(errors="errors"), checkpoint=str(tmp_path)).stages["finish"].moved == 1
+
+
+def test_a_frame_stage_that_stops_ends_the_run_when_the_others_are_done(
+    drained: Any, broker: mongoq.Broker, tmp_path: Path
+) -> None:
+    broker.queue("raw").push_many([{"n": n} for n in (1, 7)])
+    with pytest.raises(StageStopped, match="stage 'enrich' has stopped"):
+        drained(enriching(), checkpoint=tmp_path)
+    assert [item.payload["n"] for item in broker.queue("out").peek(3)] == [1]
+    assert [item.payload["n"] for item in broker.queue("checked").peek(3)] == [7]
+    assert broker.queue("checked").counts().reserved == 0
+
+
+def test_a_frame_stage_needs_a_checkpoint(start: Any, broker: mongoq.Broker) -> None:
+    with pytest.raises(ArgumentInvalid, match="checkpoint: stage 'enrich' takes frames, and needs a folder"):
+        start(enriching())
+    with pytest.raises(ArgumentInvalid, match="checkpoint: the path of a folder, not 7"):
+        start(enriching(), checkpoint=7)
+    with pytest.raises(GraphInvalid, match="stage 'enrich': it takes frames, and so runs on Spark only"):
+        enriching().drain(broker)
+    assert list(enriching().drain(broker, stages=["check"]).stages) == ["check"]
+
+
 def test_some_stages_run_on_spark_and_others_on_workers(start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("shared", outputs="out")
     here = os.getpid()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.on_spark.naming import consumer_of
+from mongoq.pipeline.on_spark.shipping import absent
 from mongoq.pipeline.stage import Stage
 from mongoq.spark.given import Place
 
-__all__ = ["FramePart", "absent"]
+__all__ = ["FramePart"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,3 @@ class FramePart:
     def name(self) -> str:
         """The stage's name."""
         return str(self.stage.name)
-
-
-def absent(_frame: Any) -> None:
-    """Stand for a function that is called elsewhere."""

@@ -21,7 +21,8 @@ from mongoq.model.settings import KEEP
 from mongoq.pipeline.consumers import DEFAULTS
 from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.on_spark.failures import named
-from mongoq.pipeline.on_spark.frame_part import FramePart, absent
+from mongoq.pipeline.on_spark.frame_part import FramePart
+from mongoq.pipeline.on_spark.shipping import absent
 from mongoq.protocol.context import QueueContext, context_of
 from mongoq.protocol.exchange import PutOff
 from mongoq.protocol.holding import held_documents

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,17 @@ from mongoq.errors import StageStopped
 from mongoq.pipeline.feeding import machinery, suited
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.on_spark.crew import Crew, Lane
+from mongoq.pipeline.on_spark.frame_crew import FrameCrew
+from mongoq.pipeline.on_spark.frames import FrameQuery
 from mongoq.pipeline.on_spark.jobs import told
+from mongoq.pipeline.on_spark.naming import path_of
 from mongoq.pipeline.on_spark.rounds import Rounds
 from mongoq.pipeline.on_spark.shift import Order, Report, Stop, ready_for, worked
 from mongoq.pipeline.on_spark.shipping import packed
 from mongoq.pipeline.progress import Progress, progress_of
+from mongoq.pipeline.tallies import Tallies
 from mongoq.pipeline.threaded import ThreadedRun
+from mongoq.protocol.context import QueueContext
 from mongoq.protocol.screening import checked_by_server
 from mongoq.protocol.stats import QueueStats, stats
 from mongoq.protocol.upcoming import is_drained, next_whens
@@ -67,15 +73,20 @@ class SparkRun(ThreadedRun):
         every: timedelta | None,
         tasks: int,
         heartbeat: timedelta,
+        checkpoint: str | None,
     ) -> None:
         super().__init__(graph.name)
         self._graph = graph
         self._spark = spark
         self._broker = broker
         self._drain = drain
-        parts = frozenset(stage.name for stage in graph.own_stages)
-        order = Order(place, packed(graph), parts, SECONDS, once=False, heartbeat=heartbeat)
-        self._consumers, sources = self._machinery()
+        framing = [stage for stage in graph.own_stages if stage.frame is not None]
+        parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
+        plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
+        self._consumers, sources = self._machinery(plain)
+        order = Order(place, packed(plain), parts, SECONDS, once=False, heartbeat=heartbeat)
+        queues = ((stage, queue) for stage in framing for queue in stage.sources)
+        self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
         self._order = order
         self._check()
         self._rounds = Rounds(every)
@@ -84,14 +95,16 @@ class SparkRun(ThreadedRun):
         self._stopping = threading.Event()
         self._interrupted = False
         self._last: Progress | None = None
+        self._frame_crew = FrameCrew(self._queries(place, checkpoint, every))
+        self._frame_crew.start()
         self._begin(self._work)
 
     # --- before it starts ------------------------------------------------------------------------
 
-    def _machinery(self) -> tuple[list[Consumer], list[SourcePlan]]:
+    def _machinery(self, plain: Graph) -> tuple[list[Consumer], list[SourcePlan]]:
         """Look that the graph and the server go together, as any engine does."""
         driver, context = self._broker._driver, self._broker._context
-        own, sources = machinery(self._graph, self._broker, coroutines=False)
+        own, sources = machinery(plain, self._broker, coroutines=False)
         driver.run(suited(context, self._graph))
         driver.run(begin(context))
         for one in own:
@@ -112,6 +125,15 @@ class SparkRun(ThreadedRun):
         places = [tasks * place // number for place in range(number + 1)] if number else []
         return [*fed, *(Lane(high - low, parts) for low, high in pairwise(places))]
 
+    def _queries(
+        self, place: Place, checkpoint: str | None, every: timedelta | None
+    ) -> Iterator[tuple[str, FrameQuery]]:
+        seconds = None if every is None else every.total_seconds()
+        for stage, queue in self._frames:
+            path = path_of(checkpoint, self._graph, stage, queue.name)
+            query = FrameQuery(self._spark, place, self._graph, stage, queue.name, checkpoint=path, every=seconds)
+            yield stage.name, query
+
     def _shifts(self, order: Order, tasks: int) -> Sequence[Report]:
         return told(self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", worked, order, tasks)
 
@@ -124,8 +146,9 @@ class SparkRun(ThreadedRun):
                 self._coordinate()
             finally:
                 self._crew.end()
+                self._frame_crew.end()
                 self._crew.join()
-            if error := self._crew.failure or self._course.failure or _stopped(self._crew.stops):
+            if error := self._broken or _stopped(self._crew.stops) or next(iter(self._frame_crew.stops.values()), None):
                 raise error
         finally:
             self._last = self._last_progress()
@@ -135,7 +158,8 @@ class SparkRun(ThreadedRun):
         """Say what is wanted, until the end."""
         pause = LOOK
         while not self._stopping.wait(pause):
-            if self._crew.failure or self._course.failure or self._has_stopped():
+            self._frame_crew.look()
+            if self._broken or self._has_stopped():
                 return
             due = self._is_due()
             self._crew.want(due and self._rounds.is_open())
@@ -147,9 +171,15 @@ class SparkRun(ThreadedRun):
             if self._drain and self._crew.sources_are_over and self._is_empty():
                 return
 
+    @property
+    def _broken(self) -> BaseException | None:
+        """What it cannot go on with."""
+        return self._crew.failure or self._frame_crew.failure or self._course.failure
+
     def _has_stopped(self) -> bool:
         """Say whether all stages have stopped by themselves, or there are none, and no source goes on."""
-        return self._crew.stages_have_stopped and self._crew.sources_are_over and not self._crew.is_at_work
+        stopped = self._crew.stages_have_stopped and self._frame_crew.have_stopped
+        return stopped and self._crew.sources_are_over and not self._crew.is_at_work
 
     def _at_work(self) -> list[Consumer]:
         return [one for one in self._consumers if one.stage not in self._crew.stops]
@@ -169,13 +199,21 @@ class SparkRun(ThreadedRun):
     def _is_empty(self) -> bool:
         """Say whether nothing is left, twice: an item of others may have gone back to where was looked already."""
         try:
-            return all(self._is_drained(one) for _ in range(2) for one in self._at_work())
+            return all(
+                self._broker._driver.run(is_drained(context, lease, lingers=lingers))
+                for _ in range(2)
+                for context, lease, lingers in self._watched()
+            )
         except Exception as error:
             return self._in_trouble(error)
 
-    def _is_drained(self, one: Consumer) -> bool:
-        lease = one.lease or one.queue.settings.lease
-        return self._broker._driver.run(is_drained(one.queue._context, lease, lingers=one.lingers))
+    def _watched(self) -> Iterator[tuple[QueueContext[Any], timedelta, bool]]:
+        """Yield the queues that have to be empty in the end, their leases, and whether what is scheduled may stay."""
+        for one in self._at_work():
+            yield one.queue._context, one.lease or one.queue.settings.lease, one.lingers
+        for stage, queue in self._frames:
+            if stage.name not in self._frame_crew.stops:
+                yield queue._context, queue.settings.lease, False
 
     def _in_trouble(self, error: Exception) -> bool:
         """Rest after an error of the server's; nothing is known."""
@@ -214,7 +252,8 @@ class SparkRun(ThreadedRun):
             return self._told_with({}, ended=True)
 
     def _told_with(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-        return progress_of(self._graph, self._crew.tallies, depths, ended=ended, interrupted=self._interrupted)
+        tallies = Tallies.sum([self._crew.tallies, self._frame_crew.tallies])
+        return progress_of(self._graph, tallies, depths, ended=ended, interrupted=self._interrupted)
 
 
 def _stopped(stops: Any) -> StageStopped | None:

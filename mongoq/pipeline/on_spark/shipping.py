@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,14 +13,14 @@ from pyspark import cloudpickle
 from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph import Graph
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["absent", "packed", "unpacked"]
 
 KEPT = 8
 """Graphs that a process remembers: one for each pipeline that it works for."""
 
 
 def packed(graph: Graph) -> bytes:
-    """Return a graph as bytes.
+    """Return a graph as bytes; of the stages and sources that it does not work on, without their functions.
 
     Functions of modules go by their names, what stands in a script or a notebook goes as it is.
 
@@ -33,7 +34,13 @@ def packed(graph: Graph) -> bytes:
     faults = [fault for kind, name, part in parts if (fault := _fault(f"{kind} {name!r}", part))]
     if faults:
         raise GraphInvalid(graph.name, faults)
-    return _dumps(graph)
+    stages = tuple(stage if stage in graph.own_stages else replace(stage, handler=absent) for stage in graph.stages)
+    sources = tuple(one if one in graph.own_sources else replace(one, handler=absent) for one in graph.sources)
+    return _dumps(replace(graph, stages=stages, sources=sources))
+
+
+def absent(*_: Any) -> None:
+    """Stand for a function that is called elsewhere, and may not be able to travel."""
 
 
 def _dumps(value: Any) -> bytes:

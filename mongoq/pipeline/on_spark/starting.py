@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from mongoq.connection import connect
@@ -21,6 +22,7 @@ def started(
     spark: Any,
     place: Place,
     *,
+    checkpoint: Any,
     available_now: bool,
     trigger: Duration | None,
     tasks: int | None,
@@ -28,6 +30,8 @@ def started(
 ) -> SparkRun:
     """Return a run of a graph that was checked."""
     _check_session(spark)
+    if not (checkpoint is None or (isinstance(checkpoint, str | PathLike) and str(checkpoint).strip())):
+        raise ArgumentInvalid("checkpoint", f"the path of a folder, not {checkpoint!r:.60}")
     if not isinstance(available_now, bool):
         raise ArgumentInvalid("available_now", f"a bool, not {type(available_now).__name__}")
     if available_now and trigger is not None:
@@ -37,7 +41,17 @@ def started(
     number = _tasks(spark, tasks)
     broker = connect(place.uri, database=place.database, collection=place.collection)
     try:
-        return SparkRun(graph, spark, place, broker, drain=available_now, every=every, tasks=number, heartbeat=beat)
+        return SparkRun(
+            graph,
+            spark,
+            place,
+            broker,
+            drain=available_now,
+            every=every,
+            tasks=number,
+            heartbeat=beat,
+            checkpoint=None if checkpoint is None else str(checkpoint),
+        )
     except BaseException:
         broker.close()
         raise
