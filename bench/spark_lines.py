@@ -6,6 +6,7 @@ As a program, ``python -m bench.spark_lines WAY URI DATABASE COLLECTION ITEMS``,
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = ["LINES"]
+
+ROUNDS = int(os.environ.get("MONGOQ_BENCH_WORK", "1000"))
+"""How much work there is for each item: a thousand rounds are some 90 microseconds of Python."""
 
 ROWS = 1_000
 """Rows that the function on frames takes."""
@@ -56,8 +60,6 @@ def checked(number: int) -> int:
         digits = (digits * 1_103_515_245 + 12_345) % 2_147_483_648
     return digits
 
-
-ROUNDS = 1_000
 
 LINES: dict[str, Callable[[], Pipeline]] = {"hops": hops, "frames": frames}
 

@@ -1,6 +1,7 @@
-"""``python -m tests.spark.proof.driver MASTER PLACE [WHOLE]``: runs a graph on Spark until it is killed.
+"""``python -m tests.spark.proof.driver MASTER PLACE GRAPH [WHOLE]``: runs a graph on Spark until it is killed.
 
-``PLACE`` is JSON with the URI, the database and the collection. With ``WHOLE`` it ends when nothing is left.
+``PLACE`` is JSON with the URI, the database and the collection; ``GRAPH`` is ``everything``, or the name of one of the
+catalogue. With ``WHOLE`` it ends when nothing is left.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import sys
 from pyspark.sql import SparkSession
 
 from tests.pipeline.graphs import graph
+from tests.pipeline.proof.catalogue import GRAPHS
 
 LEASE, SECONDS = 1.0, 0.003
 
 
 def main() -> None:
-    master, place = sys.argv[1:3]
+    master, place, name = sys.argv[1:4]
     told = json.loads(place)
     spark = (
         SparkSession.builder.master(master)
@@ -27,7 +29,7 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    pipeline = graph(seconds=SECONDS, lease=LEASE)
+    pipeline = graph(seconds=SECONDS, lease=LEASE) if name == "everything" else GRAPHS[name].pipeline()
     with pipeline.run_on_spark(spark, told.pop("uri"), **told, tasks=2, available_now="WHOLE" in sys.argv) as run:
         run.wait()
     spark.stop()

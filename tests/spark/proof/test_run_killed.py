@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pymongo import MongoClient
@@ -22,21 +24,48 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, inputs, outputs
+from tests.pipeline.proof.catalogue import GRAPHS
+from tests.pipeline.proof.trial import outcome
 from tests.spark.proof.cluster import Cluster
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 ROOT = Path(__file__).parents[3]
 ITEMS = 1_000
-"""Fed before each kill."""
+"""Fed before each kill, to the graph of everything."""
+COPIES = 40
+"""How often a graph of the catalogue is fed before each kill."""
 PATIENCE = 240.0
+SHORT = {"transactionLifetimeLimitSeconds": 1}
+"""What dead processes were about to do is given up soon."""
 ALIVE = 0.0, 3.0
 """Seconds from the first item that has left the queue to the kill."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A graph, by its name: what it is fed before each kill, and what comes of that, by queue."""
+
+    graph: str
+    fed: Mapping[str, Sequence[Any]]
+    comes: Mapping[str, Sequence[Any]]
+
+    @classmethod
+    def of(cls, graph: str) -> Self:
+        if graph == "everything":
+            out, errors = outputs(ITEMS)
+            return cls(graph, {RAW: inputs(ITEMS)}, {OUT: out, ERRORS: errors})
+        told = GRAPHS[graph]
+        fed = {queue: [*payloads] * COPIES for queue, payloads in told.pushed.items()}
+        return cls(graph, fed, {queue: [*payloads] * COPIES for queue, payloads in told.comes.items()})
 
 
 class Site:
     """A cluster with a driver, and the queues that it works on."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], cluster: Cluster, collection: Any, uri: str) -> None:
+    def __init__(
+        self, work: Work, cluster: Cluster, collection: Any, *, uri: str, folder: Path, environment: dict[str, str]
+    ) -> None:
+        self._work = work
         self._folder = folder
         self._environment = environment
         self._cluster = cluster
@@ -50,7 +79,7 @@ class Site:
         if self._driver is None:
             with (self._folder / "driver.log").open("ab") as log:
                 self._driver = subprocess.Popen(
-                    [sys.executable, "-m", "tests.spark.proof.driver", self._cluster.url, self._place]
+                    [sys.executable, "-m", "tests.spark.proof.driver", self._cluster.url, self._place, self._work.graph]
                     + ["WHOLE"] * whole,
                     cwd=ROOT, env={**os.environ, **self._environment}, start_new_session=True,
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -73,7 +102,7 @@ class Site:
             time.sleep(0.05)
 
     def _left(self) -> int:
-        return int(self._collection.count_documents({"q": RAW}))
+        return int(self._collection.count_documents({"q": {"$in": [*self._work.fed]}}))
 
     def end(self) -> None:
         """Let a driver bring all to its end."""
@@ -87,20 +116,22 @@ class Site:
 
 
 def fought(
-    environment: dict[str, str], memory: Path, folder: Path, *, strikes: list[str], chance: random.Random
+    graph: str, environment: dict[str, str], memory: Path, folder: Path, *, strikes: list[str], chance: random.Random
 ) -> None:
     """Feed before each strike, then kill an executor or the driver; in the end count."""
+    work = Work.of(graph)
     with (
-        EmbeddedServer(memory / "run-on-spark") as server,
+        EmbeddedServer(memory / "run-on-spark", parameters=SHORT) as server,
         MongoClient[Any](server.uri, tz_aware=True) as client,
         Cluster(folder, environment) as cluster,
     ):
         collection = client["app"]["mongoq"]
-        site = Site(folder, environment, cluster, collection, server.uri)
+        site = Site(work, cluster, collection, uri=server.uri, folder=folder, environment=environment)
         with mongoq.Broker(collection) as broker:
             try:
                 for strike in strikes:
-                    broker.queue(RAW).push_many(inputs(ITEMS))
+                    for queue, payloads in work.fed.items():
+                        broker.queue(queue).push_many(payloads)
                     site.start()
                     site.wait_for_work()
                     time.sleep(chance.uniform(*ALIVE))
@@ -111,19 +142,9 @@ def fought(
                 site.end()
             finally:
                 site.kill_driver()
-            found = {queue: counted([item["payload"] for item in _live(collection, queue)]) for queue in (OUT, ERRORS)}
-        assert found == dict(zip((OUT, ERRORS), map(counted, _expected(len(strikes))), strict=True))
-        assert collection.count_documents({"reserved": True}) == 0
-        assert collection.count_documents({"q": {"$nin": [OUT, ERRORS, None]}, "when": {"$exists": True}}) == 0
-
-
-def _live(collection: Any, queue: str) -> Any:
-    return collection.find({"q": queue, "when": {"$exists": True}})
-
-
-def _expected(times: int) -> tuple[list[Any], list[Any]]:
-    out, errors = outputs(ITEMS)
-    return out * times, errors * times
+            assert outcome(broker) == {
+                queue: counted([*payloads] * len(strikes)) for queue, payloads in work.comes.items()
+            }
 
 
 @pytest.mark.timeout(600)
@@ -131,15 +152,16 @@ def test_an_executor_and_then_the_driver_are_killed_in_the_middle_of_their_work(
     spark_environment: dict[str, str], memory: Path, tmp_path: Path
 ) -> None:
     strikes = ["executor", "driver"]
-    fought(spark_environment, memory, tmp_path, strikes=strikes, chance=random.Random(1))
+    fought("everything", spark_environment, memory, tmp_path, strikes=strikes, chance=random.Random(1))
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("graph", ["everything", "fork-join", "fork-loop"])
 def test_nothing_is_lost_or_doubled_when_many_executors_and_drivers_are_killed(
-    spark_environment: dict[str, str], memory: Path, tmp_path: Path
+    graph: str, spark_environment: dict[str, str], memory: Path, tmp_path: Path
 ) -> None:
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
-    strikes = [chance.choice(["executor", "driver"]) for _ in range(10)]
-    fought(spark_environment, memory, tmp_path, strikes=strikes, chance=chance)
+    strikes = [chance.choice(["executor", "driver"]) for _ in range(4)]
+    fought(graph, spark_environment, memory, tmp_path, strikes=strikes, chance=chance)
