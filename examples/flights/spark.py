@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -95,6 +96,9 @@ def _in_short(error: str, log: str) -> str:
 def _started(folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    warnings.filterwarnings(
+        "ignore", "PySpark does not yet fully support pandas", FutureWarning
+    )  # nothing here is pandas
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

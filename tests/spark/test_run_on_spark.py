@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -398,6 +400,63 @@ def test_a_module_that_executors_lack_is_named(
     with pytest.raises(ExecutorsUnready, match="pipeline 'line': ModuleNotFoundError: No module named 'only_on_the_dr"):
         start(line(only_on_the_driver.check))
     assert broker.queue("raw").peek(1)[0].attempts == 0
+
+
+def test_a_module_that_is_shipped_is_found(
+    spark: Any, drained: Any, broker: mongoq.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "shipped_handlers.py"
+    module.write_text("def check(payload):\n    return payload + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import shipped_handlers  # type: ignore[import-not-found]
+
+    spark.sparkContext.addPyFile(str(module))  # what --py-files does
+    broker.queue("raw").push(1)
+    drained(line(shipped_handlers.check))
+    assert [item.payload for item in broker.queue("out").peek(2)] == [2]
+
+
+SCRIPT = """
+import sys
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+import mongoq
+
+class Order(BaseModel):
+    number: int
+    total: float = 0
+
+RATE = 1.21
+pipeline = mongoq.Pipeline("script", errors="errors", outputs="out")
+
+@pipeline.stage("raw", to="out", model=Order, retry=mongoq.Fixed(0.01), max_retries=1)
+def taxed(order: Order) -> Order:
+    return order.model_copy(update={"total": order.total * RATE})
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+with pipeline.run_on_spark(spark, sys.argv[1], database=sys.argv[2], available_now=True) as run:
+    run.wait()
+    print("told", run.progress().stages["taxed"].moved, run.progress().errors)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_module_of_its_own(
+    store: Any, client: Any, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    script, name = tmp_path / "script.py", f"script_{store.collection.name}"
+    script.write_text(SCRIPT)
+    with mongoq.connect(store.uri, database=name) as broker:
+        broker.queue("raw").push_many([{"number": 1, "total": 100}, {"number": "none"}])
+        environment = {**os.environ, **spark_environment}
+        command = [sys.executable, str(script), store.uri, name]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        assert "told 1 {'errors': 1}" in ended.stdout
+        assert [item.payload for item in broker.queue("out").peek(2)] == [{"number": 1, "total": 121.0}]
+    client.drop_database(name)
 
 
 def test_a_coroutine_function_is_refused(start: Any) -> None:
