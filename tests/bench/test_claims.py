@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.running import ran
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+pytestmark = [pytest.mark.bench, pytest.mark.prove]
 
 
 def test_contention_stands_beside_bare_claims(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from bench.exactly_once import WAYS
 from tests.bench.running import ran
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+pytestmark = [pytest.mark.bench, pytest.mark.prove]
 
 
 def test_every_shape_stands_beside_moves_or_inserts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.running import ran
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+pytestmark = [pytest.mark.bench, pytest.mark.prove]
 
 
 def test_it_measures_both_operations_with_and_without(tmp_path: Path) -> None:

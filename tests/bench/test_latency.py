@@ -7,7 +7,7 @@ import pytest
 from bench.pickup import WAYS
 from tests.bench.running import ran
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+pytestmark = [pytest.mark.bench, pytest.mark.prove]
 
 
 def test_every_way_stands_beside_the_bare_loop(tmp_path: Path) -> None:

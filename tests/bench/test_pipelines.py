@@ -7,7 +7,7 @@ import pytest
 from bench.pipelines import SUBJECTS
 from tests.bench.running import ran
 
-pytestmark = [pytest.mark.bench, pytest.mark.slow]
+pytestmark = [pytest.mark.bench, pytest.mark.prove]
 
 
 def test_every_way_takes_all_items_to_the_end(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.bench.running import ran
 SMALL = ["--items", "600", "--rounds", "1", "--memory-items", "2000", "--no-peers"]
 
 # one run of the benchmark serves all tests, in one process
-pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.xdist_group("bench workers")]
+pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.xdist_group("bench workers")]
 
 
 @pytest.fixture(scope="module")

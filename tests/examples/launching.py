@@ -87,7 +87,7 @@ def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
 
 def wait_for(process: subprocess.Popen[str], happened: Callable[[], object]) -> None:
     """Wait until a program that is at work has come so far."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
         assert process.poll() is None, "it has ended"

@@ -67,7 +67,8 @@ def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Pa
         assert f"the report as a picture: {picture}\n" in output
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert len(output.splitlines()) < 150, "a log is for reading"
-        assert output.count("WARN") == 1, "one of each kind: here of a last run that has failed"
+        warned = 0 if engine == "spark" else 1  # executors have logs of their own
+        assert output.count("WARN") == warned, "one of each kind: here of a last run that has failed"
         told.append(output[output.index("delays by carrier") : output.index("throughput and latency")])
     assert told == [told[0]] * len(ENGINES)
     assert re.search(r"delays by hour *\n.*\n.*\n.*\n│ 0[56] +│", told[0])
@@ -113,7 +114,7 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=ON_SPARK)])
+@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove))])
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     arguments = "--rows", 6000, "--no-spark", "--uri", own_uri, "--engine", engine
     process = start(*arguments)
@@ -128,7 +129,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]
 
 
-@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=ON_SPARK)])
+@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove))])
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_puts_everything_down(
     start: Start, collection: Any, own_uri: str, signum: signal.Signals, engine: str

@@ -112,6 +112,7 @@ VALUES = st.recursive(
 DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4)
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # threads that other tests have left do
 @pytest.mark.parametrize("function", [same, anew])
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -344,7 +344,7 @@ def test_stop_ends_it_in_good_order_and_leaves_nothing_reserved(frames: Frames) 
     assert frames.worked_off(pipeline)["moved"] == 30 - moved
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_driver_that_is_killed_in_the_middle_does_the_same_with_each_item_once(
     frames: Frames, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -536,3 +536,65 @@ def test_the_page_runs(spark: Any, store: Any, client: Any) -> None:
         block.run(namespace, replacements)
     assert namespace["shard_of"]("Ada") == "orders16"
     client.drop_database(app)
+
+
+def test_a_frame_query_that_somebody_stops_ends_the_run(
+    spark: Any, start: Any, broker: mongoq.Broker, tmp_path: Path
+) -> None:
+    run = start(enriching(errors="errors"), checkpoint=tmp_path, available_now=False)
+    try:
+        [query] = spark.streams.active
+        query.stop()
+        with pytest.raises(ExecutorError, match="stage 'enrich' at 'checked'> was stopped, and not by its run"):
+            run.wait(PATIENCE)
+    finally:
+        run.stop()
+
+
+def test_a_second_run_with_frames_leaves_the_first_alone(start: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
+    with start(enriching(errors="errors"), checkpoint=tmp_path / "first", available_now=False) as first:
+        broker.queue("raw").push({"n": 0})
+        while not broker.queue("out").size():  # it has the consumer's name
+            assert not first.wait(0.1)
+        broker.queue("raw").push_many([{"n": n} for n in range(1, 4)])
+        with (
+            pytest.raises(Exception, match="ConsumerBusy"),
+            start(enriching(), checkpoint=tmp_path / "second", available_now=False) as second,
+        ):
+            second.wait(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while broker.queue("out").size() < 3 and time.monotonic() < deadline:
+            assert not first.wait(0.1)
+    assert broker.queue("out").size() == 3
+
+
+def test_a_source_that_is_slower_than_its_task_comes_to_its_end(
+    drained: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.pipeline.on_spark.crew.SOURCE_SECONDS", 0.2)
+    pipeline = mongoq.Pipeline("slow", outputs="raw")
+
+    @pipeline.source(to="raw")
+    def rows(position: Any) -> Any:
+        for number in range(position or 0, 2):
+            time.sleep(1.5)
+            yield mongoq.Record(number, position=number + 1)
+
+    assert drained(pipeline).sources["rows"].pushed == 2
+    assert sorted(item.payload for item in broker.queue("raw").peek(5)) == [0, 1]
+
+
+def test_a_paused_queue_leaves_slots_free(start: Any, broker: mongoq.Broker) -> None:
+    broker.queue("raw").push(1)
+    broker.queue("raw").pause()
+    with start(line(same), available_now=False, tasks=1) as run:
+        busy = []
+        for _ in range(60):
+            run.wait(0.1)
+            busy.append(run._crew.is_at_work)
+        assert sum(busy) < 45
+        broker.queue("raw").resume()
+        deadline = time.monotonic() + PATIENCE
+        while not broker.queue("out").size() and time.monotonic() < deadline:
+            assert not run.wait(0.05)
+    assert broker.queue("out").size() == 1

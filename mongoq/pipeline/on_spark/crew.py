@@ -11,13 +11,17 @@ from datetime import timedelta
 
 from mongoq.pipeline.on_spark.shift import Order, Report, Stop
 from mongoq.pipeline.tallies import SourceTally, Tallies
-from mongoq.spark.errors import in_short
+from mongoq.spark.errors import ExecutorError, in_short
 
 __all__ = ["Crew", "Lane"]
 
 logger = logging.getLogger("mongoq.spark")
 
 LOOK = 0.1
+SOURCE_SECONDS = 20.0
+"""How long a shift on a source lasts, which is read anew from its position in the next one."""
+IDLE = 0.25, 4.0
+"""Seconds that a lane rests whose shift has settled nothing, at first and at most."""
 FAILURES = 6
 """How often in a row a look whether executors can work at all may fail: after some 30 seconds the run ends."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
@@ -47,18 +51,28 @@ class Lane:
         self.source = source
         self._every = every
         self._again = 0.0
+        self._pause = 0.0
 
     def order(self, order: Order, stopped: frozenset[str], *, wanted: bool) -> Order | None:
         """Return the order of the next shift; ``None`` while there is nothing to do."""
         parts = self.parts - stopped
-        if not parts or not (time.monotonic() >= self._again if self.source else wanted):
+        if not parts or time.monotonic() < self._again or not (self.source or wanted):
             return None
-        return replace(order, parts=parts, once=self.source)
+        return replace(order, parts=parts, once=self.source, seconds=SOURCE_SECONDS if self.source else order.seconds)
 
-    def note(self, told: SourceTally | None) -> None:
-        """Take note of what a shift on a source came to: one that has ended rests."""
-        if told is not None and told.ended:
-            self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
+    def note(self, told: Tallies) -> None:
+        """Take note of what a shift came to: a source that has ended rests, and a lane that has settled nothing.
+
+        That may be so again, as where a queue is paused: each time it rests twice as long.
+        """
+        if self.source:
+            source = told.sources.get(next(iter(self.parts)), SourceTally())
+            if source.ended:
+                self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
+            return
+        idle = not any(stage.endings for stage in told.stages.values())
+        self._pause = min(max(self._pause * 2, IDLE[0]), IDLE[1]) if idle else 0.0
+        self._again = time.monotonic() + self._pause
 
     @property
     def is_over(self) -> bool:
@@ -167,8 +181,7 @@ class Crew:
                 self.stops.setdefault(stop.stage, stop)
                 words = stop.stage, stop.queue, stop.cause
                 logger.error("stage or source %r has stopped by itself, at queue %r: %s", *words)
-            if lane.source:
-                lane.note(Tallies.sum(report.tallies for report in reports).sources.get(next(iter(lane.parts))))
+            lane.note(Tallies.sum(report.tallies for report in reports))
 
     def _got_over(self, error: Exception) -> None:
         """Wait until executors can work, after a shift that has failed; if that takes too long, end.
@@ -183,6 +196,9 @@ class Crew:
                 return
             try:
                 self._check()
+            except ExecutorError as gone:
+                error = gone
+                break
             except Exception as still:
                 error = still
             else:

@@ -23,6 +23,7 @@ from mongoq.pipeline.on_spark.frame_writing import ATTEMPTS, FrameWriting
 from mongoq.pipeline.stage import Frame, Stage
 from mongoq.spark.clients import broker_at
 from mongoq.spark.envelope import CORRUPT, DELIVERY, PAYLOAD
+from mongoq.spark.errors import ExecutorError
 from mongoq.spark.given import Place
 from mongoq.spark.modes import PERMISSIVE
 from mongoq.spark.stage_option import StageOption
@@ -94,7 +95,7 @@ class FrameQuery:
         )
         self._batches = FrameBatches(self._part, writing)
         self._turn = threading.Lock()
-        self._ending = self._stopping = False
+        self._ending = self._stopping = self._worked = False
         self._failure: BaseException | None = None
         self._query: Any = None
 
@@ -115,9 +116,9 @@ class FrameQuery:
     @property
     def failure(self) -> BaseException | None:
         """What has ended it, if that was no stop: ``StageStopped``, or an error of Spark's or the server's."""
-        if self._failure is not None or self._query is None or self._ending:
+        if self._failure is not None or self._query is None or self._ending or self._query.isActive:
             return self._failure
-        return self._query.exception()  # type: ignore[no-any-return]
+        return self._query.exception() or ExecutorError(f"the query of {self!r} was stopped, and not by its run")
 
     def counts(self) -> Counter[str]:
         """Return how many items were settled so far, by what became of them, in the words of a worker."""
@@ -155,12 +156,14 @@ class FrameQuery:
             finally:
                 if turn:
                     self._turn.release()
-        broker_at(self._part.place).release_claims(self.consumer)
+        if self._worked:  # else it is another query's, or none's
+            broker_at(self._part.place).release_claims(self.consumer)
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
         """Work off a batch. To return is to say that it is done, so that what is left of it is settled."""
         while not self._turn.acquire(timeout=LOOK):
             self._check_going_on()
+        self._worked = True
         try:
             self._check_going_on()
             self._batches.work_off(frame)

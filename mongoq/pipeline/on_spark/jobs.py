@@ -13,7 +13,7 @@ from mongoq.pipeline.on_spark.shift import Order
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["told"]
+__all__ = ["is_stopped", "told"]
 
 T = TypeVar("T")
 TOLD = "told"
@@ -36,6 +36,12 @@ def told(spark: SparkSession, title: str, work: Callable[[Order], T], order: Ord
     _describe(spark, title)
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
     return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # of our own tasks
+
+
+def is_stopped(spark: Any) -> bool:
+    """Say whether somebody has stopped the session; one of Spark Connect does not tell that way."""
+    context = getattr(spark, "_sc", None)
+    return context is not None and context._jsc is None
 
 
 def _describe(spark: Any, title: str) -> None:

@@ -10,13 +10,13 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from mongoq.errors import StageStopped
+from mongoq.errors import BrokerClosed, StageStopped
 from mongoq.pipeline.feeding import machinery, suited
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.on_spark.crew import Crew, Lane
 from mongoq.pipeline.on_spark.frame_crew import FrameCrew
 from mongoq.pipeline.on_spark.frames import FrameQuery
-from mongoq.pipeline.on_spark.jobs import told
+from mongoq.pipeline.on_spark.jobs import is_stopped, told
 from mongoq.pipeline.on_spark.naming import path_of
 from mongoq.pipeline.on_spark.rounds import Rounds
 from mongoq.pipeline.on_spark.shift import Order, Report, Stop, ready_for, worked
@@ -88,7 +88,10 @@ class SparkRun(ThreadedRun):
         queues = ((stage, queue) for stage in framing for queue in stage.sources)
         self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
         self._order = order
-        self._check()
+        try:
+            self._check()
+        except Exception as error:
+            raise ExecutorsUnready(graph.name, error) from error
         self._rounds = Rounds(every)
         self._course = Course(broker._context.hub)
         self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check)
@@ -113,11 +116,10 @@ class SparkRun(ThreadedRun):
         return own, sources
 
     def _check(self) -> None:
-        """Let an executor try whether it has all that it needs."""
-        try:
-            told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
-        except Exception as error:
-            raise ExecutorsUnready(self._graph.name, error) from error
+        """Let an executor try whether it has all that it needs; raises ``ExecutorError`` when Spark was stopped."""
+        if is_stopped(self._spark):
+            raise ExecutorError("the Spark session was stopped while the pipeline ran; start both again")
+        told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
 
     def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[Lane]:
         fed = [Lane(1, frozenset([one.name]), source=True, every=None if self._drain else one.every) for one in sources]
@@ -158,6 +160,8 @@ class SparkRun(ThreadedRun):
         """Say what is wanted, until the end."""
         pause = LOOK
         while not self._stopping.wait(pause):
+            if is_stopped(self._spark):
+                self._check()
             self._frame_crew.look()
             if self._broken or self._has_stopped():
                 return
@@ -236,7 +240,13 @@ class SparkRun(ThreadedRun):
         A shift lasts five seconds or so. What was counted in a task whose process was killed is not in it, nor how many
         runs are under way: ``running`` is 0.
         """
-        return self._last or self._progress(ended=False)
+        if self._last is None:
+            try:
+                return self._progress(ended=False)
+            except BrokerClosed:  # it has ended this very moment
+                self.wait()
+        assert self._last is not None
+        return self._last
 
     def _progress(self, *, ended: bool) -> Progress:
         depths = self._broker._driver.run(stats(self._broker._context))

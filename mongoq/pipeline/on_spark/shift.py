@@ -11,6 +11,7 @@ from typing import Any
 
 from mongoq.errors import StageStopped
 from mongoq.pipeline.feeding import machinery
+from mongoq.pipeline.frames.formats import frames_of
 from mongoq.pipeline.on_spark.shipping import unpacked
 from mongoq.pipeline.tallies import Tallies
 from mongoq.protocol.stats import flush
@@ -25,10 +26,6 @@ AS_LONG_AS_IT_TAKES = timedelta(days=365)
 LOOK = 0.05
 REST = 0.5
 """Seconds without any work after which a shift ends before its time: the slot is free for others."""
-LONG_RUN = 1.0
-"""Seconds from which a run is a long one. A shift that has one goes on: it would only wait for that."""
-LONGEST = 12
-"""How many times its length a shift may last for that reason, before it takes nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,11 @@ class Report:
 
 def ready_for(order: Order) -> None:
     """Raise what would keep a shift from working: modules that are missing here, or a server out of reach."""
-    unpacked(order.graph)
+    graph = unpacked(order.graph)
+    machinery(graph, broker_at(order.place), coroutines=Engine.asynchronous)
+    for stage in graph.own_stages:
+        if stage.format is not None:
+            frames_of(stage.format)
     broker_at(order.place).ping()
 
 
@@ -104,14 +105,15 @@ def _watch(engine: Engine, seconds: float, ended: threading.Event) -> None:
         now = time.monotonic()
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
-        late = now - began > seconds
-        if now - worked > REST or (late and (now - began > seconds * LONGEST or not _runs_long(engine, now))):
+        late = now - began > seconds and _has_come_on(engine)
+        if now - worked > REST or late:
             engine.stop()
             return
 
 
-def _runs_long(engine: Engine, now: float) -> bool:
-    return any(run.started < now - LONG_RUN for station in engine.stations for run in list(station.backlog.running))
+def _has_come_on(engine: Engine) -> bool:
+    """Say whether every source has pushed something: one that has not would begin again where it began."""
+    return all(feed.pushed or feed.over for feed in engine.feeds)
 
 
 def _stations(engine: Engine) -> list[Stop]:

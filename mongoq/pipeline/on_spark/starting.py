@@ -9,6 +9,7 @@ from mongoq.connection import connect
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.on_spark.jobs import is_stopped
 from mongoq.pipeline.on_spark.run import SparkRun
 from mongoq.spark.given import Place
 
@@ -58,6 +59,8 @@ def started(
 
 
 def _check_session(spark: Any) -> None:
+    if is_stopped(spark):
+        raise ArgumentInvalid("spark", "this session was stopped; start another one")
     if not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
         raise ArgumentInvalid("spark", f"a SparkSession, not {type(spark).__name__}")
 

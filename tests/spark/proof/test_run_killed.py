@@ -147,6 +147,7 @@ def fought(
             }
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_an_executor_and_then_the_driver_are_killed_in_the_middle_of_their_work(
     spark_environment: dict[str, str], memory: Path, tmp_path: Path
