@@ -84,6 +84,7 @@ class FrameQuery:
         self._part = FramePart.of(place, graph, stage, source, path=f"{checkpoint}/results")
         self._checkpoint = f"{checkpoint}/query"
         self._trigger = _trigger(every, available_now=available_now)
+        self._ends = available_now
         told = _schema_of(stage.name, stage.frame)
         self._schema = _with_own(told)
         writing = FrameWriting(
@@ -118,7 +119,10 @@ class FrameQuery:
         """What has ended it, if that was no stop: ``StageStopped``, or an error of Spark's or the server's."""
         if self._failure is not None or self._query is None or self._ending or self._query.isActive:
             return self._failure
-        return self._query.exception() or ExecutorError(f"the query of {self!r} was stopped, and not by its run")
+        error = self._query.exception()
+        if error is None and not self._ends:
+            error = ExecutorError(f"the query of {self!r} was stopped, and not by its run")
+        return error  # type: ignore[no-any-return]
 
     def counts(self) -> Counter[str]:
         """Return how many items were settled so far, by what became of them, in the words of a worker."""

@@ -107,7 +107,8 @@ def left(broker: mongoq.Broker) -> Left:
     """Return all that is left, and make sure that nobody holds any of it."""
     raw = broker._driver._backend.targets["collection"]
     live = list(raw.find({"_id": {"$type": "objectId"}}))
-    assert [item for item in live if item["reserved"] or "token" in item or "when" not in item] == []
+    held = [item for item in live if item["reserved"] or "token" in item or "when" not in item]
+    assert not held, held
     queues = sorted({item["q"] for item in live})
     assert broker.queues() == queues
     return {

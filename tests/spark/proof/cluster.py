@@ -62,8 +62,11 @@ class Cluster:
         return [pid for pid, group, command in _processes() if group in groups and EXECUTOR in command]
 
     def kill_executor(self, place: int) -> None:
-        """Kill one that is there."""
-        pids = self.executors()
+        """Kill one that is there, or will be soon: the cluster starts another one for each that has died."""
+        deadline = time.monotonic() + PATIENCE
+        while not (pids := self.executors()):
+            assert time.monotonic() < deadline, self._told()
+            time.sleep(0.1)
         os.kill(pids[place % len(pids)], signal.SIGKILL)
 
     def _start(self, name: str, what: str, *arguments: str) -> None:
