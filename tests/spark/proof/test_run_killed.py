@@ -1,7 +1,4 @@
-"""A pipeline on a cluster of Spark, whose executors and drivers are killed: what comes out is as if nobody had been.
-
-``MONGOQ_CRASH_SEED`` brings a schedule back.
-"""
+"""A pipeline on a cluster of Spark, whose executors and drivers are killed: what comes out is as if nobody had been."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ from tests.pipeline.proof.catalogue import GRAPHS
 from tests.pipeline.proof.trial import outcome
 from tests.spark.proof.cluster import Cluster
 
-SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 ROOT = Path(__file__).parents[3]
 ITEMS = 1_000
 """Fed before each kill, to the graph of everything."""
@@ -154,15 +150,3 @@ def test_an_executor_and_then_the_driver_are_killed_in_the_middle_of_their_work(
 ) -> None:
     strikes = ["executor", "driver"]
     fought("everything", spark_environment, memory, tmp_path, strikes=strikes, chance=random.Random(1))
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("graph", ["everything", "fork-join", "fork-loop"])
-def test_nothing_is_lost_or_doubled_when_many_executors_and_drivers_are_killed(
-    graph: str, spark_environment: dict[str, str], memory: Path, tmp_path: Path
-) -> None:
-    print(f"MONGOQ_CRASH_SEED={SEED}")
-    chance = random.Random(SEED)
-    strikes = [chance.choice(["executor", "driver"]) for _ in range(4)]
-    fought(graph, spark_environment, memory, tmp_path, strikes=strikes, chance=chance)
