@@ -288,6 +288,28 @@ def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserve
     assert 0 < counts.total < 100
 
 
+def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
+    start: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.pipeline.on_spark.run.SECONDS", 3600.0)
+    pipeline = mongoq.Pipeline("endless")
+
+    @pipeline.stage("raw", to="raw")
+    def turn(payload: Any) -> Any:
+        time.sleep(0.01)
+        return payload + 1
+
+    broker.queue("raw").push_many([0] * 50)
+    with start(pipeline, tasks=6, available_now=False) as run:  # of which two have a slot
+        while run._crew._working < 6:
+            assert not run.wait(0.1)
+        run.stop()
+        assert run.wait(PATIENCE)
+    counts = broker.queue("raw").counts()
+    assert (counts.reserved, counts.total) == (0, 50)
+    assert run.progress().stages["turn"].moved == sum(item.payload for item in broker.queue("raw").peek(50)) > 0
+
+
 def test_a_run_takes_what_comes_until_it_is_stopped(start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", outputs="out")
 
@@ -376,6 +398,16 @@ def same(payload: Any) -> Any:
     return payload
 
 
+class Locked:
+    """A handler that is no function."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __call__(self, payload: Any) -> Any:
+        return payload
+
+
 def test_a_handler_that_cannot_be_sent_is_named_with_its_stage(start: Any, broker: mongoq.Broker) -> None:
     lock = threading.Lock()
 
@@ -384,8 +416,10 @@ def test_a_handler_that_cannot_be_sent_is_named_with_its_stage(start: Any, broke
             return payload
 
     broker.queue("raw").push(1)
-    with pytest.raises(GraphInvalid, match="stage 'check': it cannot be sent to the executors: .*lock"):
+    with pytest.raises(GraphInvalid, match=r"stage 'check': it cannot be sent to the executors: .* \(of 'lock'\)"):
         start(line(check))
+    with pytest.raises(GraphInvalid, match=r"stage 'check': it cannot be sent to the executors: .*lock"):
+        start(line(Locked(lock)))
     assert broker.queue("raw").peek(1)[0].attempts == 0
 
 
@@ -491,6 +525,28 @@ def test_a_bad_argument_is_named(start: Any, options: Any, sentence: str) -> Non
 def test_what_is_no_session_is_refused(store: Any) -> None:
     with pytest.raises(ArgumentInvalid, match="spark: a SparkSession, not str"):
         line(same).run_on_spark("local[2]", store.uri)  # type: ignore[arg-type]
+
+
+def test_what_is_large_goes_to_the_executors_once(spark: Any, drained: Any, broker: mongoq.Broker) -> None:
+    table = os.urandom(3_000_000)
+    folder = Path(spark.sparkContext._temp_dir)
+    before, seen, ended = set(folder.iterdir()), [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            seen.append(len(set(folder.iterdir()) - before))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    broker.queue("raw").push_many(range(300))
+    try:
+        drained(line(lambda payload: [time.sleep(0.01), table[payload]][1]), tasks=4)
+    finally:
+        ended.set()
+        watching.join()
+    assert counted([item.payload for item in broker.queue("out").peek(300)]) == counted(list(table[:300]))
+    assert max(seen) == 1
+    assert set(folder.iterdir()) == before
 
 
 def test_a_server_out_of_reach_is_told(spark: Any) -> None:

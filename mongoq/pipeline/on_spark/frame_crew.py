@@ -36,8 +36,12 @@ class FrameCrew:
     def start(self) -> None:
         """Start the queries, all or none."""
         try:
-            for _, query in self._queries:
-                query.start()
+            for stage, query in self._queries:
+                try:
+                    query.start()
+                except BaseException as error:
+                    error.add_note(f"while the query of frame stage {stage!r} was started")
+                    raise
         except BaseException:
             self.end()
             raise

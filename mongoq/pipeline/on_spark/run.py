@@ -10,6 +10,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bson import ObjectId
+
 from mongoq.errors import BrokerClosed, StageStopped
 from mongoq.pipeline.feeding import machinery, suited
 from mongoq.pipeline.graph import Graph
@@ -20,11 +22,12 @@ from mongoq.pipeline.on_spark.jobs import is_stopped, told
 from mongoq.pipeline.on_spark.naming import path_of
 from mongoq.pipeline.on_spark.rounds import Rounds
 from mongoq.pipeline.on_spark.shift import Order, Report, Stop, ready_for, worked
-from mongoq.pipeline.on_spark.shipping import packed
+from mongoq.pipeline.on_spark.shipping import Cargo, packed
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.pipeline.tallies import Tallies
 from mongoq.pipeline.threaded import ThreadedRun
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.halts import halt
 from mongoq.protocol.screening import checked_by_server
 from mongoq.protocol.stats import QueueStats, stats
 from mongoq.protocol.upcoming import is_drained, next_whens
@@ -84,22 +87,23 @@ class SparkRun(ThreadedRun):
         parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
         plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
         self._consumers, sources = self._machinery(plain)
-        order = Order(place, packed(plain), parts, SECONDS, once=False, heartbeat=heartbeat)
+        cargo = Cargo.of(packed(plain), spark)
+        self._order = order = Order(place, ObjectId(), cargo, parts, SECONDS, once=False, heartbeat=heartbeat)
         queues = ((stage, queue) for stage in framing for queue in stage.sources)
         self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
-        self._order = order
-        try:
-            self._check()
-        except Exception as error:
-            raise ExecutorsUnready(graph.name, error) from error
         self._rounds = Rounds(every)
         self._course = Course(broker._context.hub)
         self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check)
         self._stopping = threading.Event()
         self._interrupted = False
         self._last: Progress | None = None
-        self._frame_crew = FrameCrew(self._queries(place, checkpoint, every))
-        self._frame_crew.start()
+        try:
+            self._try()
+            self._frame_crew = FrameCrew(self._queries(place, checkpoint, every))
+            self._frame_crew.start()
+        except BaseException:
+            cargo.discard()
+            raise
         self._begin(self._work)
 
     # --- before it starts ------------------------------------------------------------------------
@@ -114,6 +118,12 @@ class SparkRun(ThreadedRun):
             if one.screen is not None:
                 driver.run(checked_by_server(one.queue._context, one.screen))
         return own, sources
+
+    def _try(self) -> None:
+        try:
+            self._check()
+        except Exception as error:
+            raise ExecutorsUnready(self._graph.name, error) from error
 
     def _check(self) -> None:
         """Let an executor try whether it has all that it needs; raises ``ExecutorError`` when Spark was stopped."""
@@ -148,13 +158,23 @@ class SparkRun(ThreadedRun):
                 self._coordinate()
             finally:
                 self._crew.end()
+                self._halt()
                 self._frame_crew.end()
                 self._crew.join()
             if error := self._broken or _stopped(self._crew.stops) or next(iter(self._frame_crew.stops.values()), None):
                 raise error
         finally:
             self._last = self._last_progress()
+            self._order.graph.discard()
             self._broker.close()
+
+    def _halt(self) -> None:
+        """Tell the shifts under way to end, if there are any; those that do not hear of it end by their time."""
+        if self._crew.is_at_work:
+            try:
+                self._broker._driver.run(halt(self._broker._context, self._order.run))
+            except Exception as error:
+                logger.warning("tasks of pipeline %r end when their time is over: %r", self._graph.name, error)
 
     def _coordinate(self) -> None:
         """Say what is wanted, until the end."""
@@ -229,7 +249,8 @@ class SparkRun(ThreadedRun):
     def stop(self) -> None:
         """Start no further shift, and end when those under way have; it does not wait.
 
-        That takes five seconds, and as long as the handlers that run then.
+        They are told by a control document (``update``, upsert), of which they learn within half a second; what was
+        claimed and not started is given back, and handlers are waited for.
         """
         self._interrupted = self._interrupted or not self.ended
         self._stopping.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import traceback
@@ -9,23 +10,31 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.errors import StageStopped
 from mongoq.pipeline.feeding import machinery
 from mongoq.pipeline.frames.formats import frames_of
-from mongoq.pipeline.on_spark.shipping import unpacked
+from mongoq.pipeline.on_spark.shipping import Cargo
 from mongoq.pipeline.tallies import Tallies
+from mongoq.protocol.halts import is_halted
 from mongoq.protocol.stats import flush
 from mongoq.spark.clients import broker_at
 from mongoq.spark.given import Place
+from mongoq.sync import Broker
 from mongoq.worker.threads.engine import Engine
 
 __all__ = ["Order", "Report", "Stop", "ready_for", "worked"]
+
+logger = logging.getLogger("mongoq.spark")
 
 AS_LONG_AS_IT_TAKES = timedelta(days=365)
 """A handler that runs at the end of a shift is waited for: given up, it would be run again and again."""
 LOOK = 0.05
 REST = 0.5
 """Seconds without any work after which a shift ends before its time: the slot is free for others."""
+LISTEN = 0.5
+"""Seconds between two looks whether the run was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,8 @@ class Order:
 
     Attributes:
         place: where the queues are.
-        graph: the pipeline, packed.
+        run: whose task it is.
+        graph: the pipeline.
         parts: the names of the stages and sources to work on.
         seconds: for how long.
         once: sources are called once, and the shift ends with them.
@@ -42,7 +52,8 @@ class Order:
     """
 
     place: Place
-    graph: bytes = field(repr=False)
+    run: ObjectId
+    graph: Cargo = field(repr=False)
     parts: frozenset[str]
     seconds: float
     once: bool
@@ -69,7 +80,7 @@ class Report:
 
 def ready_for(order: Order) -> None:
     """Raise what would keep a shift from working: modules that are missing here, or a server out of reach."""
-    graph = unpacked(order.graph)
+    graph = order.graph.unpacked()
     machinery(graph, broker_at(order.place), coroutines=Engine.asynchronous)
     for stage in graph.own_stages:
         if stage.format is not None:
@@ -78,15 +89,18 @@ def ready_for(order: Order) -> None:
 
 
 def worked(order: Order) -> Report:
-    """Work on the stages and sources, and return what was counted.
+    """Work on the stages and sources, and return what was counted; nothing, if the run was told to stop before.
 
     Killed, it leaves what it held to the leases, and what it counted is forgotten; what it settled is settled.
     """
     broker = broker_at(order.place)
-    own, sources = machinery(unpacked(order.graph).only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
+    ear = _Ear(broker, order.run)
+    if ear.hears():
+        return Report(Tallies())
+    own, sources = machinery(order.graph.unpacked().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
     engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources)
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(engine, order.seconds, ended), name="mongoq-shift", daemon=True).start()
+    threading.Thread(target=_watch, args=(engine, order.seconds, ear, ended), name="mongoq-shift", daemon=True).start()
     try:
         engine.run(drain=order.once)
     except StageStopped:
@@ -97,8 +111,8 @@ def worked(order: Order) -> Report:
     return Report(Tallies.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine)))
 
 
-def _watch(engine: Engine, seconds: float, ended: threading.Event) -> None:
-    """End the engine when its time is over, or when there was nothing to do for a moment."""
+def _watch(engine: Engine, seconds: float, ear: _Ear, ended: threading.Event) -> None:
+    """End the engine when its time is over, when there was nothing to do for a moment, or when the run is to stop."""
     began = worked = time.monotonic()
     settled = 0
     while not ended.wait(LOOK):
@@ -106,9 +120,28 @@ def _watch(engine: Engine, seconds: float, ended: threading.Event) -> None:
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
         late = now - began > seconds and _has_come_on(engine)
-        if now - worked > REST or late:
+        if now - worked > REST or late or ear.hears():
             engine.stop()
             return
+
+
+class _Ear:
+    """Hears whether the run was told to stop, when it is asked and some time has passed since the last time."""
+
+    def __init__(self, broker: Broker, run: ObjectId) -> None:
+        self._broker = broker
+        self._run = run
+        self._again = 0.0
+
+    def hears(self) -> bool:
+        if time.monotonic() < self._again:
+            return False
+        self._again = time.monotonic() + LISTEN
+        try:
+            return self._broker._driver.run(is_halted(self._broker._context, self._run))
+        except Exception as error:  # the shift ends when its time is over
+            logger.debug("whether the run is to stop is not known: %r", error)
+            return False
 
 
 def _has_come_on(engine: Engine) -> bool:

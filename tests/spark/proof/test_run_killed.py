@@ -1,4 +1,7 @@
-"""A pipeline on a cluster of Spark, whose executors and drivers are killed: what comes out is as if nobody had been."""
+"""Pipelines on a cluster of Spark, whose executors and drivers are killed: what comes out is as if nobody had been.
+
+``MONGOQ_CRASH_SEED`` brings a schedule back.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from tests.pipeline.proof.catalogue import GRAPHS
 from tests.pipeline.proof.trial import outcome
 from tests.spark.proof.cluster import Cluster
 
+SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 ROOT = Path(__file__).parents[3]
 ITEMS = 1_000
 """Fed before each kill, to the graph of everything."""
@@ -144,9 +148,12 @@ def fought(
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(600)
-def test_an_executor_and_then_the_driver_are_killed_in_the_middle_of_their_work(
-    spark_environment: dict[str, str], memory: Path, tmp_path: Path
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("graph", ["everything", "fork-join", "fork-loop"])
+def test_nothing_is_lost_or_doubled_when_executors_and_drivers_are_killed(
+    graph: str, spark_environment: dict[str, str], memory: Path, tmp_path: Path
 ) -> None:
-    strikes = ["executor", "driver"]
-    fought("everything", spark_environment, memory, tmp_path, strikes=strikes, chance=random.Random(1))
+    print(f"MONGOQ_CRASH_SEED={SEED}")
+    chance = random.Random(SEED)
+    strikes = chance.sample(["executor", "driver", chance.choice(["executor", "driver"])], 3)
+    fought(graph, spark_environment, memory, tmp_path, strikes=strikes, chance=chance)
