@@ -292,7 +292,7 @@ def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
     start: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mongoq.pipeline.on_spark.run.SECONDS", 3600.0)
-    pipeline = mongoq.Pipeline("endless")
+    pipeline = mongoq.Pipeline("endless", inputs="raw")
 
     @pipeline.stage("raw", to="raw")
     def turn(payload: Any) -> Any:
