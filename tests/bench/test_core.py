@@ -13,7 +13,7 @@ BATCH = 5
 SHELLS = ["sync", "asyncio"]
 
 # one run of the benchmark serves all tests, in one process
-pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.xdist_group("bench core")]
+pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.xdist_group("bench core")]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from tests.examples.launching import ON_SPARK, Launch, needs_spark, output_of, w
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 """Not the ends of priorities, which a claim that was slow puts into the index."""
+ROWS = 3000
+"""Enough to be in the middle of when a process is killed."""
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -50,9 +52,10 @@ def collection(client: MongoClient[Any], database: str) -> Any:
 
 @needs_spark
 @pytest.mark.timeout(600)
-def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engines", [["spark"], pytest.param(ENGINES, marks=pytest.mark.prove)], ids=["spark", "all"])
+def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Path, engines: Sequence[str]) -> None:
     told = []
-    for engine in ENGINES:
+    for engine in engines:
         picture = tmp_path / f"{engine}.png"
         output = output_of(start("--rows", 200, "--engine", engine, "--png", picture))
         pushed, done, dead = proven(output)
@@ -70,7 +73,7 @@ def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Pa
         warned = 0 if engine == "spark" else 1  # executors have logs of their own
         assert output.count("WARN") == warned, "one of each kind: here of a last run that has failed"
         told.append(output[output.index("delays by carrier") : output.index("throughput and latency")])
-    assert told == [told[0]] * len(ENGINES)
+    assert told == [told[0]] * len(engines)
     assert re.search(r"delays by hour *\n.*\n.*\n.*\n│ 0[56] +│", told[0])
 
 
@@ -116,7 +119,7 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove))])
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str, engine: str) -> None:
-    arguments = "--rows", 6000, "--no-spark", "--uri", own_uri, "--engine", engine
+    arguments = "--rows", ROWS, "--no-spark", "--uri", own_uri, "--engine", engine
     process = start(*arguments)
     wait_for_work(process, collection)
     process.kill()
@@ -124,8 +127,8 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     at_work = {"q": {"$in": ["flights.raw", "flights.checked"]}, "processed": {"$exists": False}}
     assert collection.count_documents(at_work)
     collection.update_many({"reserved": True}, {"$set": {"when": datetime.now(UTC)}})  # as if their leases were over
-    assert proven(output_of(start(*arguments)))[0] == 6000
-    assert collection.count_documents(ITEMS) == 6000
+    assert proven(output_of(start(*arguments)))[0] == ROWS
+    assert collection.count_documents(ITEMS) == ROWS
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]
 
 
@@ -151,7 +154,7 @@ def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signal
 
 
 @needs_spark
-@pytest.mark.parametrize("seconds", [1, 10])
+@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.prove)])
 def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float, tmp_path: Path) -> None:
     process = start("--rows", 50, "--png", tmp_path / "flights.png")
     deadline = time.monotonic() + 60

@@ -71,6 +71,7 @@ def test_the_whole_example_on_a_server_of_its_own(launch: Launch) -> None:
     assert f"{int(wrong['EWR']) + int(wrong['LGA'])} wrong before, 0 after, of {ROWS} departures" in output
 
 
+@pytest.mark.prove
 @needs_spark
 def test_only_what_the_faulty_version_did_wrong_is_copied_and_the_server_picks_it(
     launch: Launch, client: MongoClient[Any], database: str, own_uri: str

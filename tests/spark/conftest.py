@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as server:
+def server(memory: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(memory / "spark") as server:
         yield server
 
 

@@ -63,7 +63,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
     installed: Path, auth_server: Any, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:

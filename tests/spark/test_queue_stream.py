@@ -197,7 +197,7 @@ def _failing(frame: Any, _: int) -> None:
     raise RuntimeError("not today")
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     streams: Streams, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:

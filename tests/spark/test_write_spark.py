@@ -205,7 +205,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_rows_of_tasks_that_spark_runs_again_are_pushed_once(
     target: Target, tmp_path: Path, spark_environment: dict[str, str]
 ) -> None:

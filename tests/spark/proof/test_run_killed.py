@@ -121,7 +121,7 @@ def fought(
     """Feed before each strike, then kill an executor or the driver; in the end count."""
     work = Work.of(graph)
     with (
-        EmbeddedServer(memory / "run-on-spark", parameters=SHORT) as server,
+        EmbeddedServer(memory / f"run-on-spark-{graph}", parameters=SHORT) as server,
         MongoClient[Any](server.uri, tz_aware=True) as client,
         Cluster(folder, environment) as cluster,
     ):
