@@ -5,6 +5,8 @@ ROWS ?= 5000
 ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 3
+# Mutants that `make prove` draws by chance; `make mutants` runs all of them.
+MUTANTS ?= 80
 # The first PySpark that has all that the format uses.
 OLDEST_SPARK ?= 4.2.0
 
@@ -41,10 +43,10 @@ demo: setup ## Run the flights demo on a private mongod, with a report by Spark 
 test: setup ## Run all tests but the long campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10
 
-prove: setup ## Run the long campaigns, the mutants among them
+prove: setup ## Run the long campaigns, and a sample of the mutants
 	@$(BIN)/python -m pytest -m prove tests/crash # by itself: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m prove --ignore tests/crash -n 2 --dist loadgroup
-	@$(BIN)/python scripts/mutants.py --jobs $(JOBS)
+	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
 spark-oldest: setup ## Run the tests of streams and writes with the oldest PySpark that will do
 	@test -d build/pyspark-$(OLDEST_SPARK) || $(BIN)/python -m pip install --quiet --target build/pyspark-$(OLDEST_SPARK) pyspark==$(OLDEST_SPARK)

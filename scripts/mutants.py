@@ -1,11 +1,11 @@
 """Breaks mongoq on purpose, one line at a time: the tests must notice each time.
 
-    python scripts/mutants.py [NAME ...] [--jobs N] [--list]
+    python scripts/mutants.py [NAME ...] [--sample N] [--seed N] [--jobs N] [--list]
 
 The mutants are in scripts/mutants.toml. Each is applied to a copy of the tree, and the tests it names
 run there: they must fail. What counts is a test that failed; a test run that could not start, a fixture
 that broke or a time limit is an error of the runner, never a kill. The unchanged copy must pass first,
-all that is named of a file at once.
+all that is named of a file at once. A sample is drawn by chance; its seed is printed, and brings it back.
 
 Exit status: 0 when all were killed, 1 when one survived, 2 when something could not be judged.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,13 @@ def select(mutants: Sequence[Mutant], names: Sequence[str]) -> list[Mutant]:
     if unknown:
         raise Unusable(f"no such mutant: {', '.join(sorted(unknown))}")
     return [mutant for mutant in mutants if not names or mutant.name in names]
+
+
+def sampled(mutants: Sequence[Mutant], number: int, seed: int) -> list[Mutant]:
+    """So many of them by chance, in the order of the table."""
+    chosen = set(random.Random(seed).sample(range(len(mutants)), min(number, len(mutants))))
+    print(f"a sample of {len(chosen)} of {len(mutants)} mutants: --sample {number} --seed {seed}", flush=True)
+    return [mutant for place, mutant in enumerate(mutants) if place in chosen]
 
 
 def together(selections: Sequence[Selection]) -> dict[Selection, list[Selection]]:
@@ -347,11 +355,18 @@ def run(mutants: Sequence[Mutant], *, root: Path = ROOT, jobs: int = 2) -> list[
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Breaks mongoq on purpose: the tests must notice.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run (default: all)")
+    parser.add_argument("--sample", type=int, metavar="N", help="run so many of them, drawn by chance")
+    parser.add_argument("--seed", type=int, metavar="N", help="what the sample is drawn by (default: chance)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="copies at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="show the mutants and their tests")
     options = parser.parse_args(arguments)
+    if options.sample is not None and options.sample < 1:
+        parser.error("--sample: at least 1")
     try:
         mutants = select(load(), options.names)
+        if options.sample is not None:
+            seed = random.randrange(2**32) if options.seed is None else options.seed
+            mutants = sampled(mutants, options.sample, seed)
         return listed(mutants) if options.list else report(mutants, options.jobs)
     except Unusable as problem:
         print(f"mutants: {problem}", file=sys.stderr)
