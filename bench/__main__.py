@@ -17,6 +17,7 @@ from bench import (
     pipelines,
     report,
     spark,
+    spark_frames,
     spark_memory,
     workers,
 )
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "pipelines": pipelines.BENCHMARK,
     "exactly-once": exactly_once.BENCHMARK,
     "spark": spark.BENCHMARK,
+    "spark-frames": spark_frames.BENCHMARK,
     "spark-memory": spark_memory.BENCHMARK,
 }
 """By the name of the sub-command; a new benchmark is a module with a ``BENCHMARK``, and a line here."""

@@ -93,6 +93,11 @@ class ThreadDriver:
             if self._background is not None:
                 self._background.noticed()
 
+    def run_within(self, seconds: float, flow: Flow[T]) -> T:
+        """Run a flow whose commands may take so many seconds together, waiting for a server included."""
+        with pymongo.timeout(seconds):
+            return self.run(flow)
+
     @property
     def sessions(self) -> Sessions:
         """The sessions of the client."""

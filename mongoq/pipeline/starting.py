@@ -119,6 +119,7 @@ class Starting:
         trigger: Duration | None = None,
         tasks: int | None = None,
         stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
     ) -> SparkRun:
         """Set the stages to work in the executors of a Spark session, and return the run at once.
@@ -138,6 +139,7 @@ class Starting:
                 default there is work whenever something is ready. Between them Spark's slots are free.
             tasks: how many work at a time; by default as many as the session has cores.
             stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
+            grace: how long handlers and sources may go on once the run is told to stop, a ``timedelta`` or seconds.
             heartbeat: how often each task says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
 
         Raises:
@@ -162,6 +164,7 @@ class Starting:
             available_now=available_now,
             trigger=trigger,
             tasks=tasks,
+            grace=grace,
             heartbeat=heartbeat,
         )
 

@@ -19,6 +19,8 @@ __all__ = [
 
 NAMED = 10
 """Ids that a message names."""
+CALLING = "An error occurred while calling "
+"""How Py4J's text begins, before the error itself is named."""
 
 INSTALL = "install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
 
@@ -115,7 +117,8 @@ class ExecutorsUnready(MongoqError):
         told = problem if isinstance(problem, str) else in_short(problem)
         super().__init__(
             f"the executors cannot work on pipeline {pipeline!r}: {told}; they need mongoq-driver[spark], the modules "
-            f"of the handlers (installed there, or shipped with --py-files), and a way to the server"
+            f"of the handlers (installed there, or shipped by --py-files or sparkContext.addPyFile), and a way to the "
+            f"server"
         )
         self.pipeline = pipeline
         self.problem = told
@@ -132,4 +135,5 @@ def in_short(error: BaseException) -> str:
     for line in lines[frames[-1] + 1 :] if frames else ():
         if line.strip() and not line.startswith((" ", "\t")):
             return line.strip()
-    return next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    told = (line.strip().removeprefix(": ") for line in lines if not line.startswith(CALLING))
+    return next(filter(None, told), type(error).__name__)

@@ -151,7 +151,9 @@ def _checked(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
         raise ArgumentInvalid("handler", f"{_name(handler)} is a generator, which would run nothing; return instead")
     asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function)
     if asynchronous and not coroutines:
-        hint = "an AsyncWorker runs it, or start_async and drain_async of its pipeline"
+        hint = (
+            "an AsyncWorker runs it, or start_async and drain_async of its pipeline; here it is to be a plain function"
+        )
         raise ArgumentInvalid("handler", f"{_name(handler)} is a coroutine function; {hint}")
     return asynchronous, _takes_job(handler)
 

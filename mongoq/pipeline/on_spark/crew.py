@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -38,13 +38,13 @@ class Lane:
 
     Args:
         tasks: how many at a time, in one job.
-        parts: the names of the stages, or of the source.
-        source: it is a source, which decides by itself when there is something to do.
+        parts: the names of the stages, and of the source.
+        source: the name of a source, which decides by itself when there is something to do; ``None`` for none.
         every: how long after its end a source is called again; ``None``: it is not.
     """
 
     def __init__(
-        self, tasks: int, parts: frozenset[str], *, source: bool = False, every: timedelta | None = None
+        self, tasks: int, parts: frozenset[str], *, source: str | None = None, every: timedelta | None = None
     ) -> None:
         self.tasks = tasks
         self.parts = parts
@@ -55,24 +55,34 @@ class Lane:
 
     def order(self, order: Order, stopped: frozenset[str], *, wanted: bool) -> Order | None:
         """Return the order of the next shift; ``None`` while there is nothing to do."""
-        parts = self.parts - stopped
-        if not parts or time.monotonic() < self._again or not (self.source or wanted):
+        parts, feeds = self.parts - stopped, self.source is not None
+        if self.has_stopped(stopped) or time.monotonic() < self._again or not (feeds or wanted):
             return None
-        return replace(order, parts=parts, once=self.source, seconds=SOURCE_SECONDS if self.source else order.seconds)
+        return replace(order, parts=parts, once=feeds, seconds=SOURCE_SECONDS if feeds else order.seconds)
+
+    def has_stopped(self, stopped: Collection[str]) -> bool:
+        """Say whether nothing is left to do when these stages and sources have stopped by themselves."""
+        return self.source in stopped if self.source is not None else self.parts <= set(stopped)
 
     def note(self, told: Tallies) -> None:
-        """Take note of what a shift came to: a source that has ended rests, and a lane that has settled nothing.
+        """Take note of what a shift came to: a source that has ended rests, and a lane that has done nothing.
 
-        That may be so again, as where a queue is paused: each time it rests twice as long.
+        That may be so again, as where a queue is paused, or where another process runs the source: each time it rests
+        twice as long.
         """
-        if self.source:
-            source = told.sources.get(next(iter(self.parts)), SourceTally())
-            if source.ended:
-                self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
+        source = told.sources.get(self.source or "", SourceTally())
+        if source.ended:
+            self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
             return
-        idle = not any(stage.endings for stage in told.stages.values())
+        idle = not (source.pushed or any(stage.endings for stage in told.stages.values()))
         self._pause = min(max(self._pause * 2, IDLE[0]), IDLE[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
+
+    def lasting(self, told: Tallies) -> Tallies:
+        """Return what holds for the run of what a shift has told: a source that is called again has not ended."""
+        if self.source is None or self._every is None:
+            return told
+        return Tallies(told.stages, {name: replace(one, ended=False) for name, one in told.sources.items()})
 
     @property
     def is_over(self) -> bool:
@@ -126,12 +136,12 @@ class Crew:
     @property
     def sources_are_over(self) -> bool:
         """Whether no source has anything more to do."""
-        return all(lane.is_over or not lane.parts - self.stops.keys() for lane in self._lanes if lane.source)
+        return all(lane.is_over or lane.has_stopped(self.stops) for lane in self._lanes if lane.source is not None)
 
     @property
     def stages_have_stopped(self) -> bool:
         """Whether all stages have stopped by themselves."""
-        return not any(lane.parts - self.stops.keys() for lane in self._lanes if not lane.source)
+        return all(lane.has_stopped(self.stops) for lane in self._lanes if lane.source is None)
 
     @property
     def tallies(self) -> Tallies:
@@ -145,10 +155,12 @@ class Crew:
             self._ending = True
             self._changed.notify_all()
 
-    def join(self) -> None:
-        """Wait until the shifts under way have come to their end."""
+    def join(self, seconds: float) -> bool:
+        """Wait so long at most until the shifts under way have come to their end, and say whether they have."""
+        until = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self, place: int, lane: Lane) -> None:
         while (order := self._next(place, lane)) is not None:
@@ -176,12 +188,13 @@ class Crew:
 
     def _note(self, lane: Lane, reports: Sequence[Report]) -> None:
         with self._changed:
-            self._tallies = Tallies.sum([self._tallies, *(report.tallies for report in reports)])
+            told = Tallies.sum(report.tallies for report in reports)
+            self._tallies = Tallies.sum([self._tallies, lane.lasting(told)])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
                 words = stop.stage, stop.queue, stop.cause
                 logger.error("stage or source %r has stopped by itself, at queue %r: %s", *words)
-            lane.note(Tallies.sum(report.tallies for report in reports))
+            lane.note(told)
 
     def _got_over(self, error: Exception) -> None:
         """Wait until executors can work, after a shift that has failed; if that takes too long, end.

@@ -43,7 +43,7 @@ class FrameCrew:
                     error.add_note(f"while the query of frame stage {stage!r} was started")
                     raise
         except BaseException:
-            self.end()
+            self.end(0)
             raise
 
     def look(self) -> None:
@@ -77,11 +77,11 @@ class FrameCrew:
         """What was counted at the last look."""
         return Tallies(dict(self._tallies))
 
-    def end(self) -> None:
-        """Stop them in good order: what they hold is given back."""
+    def end(self, grace: float) -> None:
+        """Stop them in good order, each within so many seconds: what they hold is given back."""
         for stage, query in self._queries:
             try:
-                query.stop()
+                query.stop(grace)
             except Exception as error:
                 logger.warning("the query of stage %r could not be stopped in good order: %r", stage, error)
         self.look()

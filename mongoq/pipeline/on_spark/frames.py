@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
@@ -19,6 +20,7 @@ from mongoq.pipeline.handles import marked
 from mongoq.pipeline.on_spark.frame_batches import FrameBatches
 from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.frame_rows import HASH, ID
+from mongoq.pipeline.on_spark.frame_turns import ended, in_plain_words, taken
 from mongoq.pipeline.on_spark.frame_writing import ATTEMPTS, FrameWriting
 from mongoq.pipeline.stage import Frame, Stage
 from mongoq.spark.clients import broker_at
@@ -119,17 +121,35 @@ class FrameQuery:
         """What has ended it, if that was no stop: ``StageStopped``, or an error of Spark's or the server's."""
         if self._failure is not None or self._query is None or self._ending or self._query.isActive:
             return self._failure
-        error = self._query.exception()
-        if error is None and not self._ends:
-            error = ExecutorError(f"the query of {self!r} was stopped, and not by its run")
-        return error  # type: ignore[no-any-return]
+        part = self._part
+        self._failure = in_plain_words(self._query.exception(), part.place, part.consumer)
+        if self._failure is None and not self._ends:
+            where = f"stage {part.name!r} at queue {part.source!r}"
+            self._failure = ExecutorError(f"the query of {where} was stopped, and not by its run; start the run again")
+        return self._failure
 
     def counts(self) -> Counter[str]:
         """Return how many items were settled so far, by what became of them, in the words of a worker."""
         return Counter(self._batches.counts)
 
     def start(self) -> None:
-        """Start; returns when the query runs. Errors of its batches are told by ``failure``."""
+        """Start; returns when the query runs. Errors of its batches are told by ``failure``.
+
+        Raises:
+            ConsumerBusy: this process has such a query already.
+            ArgumentInvalid: the checkpoint is in a folder that cannot be written to.
+        """
+        taken(self._part.place, self.consumer)
+        try:
+            self._start()
+        except BaseException as error:
+            ended(self._part.place, self.consumer)
+            if isinstance(error, Py4JJavaError) and error.java_exception.getClass().getName().startswith("java.io."):
+                problem = f"stage {self._part.name!r}: Spark cannot write there: {error.java_exception.getMessage()}"
+                raise ArgumentInvalid("checkpoint", problem) from None
+            raise
+
+    def _start(self) -> None:
         mongoq.spark.register(self._spark)
         reader = self._spark.readStream.format("mongoq").options(**self._options()).schema(self._schema)
         writer = reader.load().writeStream.foreachBatch(self._work_off)
@@ -160,6 +180,7 @@ class FrameQuery:
             finally:
                 if turn:
                     self._turn.release()
+                ended(self._part.place, self.consumer)
         if self._worked:  # else it is another query's, or none's
             broker_at(self._part.place).release_claims(self.consumer)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from mongoq.pipeline.on_spark.shift import Order
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_stopped", "told"]
+__all__ = ["cancel", "is_stopped", "told"]
 
 T = TypeVar("T")
 TOLD = "told"
@@ -35,7 +36,30 @@ def told(spark: SparkSession, title: str, work: Callable[[Order], T], order: Ord
 
     _describe(spark, title)
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
-    return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # of our own tasks
+    with _tagged(spark, order):
+        return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # of our own tasks
+
+
+def cancel(spark: SparkSession, order: Order) -> None:
+    """End all jobs of a run at once: their Python processes are killed, and what they hold is left to the leases."""
+    context = getattr(spark, "_sc", None)
+    (spark.interruptTag if context is None else context.cancelJobsWithTag)(_tag(order))
+
+
+@contextmanager
+def _tagged(spark: Any, order: Order) -> Iterator[None]:
+    """Mark the jobs that this thread starts meanwhile as those of the run."""
+    context, tag = getattr(spark, "_sc", None), _tag(order)
+    (spark.addTag if context is None else context.addJobTag)(tag)
+    try:
+        yield
+    finally:
+        if not is_stopped(spark):
+            (spark.removeTag if context is None else context.removeJobTag)(tag)
+
+
+def _tag(order: Order) -> str:
+    return f"mongoq-{order.run}"
 
 
 def is_stopped(spark: Any) -> bool:

@@ -18,7 +18,8 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.on_spark.crew import Crew, Lane
 from mongoq.pipeline.on_spark.frame_crew import FrameCrew
 from mongoq.pipeline.on_spark.frames import FrameQuery
-from mongoq.pipeline.on_spark.jobs import is_stopped, told
+from mongoq.pipeline.on_spark.jobs import cancel, is_stopped, told
+from mongoq.pipeline.on_spark.lookout import Lookout
 from mongoq.pipeline.on_spark.naming import path_of
 from mongoq.pipeline.on_spark.rounds import Rounds
 from mongoq.pipeline.on_spark.shift import Order, Report, Stop, ready_for, worked
@@ -26,11 +27,9 @@ from mongoq.pipeline.on_spark.shipping import Cargo, packed
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.pipeline.tallies import Tallies
 from mongoq.pipeline.threaded import ThreadedRun
-from mongoq.protocol.context import QueueContext
 from mongoq.protocol.halts import halt
 from mongoq.protocol.screening import checked_by_server
 from mongoq.protocol.stats import QueueStats, stats
-from mongoq.protocol.upcoming import is_drained, next_whens
 from mongoq.protocol.workers import begin
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.given import Place
@@ -49,7 +48,9 @@ logger = logging.getLogger("mongoq.spark")
 LOOK, LONGEST_LOOK = 0.1, 0.5
 """Seconds between two looks whether there is something to do: at first, and when there was nothing for a while."""
 SECONDS = 5.0
-"""How long a shift on stages lasts: what a run that is told to stop may still take, and how old its counts are."""
+"""How long a shift on stages lasts, and how old its counts are."""
+PATIENCE = 10.0
+"""Seconds for a word to the server, and for tasks to end once the grace is over, before they are cancelled."""
 MOST_LANES = 8
 """Jobs on stages at a time: their tasks are as many as there are."""
 
@@ -75,6 +76,7 @@ class SparkRun(ThreadedRun):
         drain: bool,
         every: timedelta | None,
         tasks: int,
+        grace: timedelta,
         heartbeat: timedelta,
         checkpoint: str | None,
     ) -> None:
@@ -86,15 +88,19 @@ class SparkRun(ThreadedRun):
         framing = [stage for stage in graph.own_stages if stage.frame is not None]
         parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
         plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
-        self._consumers, sources = self._machinery(plain)
+        consumers, sources = self._machinery(plain)
         cargo = Cargo.of(packed(plain), spark)
-        self._order = order = Order(place, ObjectId(), cargo, parts, SECONDS, once=False, heartbeat=heartbeat)
+        seconds = grace.total_seconds()
+        self._order = order = Order(
+            place, ObjectId(), cargo, parts, SECONDS, once=False, grace=seconds, heartbeat=heartbeat
+        )
         queues = ((stage, queue) for stage in framing for queue in stage.sources)
         self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
         self._rounds = Rounds(every)
-        self._course = Course(broker._context.hub)
-        self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check)
         self._stopping = threading.Event()
+        self._course = Course(broker._context.hub)
+        self._lookout = Lookout(broker, consumers, self._frames, self._course, self._stopping)
+        self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check)
         self._interrupted = False
         self._last: Progress | None = None
         try:
@@ -132,7 +138,10 @@ class SparkRun(ThreadedRun):
         told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
 
     def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[Lane]:
-        fed = [Lane(1, frozenset([one.name]), source=True, every=None if self._drain else one.every) for one in sources]
+        context = getattr(self._spark, "_sc", None)
+        slots = tasks if context is None else context.defaultParallelism
+        too = parts if len(sources) >= slots else frozenset[str]()  # else sources would leave no slot to stages
+        fed = [Lane(1, too | {one.name}, source=one.name, every=None if self._drain else one.every) for one in sources]
         number = min(tasks, MOST_LANES) if parts else 0
         places = [tasks * place // number for place in range(number + 1)] if number else []
         return [*fed, *(Lane(high - low, parts) for low, high in pairwise(places))]
@@ -159,8 +168,8 @@ class SparkRun(ThreadedRun):
             finally:
                 self._crew.end()
                 self._halt()
-                self._frame_crew.end()
-                self._crew.join()
+                self._frame_crew.end(self._order.grace)
+                self._wait_for_crew()
             if error := self._broken or _stopped(self._crew.stops) or next(iter(self._frame_crew.stops.values()), None):
                 raise error
         finally:
@@ -172,9 +181,18 @@ class SparkRun(ThreadedRun):
         """Tell the shifts under way to end, if there are any; those that do not hear of it end by their time."""
         if self._crew.is_at_work:
             try:
-                self._broker._driver.run(halt(self._broker._context, self._order.run))
+                self._broker._driver.run_within(PATIENCE, halt(self._broker._context, self._order.run))
             except Exception as error:
-                logger.warning("tasks of pipeline %r end when their time is over: %r", self._graph.name, error)
+                logger.warning("tasks of pipeline %r could not be told to end: %r", self._graph.name, error)
+
+    def _wait_for_crew(self) -> None:
+        """Wait for the shifts under way, and cancel those that do not end."""
+        if self._crew.join(self._order.grace + PATIENCE):
+            return
+        sentence = "tasks of pipeline %r do not end; they are cancelled, and what they held comes back with its leases"
+        logger.warning(sentence, self._graph.name)
+        cancel(self._spark, self._order)
+        self._crew.join(PATIENCE)
 
     def _coordinate(self) -> None:
         """Say what is wanted, until the end."""
@@ -185,14 +203,15 @@ class SparkRun(ThreadedRun):
             self._frame_crew.look()
             if self._broken or self._has_stopped():
                 return
-            due = self._is_due()
+            stopped = self._crew.stops.keys() | self._frame_crew.stops.keys()
+            due = self._lookout.is_due(stopped)
             self._crew.want(due and self._rounds.is_open())
             if due or self._crew.is_at_work:
                 pause = LOOK
                 continue
             pause = min(pause * 2, LONGEST_LOOK)
             self._rounds.close()
-            if self._drain and self._crew.sources_are_over and self._is_empty():
+            if self._drain and self._crew.sources_are_over and self._lookout.is_empty(stopped):
                 return
 
     @property
@@ -205,52 +224,15 @@ class SparkRun(ThreadedRun):
         stopped = self._crew.stages_have_stopped and self._frame_crew.have_stopped
         return stopped and self._crew.sources_are_over and not self._crew.is_at_work
 
-    def _at_work(self) -> list[Consumer]:
-        return [one for one in self._consumers if one.stage not in self._crew.stops]
-
-    def _is_due(self) -> bool:
-        """Say whether anything is ready in the queues of the stages."""
-        queues = list(dict.fromkeys(one.name for one in self._at_work()))
-        if not queues:
-            return False
-        try:
-            whens = self._broker._driver.run(next_whens(self._broker._context, queues))
-        except Exception as error:
-            return self._in_trouble(error)
-        self._course.well("count")
-        return any(when <= self._broker._context.clock.now() for when in whens.values())
-
-    def _is_empty(self) -> bool:
-        """Say whether nothing is left, twice: an item of others may have gone back to where was looked already."""
-        try:
-            return all(
-                self._broker._driver.run(is_drained(context, lease, lingers=lingers))
-                for _ in range(2)
-                for context, lease, lingers in self._watched()
-            )
-        except Exception as error:
-            return self._in_trouble(error)
-
-    def _watched(self) -> Iterator[tuple[QueueContext[Any], timedelta, bool]]:
-        """Yield the queues that have to be empty in the end, their leases, and whether what is scheduled may stay."""
-        for one in self._at_work():
-            yield one.queue._context, one.lease or one.queue.settings.lease, one.lingers
-        for stage, queue in self._frames:
-            if stage.name not in self._frame_crew.stops:
-                yield queue._context, queue.settings.lease, False
-
-    def _in_trouble(self, error: Exception) -> bool:
-        """Rest after an error of the server's; nothing is known."""
-        self._stopping.wait(self._course.trouble("count", error) or 0)
-        return False
-
     # --- told from outside -----------------------------------------------------------------------
 
     def stop(self) -> None:
         """Start no further shift, and end when those under way have; it does not wait.
 
-        They are told by a control document (``update``, upsert), of which they learn within half a second; what was
-        claimed and not started is given back, and handlers are waited for.
+        They are told by a control document (``update``, upsert), of which they learn within half a second. What was
+        claimed and not started is given back; handlers and sources have the grace, and what runs then is given back as
+        well. Tasks that cannot be told, or do not end, are cancelled ten seconds later, and leave what they hold to the
+        leases.
         """
         self._interrupted = self._interrupted or not self.ended
         self._stopping.set()
@@ -263,21 +245,18 @@ class SparkRun(ThreadedRun):
         """
         if self._last is None:
             try:
-                return self._progress(ended=False)
+                return self._told_with(self._broker._driver.run(stats(self._broker._context)), ended=False)
             except BrokerClosed:  # it has ended this very moment
                 self.wait()
         assert self._last is not None
         return self._last
 
-    def _progress(self, *, ended: bool) -> Progress:
-        depths = self._broker._driver.run(stats(self._broker._context))
-        return self._told_with(depths, ended=ended)
-
     def _last_progress(self) -> Progress:
         """Return what it came to; without what is in the queues if the server does not tell."""
         self._broker._context.stats = None  # to be read anew
         try:
-            return self._progress(ended=True)
+            depths = self._broker._driver.run_within(PATIENCE, stats(self._broker._context))
+            return self._told_with(depths, ended=True)
         except Exception as error:
             logger.warning("what is left in the queues of pipeline %r is not known: %r", self._graph.name, error)
             return self._told_with({}, ended=True)

@@ -48,6 +48,7 @@ class Order:
         parts: the names of the stages and sources to work on.
         seconds: for how long.
         once: sources are called once, and the shift ends with them.
+        grace: seconds that handlers and sources may go on once the run is told to stop.
         heartbeat: how often it says that it lives.
     """
 
@@ -57,6 +58,7 @@ class Order:
     parts: frozenset[str]
     seconds: float
     once: bool
+    grace: float
     heartbeat: timedelta
 
 
@@ -100,7 +102,7 @@ def worked(order: Order) -> Report:
     own, sources = machinery(order.graph.unpacked().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
     engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources)
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(engine, order.seconds, ear, ended), name="mongoq-shift", daemon=True).start()
+    threading.Thread(target=_watch, args=(engine, order, ear, ended), name="mongoq-shift", daemon=True).start()
     try:
         engine.run(drain=order.once)
     except StageStopped:
@@ -111,17 +113,25 @@ def worked(order: Order) -> Report:
     return Report(Tallies.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine)))
 
 
-def _watch(engine: Engine, seconds: float, ear: _Ear, ended: threading.Event) -> None:
-    """End the engine when its time is over, when there was nothing to do for a moment, or when the run is to stop."""
+def _watch(engine: Engine, order: Order, ear: _Ear, ended: threading.Event) -> None:
+    """End the engine when its time is over, when there was nothing to do for a moment, or when the run is to stop.
+
+    In the last case what has not come to its end when the grace is over is given back.
+    """
     began = worked = time.monotonic()
     settled = 0
     while not ended.wait(LOOK):
         now = time.monotonic()
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
-        late = now - began > seconds and _has_come_on(engine)
+        late = now - began > order.seconds and _has_come_on(engine)
         if now - worked > REST or late or ear.hears():
             engine.stop()
+            break
+    while not ended.wait(LOOK):
+        if ear.hears():
+            if not ended.wait(order.grace):
+                engine.stop()
             return
 
 
@@ -132,16 +142,17 @@ class _Ear:
         self._broker = broker
         self._run = run
         self._again = 0.0
+        self._heard = False
 
     def hears(self) -> bool:
-        if time.monotonic() < self._again:
-            return False
+        if self._heard or time.monotonic() < self._again:
+            return self._heard
         self._again = time.monotonic() + LISTEN
         try:
-            return self._broker._driver.run(is_halted(self._broker._context, self._run))
-        except Exception as error:  # the shift ends when its time is over
+            self._heard = self._broker._driver.run(is_halted(self._broker._context, self._run))
+        except Exception as error:  # the driver cancels what does not hear
             logger.debug("whether the run is to stop is not known: %r", error)
-            return False
+        return self._heard
 
 
 def _has_come_on(engine: Engine) -> bool:

@@ -6,18 +6,18 @@ keep them all on disk for as long as the session lives.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import FunctionType, MethodType
 from typing import Any, Self
-
-from pyspark import cloudpickle
 
 from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.on_spark.pickling import dumps
 
 __all__ = ["Cargo", "absent", "packed", "unpacked"]
 
@@ -75,44 +75,63 @@ def packed(graph: Graph) -> bytes:
         raise GraphInvalid(graph.name, faults)
     stages = tuple(stage if stage in graph.own_stages else replace(stage, handler=absent) for stage in graph.stages)
     sources = tuple(one if one in graph.own_sources else replace(one, handler=absent) for one in graph.sources)
-    return _dumps(replace(graph, stages=stages, sources=sources))
+    return dumps(replace(graph, stages=stages, sources=sources))
 
 
 def absent(*_: Any) -> None:
     """Stand for a function that is called elsewhere, and may not be able to travel."""
 
 
-def _dumps(value: Any) -> bytes:
-    dumps: Callable[[Any], bytes] = cloudpickle.dumps
-    return dumps(value)
-
-
 def _fault(title: str, part: Any) -> str | None:
+    error = _refusal(part)
+    if error is None:
+        return None
+    culprits = ", ".join(map(repr, sorted(_unfit(part.handler, set()))))
+    where = f" (of {culprits})" if culprits else ""
+    hint = "make what it needs inside of it, or in a module that the executors can import"
+    return f"{title}: it cannot be sent to the executors: {_shown(error)}{where}; {hint}"
+
+
+def _shown(error: BaseException) -> str:
     try:
-        _dumps(part)
-    except Exception as error:
-        culprits = ", ".join(map(repr, _unfit(part.handler)))
-        where = f" (of {culprits})" if culprits else ""
-        hint = "make what it needs inside of it, or in a module that the executors can import"
-        return f"{title}: it cannot be sent to the executors: {error!r:.200}{where}; {hint}"
+        return f"{error!r:.200}"
+    except Exception:  # it may be anybody's
+        return type(error).__name__
+
+
+def _refusal(value: Any) -> BaseException | None:
+    """Return what keeps a value from being sent; its own code may raise anything."""
+    try:
+        dumps(value)
+    except (Exception, SystemExit) as error:
+        return error
     return None
 
 
-def _unfit(handler: Any) -> list[str]:
-    """Return the names of what a function uses of its surroundings that cannot be sent."""
-    try:
-        told = inspect.getclosurevars(handler)
-    except (TypeError, ValueError):  # no function of Python's, or not filled yet
-        return []
-    return sorted(name for name, value in {**told.globals, **told.nonlocals}.items() if not _can_go(value))
+def _unfit(value: Any, seen: set[int]) -> set[str]:
+    """Return the names of what a function or an object has that cannot be sent, or what those have."""
+    seen.add(id(value))
+    names: set[str] = set()
+    for name, part in _parts(value):
+        if id(part) not in seen and _refusal(part) is not None:
+            names |= _unfit(part, seen) or {name}
+    return names
 
 
-def _can_go(value: Any) -> bool:
-    try:
-        _dumps(value)
-    except Exception:
-        return False
-    return True
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a function uses of its surroundings, or what an object has, by its names."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # not filled yet
+                yield name, cell.cell_contents
+        yield from ((name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__)
+    elif isinstance(value, MethodType):
+        yield "self", value.__self__
+    elif isinstance(value, partial):
+        yield from [("func", value.func), *((f"args[{n}]", each) for n, each in enumerate(value.args))]
+        yield from value.keywords.items()
+    else:
+        yield from getattr(value, "__dict__", {}).items()
 
 
 @lru_cache(KEPT)

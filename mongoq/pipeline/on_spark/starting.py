@@ -27,6 +27,7 @@ def started(
     available_now: bool,
     trigger: Duration | None,
     tasks: int | None,
+    grace: Duration,
     heartbeat: Duration,
 ) -> SparkRun:
     """Return a run of a graph that was checked."""
@@ -38,7 +39,7 @@ def started(
     if available_now and trigger is not None:
         raise ArgumentInvalid("trigger", "either this or available_now: a run that ends has no rounds")
     every = None if trigger is None else duration(trigger, "trigger", zero=False)
-    beat = duration(heartbeat, "heartbeat", zero=False)
+    beat, lasting = duration(heartbeat, "heartbeat", zero=False), duration(grace, "grace")
     number = _tasks(spark, tasks)
     broker = connect(place.uri, database=place.database, collection=place.collection)
     try:
@@ -50,6 +51,7 @@ def started(
             drain=available_now,
             every=every,
             tasks=number,
+            grace=lasting,
             heartbeat=beat,
             checkpoint=None if checkpoint is None else str(checkpoint),
         )
@@ -61,8 +63,9 @@ def started(
 def _check_session(spark: Any) -> None:
     if is_stopped(spark):
         raise ArgumentInvalid("spark", "this session was stopped; start another one")
-    if not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
-        raise ArgumentInvalid("spark", f"a SparkSession, not {type(spark).__name__}")
+    if isinstance(spark, type) or not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
+        told = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
+        raise ArgumentInvalid("spark", f"a SparkSession, not {told}")
 
 
 def _tasks(spark: Any, tasks: int | None) -> int:

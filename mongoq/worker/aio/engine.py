@@ -89,8 +89,8 @@ class AsyncEngine:
 
     @property
     def is_resting(self) -> bool:
-        """Whether it holds no item, and no source is at work."""
-        return not (self._course.holds_anything() or any(feed.active for feed in self.feeds))
+        """Whether it holds no item, and no source is at work here."""
+        return not (self._course.holds_anything() or any(feed.active and not feed.waits for feed in self.feeds))
 
     def stop(self) -> None:
         """End in good order; told a second time, at once."""

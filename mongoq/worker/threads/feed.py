@@ -60,6 +60,11 @@ class Feed:
         """Whether it has nothing more to do in this run."""
         return self.ended or self.failure is not None
 
+    @property
+    def waits(self) -> bool:
+        """Whether another process has the lease."""
+        return self._waits
+
     def start(self, *, once: bool) -> None:
         """Start the loop; ``once``: the source is called once, whatever ``every`` says."""
         self._once = once or self.plan.every is None

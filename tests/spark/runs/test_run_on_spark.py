@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,16 @@ import pytest
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, StageStopped, TransactionsUnavailable
+from mongoq.errors import (
+    ArgumentInvalid,
+    ConsumerBusy,
+    GraphInvalid,
+    ServerUnavailable,
+    StageStopped,
+    TransactionsUnavailable,
+)
 from mongoq.model.delivery import delivery_hash
+from mongoq.pipeline.on_spark import frame_turns
 from mongoq.pipeline.on_spark.shipping import packed, unpacked
 from mongoq.spark import ExecutorError, ExecutorsUnready
 from tests.docs.blocks import blocks
@@ -29,35 +37,6 @@ from tests.pipeline.proof.trial import fed, outcome, written
 
 QUICK = mongoq.Fixed(0.01)
 PATIENCE = 120
-
-
-@pytest.fixture
-def broker(store: Any) -> Iterator[mongoq.Broker]:
-    with mongoq.Broker(store.collection) as broker:
-        yield broker
-
-
-@pytest.fixture
-def start(spark: Any, store: Any) -> Callable[..., Any]:
-    """Start a pipeline on Spark; by default it ends when nothing is left."""
-
-    def start(pipeline: mongoq.Pipeline, **options: Any) -> Any:
-        place = {"database": store.collection.database.name, "collection": store.collection.name}
-        return pipeline.run_on_spark(spark, store.uri, **{**place, "available_now": True, **options})
-
-    return start
-
-
-@pytest.fixture
-def drained(start: Any) -> Callable[..., mongoq.Progress]:
-    def drained(pipeline: mongoq.Pipeline, **options: Any) -> mongoq.Progress:
-        with start(pipeline, **options) as run:
-            assert run.wait(PATIENCE)
-        assert run.ended
-        progress: mongoq.Progress = run.progress()
-        return progress
-
-    return drained
 
 
 @pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"source"}))
@@ -192,6 +171,8 @@ def test_a_frame_stage_needs_a_checkpoint(start: Any, broker: mongoq.Broker) -> 
         start(enriching())
     with pytest.raises(ArgumentInvalid, match="checkpoint: the path of a folder, not 7"):
         start(enriching(), checkpoint=7)
+    with pytest.raises(ArgumentInvalid, match="checkpoint: stage 'enrich': Spark cannot write there: .*/proc/nothing"):
+        start(enriching(), checkpoint="/proc/nothing")
     with pytest.raises(GraphInvalid, match="stage 'enrich': it takes frames, and so runs on Spark only"):
         enriching().drain(broker)
     assert list(enriching().drain(broker, stages=["check"]).stages) == ["check"]
@@ -262,52 +243,6 @@ def test_a_handler_that_ends_its_process_fails_its_item_alone(drained: Any, brok
     assert sorted(item.payload for item in broker.queue("out").peek(20)) == [*range(7), *range(8, 12)]
     assert [item.payload for item in broker.queue("poison.errors").peek(2)] == [7]
     assert progress.errors == {"poison.errors": 1}
-
-
-def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserved(
-    start: Any, broker: mongoq.Broker
-) -> None:
-    pipeline = mongoq.Pipeline("slow", outputs="out")
-
-    @pipeline.stage("raw", to="out")
-    def check(payload: Any) -> Any:
-        time.sleep(0.3)
-        return payload
-
-    broker.queue("raw").push_many(range(100))
-    with start(pipeline) as run:
-        while not broker.queue("out").size():
-            assert not run.wait(0.1)
-        run.stop()
-        assert run.wait(PATIENCE)
-    progress = run.progress()
-    assert progress.interrupted
-    counts = broker.queue("raw").counts()
-    assert counts.reserved == 0
-    assert progress.stages["check"].moved == broker.queue("out").size() == 100 - counts.total
-    assert 0 < counts.total < 100
-
-
-def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
-    start: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mongoq.pipeline.on_spark.run.SECONDS", 3600.0)
-    pipeline = mongoq.Pipeline("endless", inputs="raw")
-
-    @pipeline.stage("raw", to="raw")
-    def turn(payload: Any) -> Any:
-        time.sleep(0.01)
-        return payload + 1
-
-    broker.queue("raw").push_many([0] * 50)
-    with start(pipeline, tasks=6, available_now=False) as run:  # of which two have a slot
-        while run._crew._working < 6:
-            assert not run.wait(0.1)
-        run.stop()
-        assert run.wait(PATIENCE)
-    counts = broker.queue("raw").counts()
-    assert (counts.reserved, counts.total) == (0, 50)
-    assert run.progress().stages["turn"].moved == sum(item.payload for item in broker.queue("raw").peek(50)) > 0
 
 
 def test_a_run_takes_what_comes_until_it_is_stopped(start: Any, broker: mongoq.Broker) -> None:
@@ -398,6 +333,24 @@ def same(payload: Any) -> Any:
     return payload
 
 
+class Unspeakable(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class Odd:
+    """A handler that raises when it is pickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, payload: Any) -> Any:
+        return payload
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
 class Locked:
     """A handler that is no function."""
 
@@ -418,8 +371,20 @@ def test_a_handler_that_cannot_be_sent_is_named_with_its_stage(start: Any, broke
     broker.queue("raw").push(1)
     with pytest.raises(GraphInvalid, match=r"stage 'check': it cannot be sent to the executors: .* \(of 'lock'\)"):
         start(line(check))
-    with pytest.raises(GraphInvalid, match=r"stage 'check': it cannot be sent to the executors: .*lock"):
-        start(line(Locked(lock)))
+    for handler in (
+        Locked(lock),
+        Locked(lock).__call__,
+        partial(check),
+        partial(pow, Locked(lock)),
+        lambda _: check(_),
+    ):
+        with pytest.raises(
+            GraphInvalid, match=r"stage 'check': it cannot be sent to the executors: .* \(of '.*lock'\)"
+        ):
+            start(line(handler))
+    for odd in (Odd(RuntimeError("no")), Odd(Unspeakable("no")), Odd(SystemExit(3))):
+        with pytest.raises(GraphInvalid, match="stage 'check': it cannot be sent to the executors: "):
+            start(line(odd))
     assert broker.queue("raw").peek(1)[0].attempts == 0
 
 
@@ -452,6 +417,7 @@ def test_a_module_that_is_shipped_is_found(
 
 SCRIPT = """
 import sys
+from functools import cache, lru_cache
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 import mongoq
@@ -465,7 +431,15 @@ pipeline = mongoq.Pipeline("script", errors="errors", outputs="out")
 
 @pipeline.stage("raw", to="out", model=Order, retry=mongoq.Fixed(0.01), max_retries=1)
 def taxed(order: Order) -> Order:
-    return order.model_copy(update={"total": order.total * RATE})
+    return order.model_copy(update={"total": order.total * rate() * power(2, 3) / 8})
+
+@cache
+def rate():
+    return RATE
+
+@lru_cache(maxsize=8)
+def power(base, exponent):  # which names itself
+    return 1 if exponent == 0 else base * power(base, exponent - 1)
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
@@ -601,20 +575,26 @@ def test_a_frame_query_that_somebody_stops_ends_the_run(
     try:
         [query] = spark.streams.active
         query.stop()
-        with pytest.raises(ExecutorError, match="stage 'enrich' at 'checked'> was stopped, and not by its run"):
+        with pytest.raises(ExecutorError, match="stage 'enrich' at queue 'checked' was stopped, and not by its run"):
             run.wait(PATIENCE)
     finally:
         run.stop()
 
 
-def test_a_second_run_with_frames_leaves_the_first_alone(start: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
+def test_a_second_run_with_frames_leaves_the_first_alone(
+    start: Any, broker: mongoq.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with start(enriching(errors="errors"), checkpoint=tmp_path / "first", available_now=False) as first:
         broker.queue("raw").push({"n": 0})
         while not broker.queue("out").size():  # it has the consumer's name
             assert not first.wait(0.1)
         broker.queue("raw").push_many([{"n": n} for n in range(1, 4)])
+        for checkpoint in ("first", "second"):
+            with pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"):
+                start(enriching(), checkpoint=tmp_path / checkpoint, available_now=False)
+        monkeypatch.setattr(frame_turns, "_taken", set())  # as in another process
         with (
-            pytest.raises(Exception, match="ConsumerBusy"),
+            pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"),
             start(enriching(), checkpoint=tmp_path / "second", available_now=False) as second,
         ):
             second.wait(PATIENCE)
