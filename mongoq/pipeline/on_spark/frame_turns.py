@@ -7,6 +7,7 @@ when a second one starts with its checkpoint, so that one is not started.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import stream_id
@@ -19,22 +20,26 @@ __all__ = ["ended", "in_plain_words", "taken"]
 BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """As which Spark's text names the error of the process that reads."""
 
-_taken: set[tuple[Place, str]] = set()
+_taken: dict[tuple[Place, str], Callable[[], bool]] = {}
 _lock = threading.Lock()
 
 
-def taken(place: Place, consumer: str) -> None:
-    """Take the name in this process; raises ``ConsumerBusy`` while it has a query of that name."""
+def taken(place: Place, consumer: str, is_over: Callable[[], bool]) -> None:
+    """Take the name in this process; raises ``ConsumerBusy`` while it has a query of that name.
+
+    ``is_over`` says whether the query has ended by itself.
+    """
     with _lock:
-        if (place, consumer) in _taken:
+        other = _taken.get((place, consumer))
+        if other is not None and not other():
             raise _busy(place, consumer)
-        _taken.add((place, consumer))
+        _taken[place, consumer] = is_over
 
 
 def ended(place: Place, consumer: str) -> None:
     """Give the name back."""
     with _lock:
-        _taken.discard((place, consumer))
+        _taken.pop((place, consumer), None)
 
 
 def in_plain_words(error: BaseException | None, place: Place, consumer: str) -> BaseException | None:

@@ -139,7 +139,7 @@ class FrameQuery:
             ConsumerBusy: this process has such a query already.
             ArgumentInvalid: the checkpoint is in a folder that cannot be written to.
         """
-        taken(self._part.place, self.consumer)
+        taken(self._part.place, self.consumer, lambda: self._query is not None and not self._query.isActive)
         try:
             self._start()
         except BaseException as error:

@@ -592,7 +592,7 @@ def test_a_second_run_with_frames_leaves_the_first_alone(
         for checkpoint in ("first", "second"):
             with pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"):
                 start(enriching(), checkpoint=tmp_path / checkpoint, available_now=False)
-        monkeypatch.setattr(frame_turns, "_taken", set())  # as in another process
+        monkeypatch.setattr(frame_turns, "_taken", {})  # as in another process
         with (
             pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"),
             start(enriching(), checkpoint=tmp_path / "second", available_now=False) as second,
