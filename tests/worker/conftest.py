@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -92,6 +93,8 @@ class Desk:
         while not begun.wait(0.05):
             if running.ended:
                 running.join()
+        while self._workers[-1]._engine is None and not running.ended:  # a stop before that is none
+            time.sleep(0.0005)
         return running
 
     def _in_threads(self, options: dict[str, Any], drain: bool, begun: threading.Event) -> None:
