@@ -191,7 +191,10 @@ class SparkRun(ThreadedRun):
             return
         sentence = "tasks of pipeline %r do not end; they are cancelled, and what they held comes back with its leases"
         logger.warning(sentence, self._graph.name)
-        cancel(self._spark, self._order)
+        try:
+            cancel(self._spark, self._order)
+        except Exception as error:
+            logger.warning("the tasks could not be cancelled: %r", error)
         self._crew.join(PATIENCE)
 
     def _coordinate(self) -> None:
