@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
-from mongoq.drive.aio_lanes import AioLanes
+from mongoq.drive.aio_lanes import ABREAST, AioLanes
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -111,8 +111,9 @@ class AioDriver:
             raise BrokerClosed
         return await asyncio.shield(self._own(self.run(flow)))
 
-    def share_in(self, _: Lanes) -> None:
+    def share_in(self, lanes: Lanes) -> None:
         """Send what callers share in these lanes."""
+        lanes.abreast = ABREAST
         self._lanes = AioLanes(self._own, lambda flow: self.run(flow, self._perform_here), self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:

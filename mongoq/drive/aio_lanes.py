@@ -13,11 +13,14 @@ from mongoq.errors import BrokerClosed
 from mongoq.protocol.lane import Lane, Ticket, copies
 from mongoq.protocol.request import Flow, Shared
 
-__all__ = ["AioLanes"]
+__all__ = ["ABREAST", "AioLanes"]
 
 logger = logging.getLogger("mongoq.drive")
 
 Waiter = asyncio.Future[Any]
+
+ABREAST = 2
+"""Batches of pushes under way at a time: while the server writes one, the loop makes the other. Three are no faster."""
 
 
 class AioLanes:
@@ -70,6 +73,7 @@ class AioLanes:
         batch: list[Ticket[Waiter]] = []
         try:
             while batch := lane.board(asyncio.Future.done):
+                self._launch(lane)
                 for ticket, told in zip(batch, await self._told(lane, batch), strict=True):
                     self._deliver(ticket, told)
         finally:
@@ -80,6 +84,8 @@ class AioLanes:
             return list(await self._run(lane.send([ticket.shared.entry for ticket in batch])))
         except Exception as error:
             return list(copies(error, len(batch)))
+        finally:
+            lane.landed(batch)
 
     def _deliver(self, ticket: Ticket[Waiter], told: Any) -> None:
         if ticket.waiter.done():

@@ -15,14 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from mongoq.protocol.request import Flow, Interruption, Shared
 
-__all__ = ["ABREAST", "MOST", "Lane", "Lanes", "Send", "Ticket", "copies"]
+__all__ = ["CROWD", "MOST", "Lane", "Lanes", "Send", "Ticket", "copies"]
 
 W = TypeVar("W")
 
 MOST = 1_000
 """Callers of one batch."""
-ABREAST = 1
-"""Batches of one lane under way at a time: with two or three it was no faster, and the batches are smaller."""
+CROWD = 100
+"""Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
 """Makes the flow of a batch from the entries of its callers; it returns what each is told, an exception to raise it."""
@@ -42,25 +42,38 @@ class Lane(Generic[W]):
 
     Attributes:
         send: makes the flow of a batch.
+        abreast: how many batches of a crowd may be under way at a time; each then takes its share of the crowd, since
+            callers who have come back together would else go together ever after, with nothing beside them.
         waiting: who has not gone yet, first come first.
         flying: how many batches are under way, or about to be.
+        aboard: how many callers those carry.
     """
 
     send: Send
+    abreast: int = 1
     waiting: deque[Ticket[W]] = field(default_factory=deque)
     flying: int = 0
+    aboard: int = 0
 
     @property
     def is_free(self) -> bool:
         """Whether a further batch may be sent now."""
-        return self.flying < ABREAST
+        return self.flying < self._parts
+
+    @property
+    def _parts(self) -> int:
+        return self.abreast if len(self.waiting) + self.aboard >= CROWD else 1
 
     def board(self, is_gone: Callable[[W], bool]) -> list[Ticket[W]]:
-        """Take the next batch: the first who waits and all of its kind, in their order, but for those who have gone."""
+        """Take the next batch: the first who waits and those of its kind, in their order, but for those who have gone.
+
+        They are ``aboard`` until they have ``landed``.
+        """
         batch: list[Ticket[W]] = []
         stay: deque[Ticket[W]] = deque()
         kind: Hashable = None
-        while self.waiting and len(batch) < MOST:
+        most = min(MOST, -(-(len(self.waiting) + self.aboard) // self._parts))
+        while self.waiting and len(batch) < most:
             ticket = self.waiting.popleft()
             if is_gone(ticket.waiter):
                 continue
@@ -68,7 +81,12 @@ class Lane(Generic[W]):
                 kind = ticket.shared.kind
             (batch if ticket.shared.kind == kind else stay).append(ticket)
         self.waiting.extendleft(reversed(stay))
+        self.aboard += len(batch)
         return batch
+
+    def landed(self, batch: Sequence[Ticket[W]]) -> None:
+        """Note that a batch is under way no more."""
+        self.aboard -= len(batch)
 
     def take_over(self, kind: Hashable, is_gone: Callable[[W], bool]) -> Ticket[W] | None:
         """Take the first who waits for what another caller has left behind."""
@@ -95,16 +113,21 @@ def _copy(error: Exception) -> Exception:
 
 
 class Lanes:
-    """The lanes of a broker, each made at its first use."""
+    """The lanes of a broker, each made at its first use.
+
+    Attributes:
+        abreast: how many batches of one lane the driver can have under way at a time.
+    """
 
     def __init__(self) -> None:
+        self.abreast = 1
         self._lanes: dict[Hashable, Lane[Any]] = {}
 
-    def lane(self, key: Hashable, send: Send) -> Lane[Any]:
-        """Return the lane of this name; ``send`` serves it if it is new."""
+    def lane(self, key: Hashable, send: Send, *, abreast: int = 1) -> Lane[Any]:
+        """Return the lane of this name; if it is new, ``send`` serves it, so many batches ``abreast``."""
         found = self._lanes.get(key)
         if found is None:
-            found = self._lanes[key] = Lane(send)
+            found = self._lanes[key] = Lane(send, abreast)
         return found
 
     def clear(self) -> None:

@@ -27,7 +27,7 @@ from mongoq.protocol.bulk import MARGIN, Settlement, ends_by, tallied
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.fence import begin
 from mongoq.protocol.insert import insert_alone
-from mongoq.protocol.lane import copies
+from mongoq.protocol.lane import Lanes, copies
 from mongoq.protocol.move_many import moved
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
 from mongoq.protocol.reserve_many import claim_some
@@ -53,12 +53,13 @@ def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any)
     lanes, joined = context.broker.lanes, session is not None
     if lanes is None or joined:
         return pushing.push(context, payload, joined=joined, **told)
-    lane = lanes.lane("push", partial(_inserted, context.broker))
+    return pushing.push(context, payload, insert=partial(_insert, context.broker, lanes), **told)
 
-    def insert(envelope: Mapping[str, Any]) -> Flow[Any]:
-        return iter(Shared[Any](lane, envelope))
 
-    return pushing.push(context, payload, insert=insert, **told)
+def _insert(broker: BrokerContext, lanes: Lanes, envelope: Mapping[str, Any]) -> Flow[Any]:
+    lane = lanes.lane("push", partial(_inserted, broker), abreast=lanes.abreast)
+    shared: Shared[Any] = Shared(lane, envelope)
+    return (yield shared)  # type: ignore[no-any-return]
 
 
 def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow[list[Any]]:
