@@ -21,7 +21,7 @@ W = TypeVar("W")
 
 MOST = 1_000
 """Callers of one batch."""
-CROWD = 100
+CROWD = 128
 """Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
@@ -123,11 +123,11 @@ class Lanes:
         self.abreast = 1
         self._lanes: dict[Hashable, Lane[Any]] = {}
 
-    def lane(self, key: Hashable, send: Send, *, abreast: int = 1) -> Lane[Any]:
-        """Return the lane of this name; if it is new, ``send`` serves it, so many batches ``abreast``."""
+    def lane(self, key: Hashable, send: Send, *, abreast: bool = False) -> Lane[Any]:
+        """Return the lane of this name; if it is new, ``send`` serves it, with batches ``abreast`` or one at a time."""
         found = self._lanes.get(key)
         if found is None:
-            found = self._lanes[key] = Lane(send, abreast)
+            found = self._lanes[key] = Lane(send, self.abreast if abreast else 1)
         return found
 
     def clear(self) -> None:

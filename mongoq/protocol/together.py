@@ -57,9 +57,9 @@ def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any)
 
 
 def _insert(broker: BrokerContext, lanes: Lanes, envelope: Mapping[str, Any]) -> Flow[Any]:
-    lane = lanes.lane("push", partial(_inserted, broker), abreast=lanes.abreast)
+    lane = lanes.lane("push", partial(_inserted, broker), abreast=True)
     shared: Shared[Any] = Shared(lane, envelope)
-    return (yield shared)  # type: ignore[no-any-return]
+    return (yield shared)
 
 
 def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow[list[Any]]:
@@ -124,7 +124,7 @@ def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -
     if ends_by(item, context.broker.clock.now() + MARGIN):  # its answer has to be exact, and the others need not wait
         return (yield from settling.alone())
     assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("settle", context.name), _tallied)
+    lane = context.broker.lanes.lane(("settle", context.name), _tallied, abreast=True)
     return (yield from Shared(lane, settling))
 
 

@@ -26,6 +26,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 import mongoq
 from mongoq.drive.aio_lanes import AioLanes
 from mongoq.embedded import EmbeddedServer
+from mongoq.protocol.lane import CROWD
 from tests.proxy import Proxy
 
 CALLERS = 40
@@ -569,6 +570,47 @@ for thread in threads:
 broker.close()
 print("done", Nosy.nested)
 """
+
+
+class Beside(Listener):
+    """Also tells how many writes were under way at a time, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: set[int] = set()
+        self.most = 0
+
+    def started(self, event: CommandStartedEvent) -> None:
+        super().started(event)
+        if event.command_name in ("insert", "delete"):
+            self.under_way.add(event.request_id)
+            self.most = max(self.most, len(self.under_way))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        self.under_way.discard(event.request_id)
+
+
+async def test_a_crowd_has_two_batches_under_way(uri: str, client: Any, database: str, raw: Any) -> None:
+    listener, callers = Beside(), 2 * CROWD
+    slow = {"failCommands": ["insert", "delete"], "appName": database, "blockConnection": True, "blockTimeMS": 300}
+    opened: Any = AsyncMongoClient(uri, event_listeners=[listener], appname=database)
+    async with mongoq.AsyncBroker(opened[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        await queue.push("first")
+        listener.counts.clear()
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
+        try:
+            await asyncio.gather(*(queue.push(n) for n in range(callers)))
+            assert (listener.counts["insert"], listener.most) == (2, 2)
+            assert raw.count_documents({"q": "orders"}) == callers + 1
+            items = await queue.reserve_many(callers)
+            listener.most = 0
+            await asyncio.gather(*(queue.commit(item) for item in items))
+            assert (listener.counts["delete"], listener.most) == (2, 2)
+            assert raw.count_documents({"q": "orders"}) == 1
+        finally:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+    await opened.close()
 
 
 async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, database: str) -> None:

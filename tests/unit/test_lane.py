@@ -79,8 +79,52 @@ def test_a_lane_is_made_once_and_anew_after_a_fork() -> None:
     assert made.lane("push", send) is not first
 
 
-def test_a_lane_is_free_until_its_batches_are_under_way() -> None:
+def test_a_lane_is_free_until_a_batch_is_under_way() -> None:
     made = lane("A1")
     assert made.is_free
-    made.flying = lanes.ABREAST
+    made.flying = 1
     assert not made.is_free
+
+
+def crowd(abreast: int, callers: int) -> Lane[str]:
+    made: Lane[str] = Lane(send, abreast)
+    made.waiting.extend(Ticket(Shared(made, "A"), f"A{place}") for place in range(callers))
+    return made
+
+
+def test_a_crowd_goes_in_as_many_batches_as_may_be_abreast() -> None:
+    made = crowd(2, lanes.CROWD + 1)
+    made.flying = 1
+    first = made.board(is_gone)
+    assert len(first) == lanes.CROWD // 2 + 1
+    assert made.is_free, "the other half need not wait for the first"
+    made.flying = 2
+    second = made.board(is_gone)
+    assert names([*first, *second]) == [f"A{place}" for place in range(lanes.CROWD + 1)]
+    assert not made.is_free
+
+
+def test_who_came_back_while_the_others_are_under_way_goes_with_all_who_did() -> None:
+    made = crowd(2, lanes.CROWD)
+    first, second = made.board(is_gone), made.board(is_gone)
+    made.landed(first)
+    made.waiting.extend(first)
+    assert made.board(is_gone) == first
+    made.landed(second)
+    made.landed(first)
+    assert made.aboard == 0
+
+
+@pytest.mark.parametrize(("abreast", "callers"), [(1, 500), (2, lanes.CROWD - 1)])
+def test_others_go_in_one_batch(abreast: int, callers: int) -> None:
+    made = crowd(abreast, callers)
+    made.flying = 1
+    assert len(made.board(is_gone)) == callers
+    assert not made.is_free
+
+
+def test_only_lanes_that_ask_for_it_have_batches_abreast() -> None:
+    made = Lanes()
+    made.abreast = 2
+    assert made.lane("push", send, abreast=True).abreast == 2
+    assert made.lane("reserve", send).abreast == 1
