@@ -124,7 +124,7 @@ def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -
     if ends_by(item, context.broker.clock.now() + MARGIN):  # its answer has to be exact, and the others need not wait
         return (yield from settling.alone())
     assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("settle", context.name), _tallied, abreast=True)
+    lane = context.broker.lanes.lane(("settle", context.name), _tallied)
     return (yield from Shared(lane, settling))
 
 
