@@ -21,6 +21,8 @@ from mongoq.embedded import EmbeddedServer
 from tests.proxy import Proxy
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
+# What a JVM of a test compiles hardly ever runs often enough to be worth a second compilation.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
