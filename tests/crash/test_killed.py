@@ -44,7 +44,10 @@ def campaigns(*, one_node: int, three_nodes: int, crashes: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("campaign", campaigns(one_node=20, three_nodes=10, crashes=2))
+ONE_NODE_THREADS, _, _, THREE_NODES_ASYNCIO = campaigns(one_node=20, three_nodes=10, crashes=2)
+
+
+@pytest.mark.parametrize("campaign", [ONE_NODE_THREADS, THREE_NODES_ASYNCIO])
 def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
     campaign: Campaign, memory: Path, tmp_path: Path
 ) -> None:

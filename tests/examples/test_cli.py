@@ -117,7 +117,14 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove))])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "asyncio",
+        pytest.param("threads", marks=pytest.mark.prove),
+        pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove)),
+    ],
+)
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     arguments = "--rows", ROWS, "--no-spark", "--uri", own_uri, "--engine", engine
     process = start(*arguments)
