@@ -6,7 +6,7 @@ ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 3
 # Mutants that `make prove` draws by chance; `make mutants` runs all of them.
-MUTANTS ?= 80
+MUTANTS ?= 50
 # The first PySpark that has all that the format uses.
 OLDEST_SPARK ?= 4.2.0
 
@@ -44,7 +44,7 @@ test: setup ## Run all tests but the long campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10
 
 prove: setup ## Run the long campaigns, and a sample of the mutants
-	@$(BIN)/python -m pytest -m prove tests/crash # by itself: replica sets lose and find their primaries all the time
+	@$(BIN)/python -m pytest -m prove tests/crash -n 2 # with nothing else: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m prove --ignore tests/crash -n 2 --dist loadgroup
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
