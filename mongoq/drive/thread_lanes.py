@@ -131,6 +131,7 @@ class ThreadLanes:
     def _deliver(self, lane: _Lane, batch: list[_Ticket], told: list[Any]) -> None:
         left: list[tuple[_Ticket, Any]] = []
         with self._lock:
+            lane.landed(batch)
             for ticket, one in zip(batch, told, strict=True):
                 if ticket.waiter.gone:
                     left.append((ticket, one))

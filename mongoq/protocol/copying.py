@@ -21,7 +21,7 @@ from mongoq.model.replayed import REFUSALS, SKIP, Replayed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.hops import payload_at
 from mongoq.protocol.move import Destination
-from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, ReplyLost, persisted
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, ReplyLost
 
 __all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send"]
 
@@ -250,7 +250,7 @@ def _parts(envelopes: list[RawBSONDocument]) -> Iterator[list[RawBSONDocument]]:
 
 
 def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
-    return Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=True)
+    return Command("insert_many", {"documents": envelopes, "ordered": False})
 
 
 def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
@@ -260,7 +260,7 @@ def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> F
         try:
             yield from begun or command
         except ReplyLost:
-            yield from persisted(command.__iter__)
+            yield from command
     except Exception as error:
         duplicates = _duplicates(error)
         if duplicates is None:

@@ -1,8 +1,8 @@
 """Lanes: callers of one operation who share commands while earlier ones are under way (group commit).
 
 Nothing waits for a timer. A caller who comes while nothing is under way goes at once, alone; who comes meanwhile goes
-with all the others who do, and each returns when its own part is acknowledged. A lane only decides who goes together;
-a driver sends.
+with all the others who do, or with half of a crowd, and each returns when its own part is acknowledged. A lane only
+decides who goes together; a driver sends.
 """
 
 from __future__ import annotations

@@ -592,17 +592,18 @@ class Beside(Listener):
 
 async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: Any, database: str, raw: Any) -> None:
     listener, callers = Beside(), 2 * CROWD
-    slow = {"failCommands": ["insert"], "appName": database, "blockConnection": True, "blockTimeMS": 300}
+    slow = {"failCommands": ["insert"], "appName": database, "blockConnection": True, "blockTimeMS": 1000}
     opened: Any = AsyncMongoClient(uri, event_listeners=[listener], appname=database)
     async with mongoq.AsyncBroker(opened[database]["mongoq"]) as broker:
         queue = broker.queue("orders")
-        await queue.push("first")
+        await asyncio.gather(*(queue.push(n) for n in range(callers)))  # which opens the connections
         listener.counts.clear()
+        listener.most = 0
         client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
         try:
             await asyncio.gather(*(queue.push(n) for n in range(callers)))
             assert (listener.counts["insert"], listener.most) == (2, 2)
-            assert raw.count_documents({"q": "orders"}) == callers + 1
+            assert raw.count_documents({"q": "orders"}) == 2 * callers
         finally:
             client.admin.command("configureFailPoint", "failCommand", mode="off")
     await opened.close()

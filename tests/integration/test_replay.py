@@ -146,7 +146,7 @@ def test_a_lost_insert_is_sent_again_and_pushes_each_once(uri: str, database: st
         for n in range(10):
             queue.push(n)
             queue.pop()
-        proxy.lose(kind, "insert", times=2)  # the first that is sent again as well
+        proxy.lose(kind, "insert", times=2)  # the driver's retry as well
         done = queue.replay(to="next")
         assert done.pushed + done.already == 10
         assert sorted(copy["payload"] for copy in raw.find({"q": "next"})) == list(range(10))
