@@ -152,6 +152,18 @@ def test_a_lost_insert_is_sent_again_and_pushes_each_once(uri: str, database: st
         assert sorted(copy["payload"] for copy in raw.find({"q": "next"})) == list(range(10))
 
 
+def test_what_was_pushed_is_counted_exactly_although_a_reply_was_lost(uri: str, database: str) -> None:
+    """The driver's retry tells what the first command did, which no second one of ours could know."""
+    with Proxy(uri) as proxy, MongoClient[Any](proxy.uri, tz_aware=True) as client:
+        queue = mongoq.Broker(client[database]["mongoq"]).queue("orders", history=3600)
+        queue.push("done")
+        queue.pop()
+        proxy.lose("reply", "insert")
+        done = queue.replay(to="next")
+        assert (done.pushed, done.already) == (1, 0)
+        assert proxy.lost
+
+
 REPLAY = """
 import sys, mongoq
 uri, database = sys.argv[1:]
