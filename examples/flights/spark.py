@@ -51,7 +51,7 @@ class SharedSession:
         if self._session is None:
             with _stderr_into(self._log), _uninterrupted():
                 self._session = _started(self._folder)
-                self._stack.callback(_stop, self._session)
+                self._stack.callback(_stop, self._session, self._log)
             self._session.sparkContext.setLogLevel("ERROR")
             mongoq.spark.register(self._session)
         return self._session
@@ -124,20 +124,22 @@ def _search_path() -> list[str]:
     return [str(Path(mongoq.__file__).parents[1]), *([inherited] if inherited else [])]
 
 
-def _stop(spark: SparkSession) -> None:
+def _stop(spark: SparkSession, log: Path) -> None:
     """Stop the session and wait for its JVM, which otherwise lives until this process has ended.
 
-    One that is gone already, or answers no more since a query was interrupted, is no failure of what it was for.
+    One that is gone already, or answers no more since a query was interrupted, is no failure of what it was for; nor
+    is what threads of PySpark say when the JVM hangs up on them.
     """
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # there is no public way to its process
-    try:
-        spark.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=STOPPING)
-    except Exception:
-        gateway.proc.kill()
-        gateway.proc.wait(timeout=STOPPING)
+    with _stderr_into(log):
+        try:
+            spark.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(timeout=STOPPING)
+        except Exception:
+            gateway.proc.kill()
+            gateway.proc.wait(timeout=STOPPING)
 
 
 @contextmanager
@@ -146,7 +148,7 @@ def _stderr_into(log: Path) -> Iterator[None]:
     sys.stderr.flush()
     kept = os.dup(2)
     try:
-        with log.open("wb") as file:
+        with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import subprocess
@@ -198,14 +199,19 @@ def test_a_failed_query_is_told_in_short(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(failed.value) == "the query failed\nCaused by: a sentence"
 
 
-def test_spark_that_answers_no_more_is_ended() -> None:
+def test_spark_that_answers_no_more_is_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
 
     def fail() -> None:
+        os.write(2, b"Traceback of a thread of PySpark's\n")
         raise ConnectionRefusedError
 
-    gateway = SimpleNamespace(proc=process)
-    spark._stop(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway), stop=fail))  # type: ignore[arg-type]
+    log = tmp_path / "spark.log"
+    log.write_text("its start\n")
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)), stop=fail)
+    spark._stop(session, log)
+    assert capfd.readouterr().err == ""
+    assert log.read_text() == "its start\nTraceback of a thread of PySpark's\n"
     assert process.poll() == -signal.SIGKILL
     assert process.stdin is not None
     process.stdin.close()
