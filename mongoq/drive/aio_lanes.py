@@ -76,6 +76,8 @@ class AioLanes:
                 self._launch(lane)
                 for ticket, told in zip(batch, await self._told(lane, batch), strict=True):
                     self._deliver(ticket, told)
+                if len(batch) == 1:
+                    await asyncio.sleep(0)  # a lone caller who goes on at once has come back by then
         finally:
             _strand(batch)  # nobody, unless this task was cancelled
 
