@@ -10,12 +10,13 @@ from typing import Any
 
 import bson
 from bson import DatetimeMS, ObjectId
+from bson.raw_bson import RawBSONDocument
 
-from mongoq.model.codec import codec_options
+from mongoq.model.codec import Encoding, codec_options
 from mongoq.model.envelope import new_envelope, origin_document
 from mongoq.model.item import Document, Item
 
-__all__ = ["COPY_MARK", "Line", "copy_envelope", "copy_id"]
+__all__ = ["COPY_MARK", "CopyStencil", "Line", "copy_envelope", "copy_id"]
 
 COPY_MARK = "replayed"
 """The field of a copy that names the queue whose history it was copied from; it survives moves and burials."""
@@ -34,9 +35,8 @@ def copy_id(original: Document, to: str, label: str, hop: str | None = None) -> 
     id = original["_id"]
     raw = id.binary if isinstance(id, ObjectId) else bson.encode({"": id}, codec_options=ANY_ID)
     milliseconds = _milliseconds(original["processed"])
-    run = str(milliseconds) if hop is None else f"{milliseconds} {hop}"
-    parts = (raw.hex(), run, to, label)
-    digest = sha256("\0".join(parts).encode(errors="surrogatepass")).digest()
+    run = milliseconds if hop is None else f"{milliseconds} {hop}"
+    digest = sha256(f"{raw.hex()}\0{run}\0{to}\0{label}".encode(errors="surrogatepass")).digest()
     return ObjectId((milliseconds % 2**32).to_bytes(4) + raw[-2:] + digest[:6])
 
 
@@ -69,6 +69,42 @@ def copy_envelope(
     envelope["origin"] = origin_document(original, reason=reason, attempts=original.attempts, at=at)
     envelope[COPY_MARK] = original.queue
     return envelope
+
+
+class CopyStencil:
+    """Makes copies that differ in their ids, their documents and their times alone, from parts that are encoded once.
+
+    Args:
+        encoding: how the parts are encoded.
+        envelope: that of one of them, as ``copy_envelope`` has made it.
+    """
+
+    def __init__(self, encoding: Encoding, envelope: dict[str, Any]) -> None:
+        id, original, payload = ObjectId(), ObjectId(), encoding.raw({"": ObjectId()})
+        marked = {**envelope, "_id": id, "payload": payload, "when": EPOCH + MILLISECOND}
+        rest = bytes(encoding.raw({**marked, "origin": {**envelope["origin"], "id": original}}).raw)
+        self._rest = len(rest) - len(payload.raw)
+        rest, parts = rest[4:], []
+        for mark in (id.binary, payload.raw, _bytes(marked["when"]), original.binary):  # as they come in it
+            part, _, rest = rest.partition(mark)
+            parts.append(part)
+        self._parts = (*parts, rest)
+        self._make = encoding.of_bytes
+        self._when: datetime | None = None
+        self._when_bytes = b""
+
+    def copy(self, id: bytes, payload: bytes, original: bytes, when: datetime) -> RawBSONDocument:
+        """Return a copy, given its id, its payload in BSON, the id of its original, and when it is due."""
+        if when is not self._when:  # copies share it
+            self._when, self._when_bytes = when, _bytes(when)
+        size = (self._rest + len(payload)).to_bytes(4, "little")
+        head, to_payload, to_when, to_original, tail = self._parts
+        parts = (size, head, id, to_payload, payload, to_when, self._when_bytes, to_original, original, tail)
+        return self._make(b"".join(parts))
+
+
+def _bytes(when: datetime) -> bytes:
+    return _milliseconds(when).to_bytes(8, "little", signed=True)
 
 
 class Line:

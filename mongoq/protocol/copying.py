@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -14,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import Line, copy_envelope, copy_id
+from mongoq.model.copies import CopyStencil, Line, copy_envelope, copy_id
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
@@ -28,6 +29,8 @@ __all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send
 CHUNK_BYTES = 8 * 1024 * 1024
 LARGEST = 16 * 1024 * 1024
 DUPLICATE_KEY = 11000
+PLAIN = frozenset(("_id", "q", "processed", "payload", "priority", "attempts"))
+"""The fields of most items, as far as copies are made of them."""
 
 Transform = Callable[[Any, Item[Any]], Any]
 
@@ -88,11 +91,8 @@ def copies_of(task: Task, documents: list[Document]) -> Copies:
     batch, now = _Batch(), task.context.broker.clock.now()
     for document in documents:
         batch.add(task, document, now)
-    ids = [envelope["_id"] for envelope in batch.envelopes]
     end = task.context.broker.clock.stamp() + task.delay
-    for envelope, when in zip(batch.envelopes, task.line.places(ids, end), strict=True):
-        envelope["when"] = when
-    ids, copies = _sized(task, batch)
+    ids, copies = _sized(batch, task.line.places([copy.id for copy in batch.copies], end))
     last = documents[-1]
     told = Replayed(
         found=len(documents),
@@ -104,18 +104,17 @@ def copies_of(task: Task, documents: list[Document]) -> Copies:
     return Copies(ids, list(_parts(copies)), told)
 
 
-def _sized(task: Task, batch: _Batch) -> tuple[list[ObjectId], list[RawBSONDocument]]:
+def _sized(batch: _Batch, whens: list[datetime]) -> tuple[list[ObjectId], list[RawBSONDocument]]:
     """Return the copies as they are sent, without those that no server takes: other programs may fill a document."""
-    ids, copies = [], []
-    for envelope in batch.envelopes:
-        copy = task.context.broker.encoding.raw(envelope)
-        if len(copy.raw) <= LARGEST:
-            ids.append(envelope["_id"])
-            copies.append(copy)
+    ids, sent = [], []
+    for copy, when in zip(batch.copies, whens, strict=True):
+        made = copy.make(when)
+        if len(made.raw) <= LARGEST:
+            ids.append(copy.id)
+            sent.append(made)
         else:
-            too_large = PayloadTooLarge("payload", len(copy.raw), LARGEST)
-            batch.refusals.append((envelope["origin"]["id"], str(too_large)))
-    return ids, copies
+            batch.refusals.append((copy.original, str(PayloadTooLarge("payload", len(made.raw), LARGEST))))
+    return ids, sent
 
 
 def send(task: Task, copies: Copies) -> Flow[Sent]:
@@ -148,25 +147,63 @@ def received(task: Task, sent: Sent) -> Flow[Replayed]:
     return replace(sent.copies.told, pushed=pushed, already=len(sent.copies.ids) - pushed)
 
 
+class _Copy(NamedTuple):
+    """A copy: its id, that of its original, and what makes it when its time is known."""
+
+    id: ObjectId
+    original: Any
+    make: Callable[[datetime], RawBSONDocument]
+
+
 @dataclass(slots=True)
 class _Batch:
-    """What becomes of some documents."""
+    """What becomes of some documents.
 
-    envelopes: list[dict[str, Any]] = field(default_factory=list)
+    Attributes:
+        stencils: by what those have in common that a stencil serves.
+    """
+
+    copies: list[_Copy] = field(default_factory=list)
     refusals: list[tuple[ObjectId, str]] = field(default_factory=list)
     skipped: int = 0
+    stencils: dict[Any, CopyStencil] = field(default_factory=dict)
 
     def add(self, task: Task, document: Document, now: datetime) -> None:
-        """Make the copy of a document, or note why there is none."""
+        """Prepare the copy of a document, or note why there is none."""
+        kind = _kind(task, document)
+        stencil = None if kind is None else self.stencils.get(kind)
+        if stencil is not None:
+            self._stencilled(task, document, stencil)
+            return
         item = task.context.raw_item(document, now)
         try:
             payload = _payload(task, item)
             if payload is SKIP:
                 self.skipped += 1
-            else:
-                self.envelopes.append(_envelope(task, document, item, payload, now))
+                return
+            envelope = _envelope(task, document, item, payload, now)
         except _Unfit as unfit:
             self.refusals.append((item.id, shorten(str(unfit.__cause__), REASON_BYTES)))
+            return
+        encoding = task.context.broker.encoding
+        if kind is not None:
+            self.stencils[kind] = CopyStencil(encoding, envelope)
+        self.copies.append(_Copy(envelope["_id"], item.id, lambda when: encoding.raw({**envelope, "when": when})))
+
+    def _stencilled(self, task: Task, document: Document, stencil: CopyStencil) -> None:
+        id, original = copy_id(document, task.target.name, task.label), document["_id"]
+        make = partial(stencil.copy, id.binary, document["payload"].raw, original.binary)
+        self.copies.append(_Copy(id, original, make))
+
+
+def _kind(task: Task, document: Document) -> Any:
+    """Return what the copy of a document has in common with others; ``None`` for one that is made by itself."""
+    if not task.as_stored or task.hop is not None or document.keys() != PLAIN:
+        return None
+    kind = document["q"], document["priority"], document["attempts"]
+    if type(document["_id"]) is not ObjectId or type(document["payload"]) is not RawBSONDocument:
+        return None
+    return kind if type(kind[1]) is type(kind[2]) is int else None
 
 
 class _Unfit(Exception):

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import NoneType
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
-from bson import ObjectId
+from bson import DatetimeMS, Decimal128, ObjectId, Timestamp
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
@@ -19,7 +21,7 @@ from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
 from mongoq.protocol.read import Selection, in_state
-from mongoq.protocol.request import Command, Flow, Interruption, insisted
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, insisted
 
 __all__ = ["PROCESSED_ORDER", "Page", "Range", "documents_page", "history_page", "history_range", "is_refused_filter"]
 
@@ -96,18 +98,29 @@ class Range:
 
 COPIED = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
 """The fields that a copy is made of."""
-ID_TYPES = ("number", "string", "object", "binData", "objectId")
+_ID_TYPES: tuple[tuple[str, Any], ...] = (
+    ("null", NoneType),
+    ("number", (int, float, Decimal128)),
+    ("string", str),
+    ("object", Mapping),
+    ("binData", (bytes, UUID)),
+    ("objectId", ObjectId),
+    ("bool", bool),
+    ("date", (datetime, DatetimeMS)),
+    ("timestamp", Timestamp),
+)
 """In the order in which the server sorts them; a comparison keeps to one type."""
-_PYTHON_TYPES: tuple[Any, ...] = ((int, float), str, Mapping)
 
 
 def _later_ids(id: Any) -> list[dict[str, Any]]:
     """Return filters of the ids behind this one; other programs may have used any type for theirs."""
     if isinstance(id, ObjectId):
-        return [{"_id": {"$gt": id}}]
-    own = next((place for place, kind in enumerate(_PYTHON_TYPES) if isinstance(id, kind)), len(_PYTHON_TYPES))
-    types = ID_TYPES[own + 1 :]
-    return [{"_id": {"$gt": id}}, {"_id": {"$type": list(types)}}]
+        return [{"_id": {"$gt": id}}]  # what may stand behind all of these is too rare to ask for it every time
+    fits = [place for place, (_, kinds) in enumerate(_ID_TYPES) if isinstance(id, kinds)]
+    own = fits[-1] if fits else len(_ID_TYPES)  # a bool is an int as well
+    types = [name for name, _ in _ID_TYPES[own + 1 :]]
+    later = {"$gte": -math.inf} if id != id else {"$gt": id}  # noqa: PLR0124  # NaN is the least number
+    return [{"_id": later}, *([{"_id": {"$type": types}}] if types else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +164,53 @@ def documents_page(
     With ``as_stored`` the documents within them are left as the bytes they are, and what no copy needs is left out,
     which is also the trails, unless they are asked for.
     """
-    yield from ready(context.broker, write=False)
+    asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
+    return (yield from page_read(context.broker, asked))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A page that is asked for.
+
+    Attributes:
+        wanted: the range that it begins.
+        command: what asks for it.
+        begun: the command, if it is under way.
+    """
+
+    wanted: Range
+    command: Command[Any]
+    begun: Begun | None = None
+
+
+def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[Asked]:
+    """Ask for a page, and do not wait for it; without a server nothing is asked yet."""
+    asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
+    if context.broker.serverless:
+        return asked
+    return replace(asked, begun=(yield from Begin(asked.command)))
+
+
+def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[Asked]:
+    broker = context.broker
+    yield from ready(broker, write=False)
     if wanted.started is None:
-        wanted = replace(wanted, started=context.broker.clock.now())
-    find = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
+        wanted = replace(wanted, started=broker.clock.now())
+    find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
     if as_stored:
         find["projection"] = {**COPIED, "trail": 1} if trails else COPIED
+    if broker.serverless:
+        return Asked(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
+    command = {"find": broker.collection, **find, "batchSize": wanted.page, "readConcern": {"level": "majority"}}
+    options = broker.encoding.undecoded if as_stored else broker.encoding.options
+    return Asked(wanted, Command("command", {"command": command, "codec_options": options}, target="database"))
+
+
+def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Document], Range | None]]:
+    """Read a page that was asked for, and say where to go on."""
+    wanted = asked.wanted
     try:
-        found, more = yield from _one_reply(context.broker, find, as_stored=as_stored)
+        found, more = yield from _one_reply(broker, asked)
     except Exception as error:
         if wanted.where and is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {error}") from error
@@ -166,24 +218,20 @@ def documents_page(
     return found, replace(wanted, after=found[-1]) if more else None
 
 
-def _one_reply(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool) -> Flow[tuple[list[Document], bool]]:
+def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Document], bool]]:
     """Return what the server sends in its first reply (16 MB at most), and whether there may be more.
 
     No cursor is left open, and a page of large items takes no more memory than that.
     """
     if broker.serverless:
-        order = list(find["sort"].items())
-        found: list[Document] = yield from Command("find", {**find, "sort": order}, target="history")
-        return found, len(found) == find["limit"]
-    command = {"find": broker.collection, **find, "batchSize": find["limit"], "readConcern": {"level": "majority"}}
-    options = broker.encoding.undecoded if as_stored else broker.encoding.options
-    arguments = {"command": command, "codec_options": options}
-    reply: Any = yield from insisted(Command("command", arguments, target="database"))
+        found: list[Document] = yield from asked.command
+        return found, len(found) == asked.wanted.page
+    reply: Any = yield from insisted(asked.command, asked.begun)
     cursor = reply["cursor"]
     if cursor["id"]:
         kill = {"killCursors": broker.collection, "cursors": [cursor["id"]]}
         yield from Command("command", {"command": kill}, target="database")
-    return cursor["firstBatch"], bool(cursor["id"]) or len(cursor["firstBatch"]) == find["limit"]
+    return cursor["firstBatch"], bool(cursor["id"]) or len(cursor["firstBatch"]) == asked.wanted.page
 
 
 def is_refused_filter(error: Exception) -> bool:

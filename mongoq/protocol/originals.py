@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.model.copies import COPY_MARK
 from mongoq.model.item import Document
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.history import Range, documents_page
+from mongoq.protocol.history import Asked, Range, page_begun, page_read
 from mongoq.protocol.request import Command, Flow
 
 __all__ = ["ByIds", "InRange", "located"]
@@ -39,15 +39,24 @@ class InRange:
         until = wanted.until or context.broker.clock.now() + SKEW
         self._page = wanted.page
         self._rest: Range | None = replace(wanted, where=where, until=until)
+        self._ahead: Asked | None = None
 
     def read(self, room: float) -> Flow[list[Document]]:
         """Read the next page, oldest first; nothing at the end."""
         found: list[Document] = []
-        while self._rest is not None and not found:
-            wanted = replace(self._rest, page=int(min(self._page, room)))
-            page = documents_page(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
-            found, self._rest = yield from page
+        while not found and (yield from self._begin(room)):
+            assert self._ahead is not None
+            found, self._rest = yield from page_read(self._context.broker, self._ahead)
+            self._ahead = None
+        yield from self._begin(room - len(found))
         return [dict(document.items()) for document in found]
+
+    def _begin(self, room: float) -> Flow[bool]:
+        """Have the next page on its way, while this one is copied; says whether there may be one."""
+        if self._ahead is None and self._rest is not None and room > 0:
+            wanted = replace(self._rest, page=int(min(self._page, room)))
+            self._ahead = yield from page_begun(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
+        return self._ahead is not None
 
 
 class ByIds:

@@ -161,10 +161,10 @@ SENDS = 4
 """How often a command is sent, the first time included, that does without the driver's retry."""
 
 
-def insisted(command: Command[T]) -> Flow[T]:
-    """Perform a command that is safe to send twice; when its reply is lost it is sent again, once."""
+def insisted(command: Command[T], begun: Begun | None = None) -> Flow[T]:
+    """Perform a command that is safe to send twice, or has ``begun``; when its reply is lost it is sent again, once."""
     try:
-        return (yield from command)
+        return (yield from begun or command)
     except ReplyLost:
         return (yield from command)
 

@@ -84,6 +84,27 @@ async def test_a_payload_is_copied_as_it_is(shell: Shell, payload: Any) -> None:
     assert await _drained(shell, "next") == [payload]
 
 
+async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell) -> None:
+    queue = shell.queue(history=3600)
+    payloads: list[Any] = [{"n": 1}, {}, {"text": "x" * 5_000, "of": {"many": [1, {"n": 2}]}}, 7, None, ["a"], {"n": 2}]
+    for payload in payloads:
+        for options in ({}, {"priority": 5}, {"priority": -3, "headers": {"source": "web"}}):
+            await queue.push(payload, **options)
+    for run in range(2):
+        for place, item in enumerate(await queue.reserve_many(100)):
+            await (queue.rollback(item) if run == 0 and place % 3 else queue.commit(item))
+    assert (await queue.replay(to="next", page=5)).pushed == 3 * len(payloads)
+    originals = {each["_id"]: each for each in shell.raw.find({"q": "orders"})}
+    assert {each["attempts"] for each in originals.values()} == {1, 2}
+    for copy in shell.raw.find({"q": "next"}):
+        original = originals.pop(copy["origin"]["id"])
+        kept = {name: original.get(name) for name in ("payload", "priority", "headers")}
+        assert {name: copy.get(name) for name in kept} == kept
+        assert (copy["attempts"], copy["reserved"], copy["replayed"]) == (0, False, "orders")
+        assert (copy["origin"]["queue"], copy["origin"]["attempts"]) == ("orders", original["attempts"])
+    assert not originals
+
+
 async def test_the_same_replay_sent_twice_pushes_each_once(shell: Shell) -> None:
     queue = await _processed(shell, range(10))
     await queue.replay(to="next")

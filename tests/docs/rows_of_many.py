@@ -264,7 +264,7 @@ ROWS = [
         [RESERVED, "1 next ready 0; 2-3 orders reserved 1", "1-3 next ready 0"],
     ),
     Row("`purge`", _purge, [READY, GONE]),
-    Row("`replay`", replay, [KEPT, KEPT, HALF_COPIED, HALF_COPIED, COPIED]),
+    Row("`replay`", replay, [KEPT, KEPT, KEPT, HALF_COPIED, COPIED]),
     Row("`replay` of chosen ids", _replay_by_ids, [KEPT, KEPT, KEPT, HALF_COPIED, HALF_COPIED, COPIED]),
     Row("`dead.replay`", _dead(3), [*["1-3 orders.dead ready 0"] * 2, READY]),
     Row(

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from bson import ObjectId
+from bson import Decimal128, ObjectId
 from pymongo import MongoClient
+from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucceededEvent
 from pymongo.write_concern import WriteConcern
 
 import mongoq
@@ -164,6 +166,57 @@ def test_what_was_pushed_is_counted_exactly_although_a_reply_was_lost(uri: str, 
         assert proxy.lost
 
 
+@pytest.mark.parametrize("skip", range(3))
+@pytest.mark.parametrize("kind", ["request", "reply"])
+def test_a_lost_page_is_read_again(lossy: tuple[Proxy, Any], raw: Any, kind: Any, skip: int) -> None:
+    proxy, collection = lossy
+    queue = mongoq.Broker(collection).queue("orders", history=3600)
+    queue.push_many(range(10))
+    queue.commit_many(queue.reserve_many(10))
+    proxy.lose(kind, "find", skip=skip)
+    done = queue.replay(to="next", page=4)
+    assert proxy.lost
+    assert (done.found, done.pushed + done.already) == (10, 10)
+    assert sorted(copy["payload"] for copy in raw.find({"q": "next"})) == list(range(10))
+
+
+class Reads(CommandListener):
+    """Tells how many reads of history had begun by the time that each insert of copies was done."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.by_the_end: list[int] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.reads += "sort" in event.command and "processed" in event.command["sort"]
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        if event.command_name == "insert":
+            self.by_the_end.append(self.reads)
+
+    def failed(self, event: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("limit", "reads"), [(None, [3, 4, 4]), (10, [3, 3, 3]), (8, [2, 2]), (3, [1])])
+def test_while_copies_are_pushed_the_next_are_made_and_the_page_after_them_is_read_unless_there_is_none(
+    uri: str, client: Any, database: str, limit: int | None, reads: list[int]
+) -> None:
+    listener = Reads()
+    slow = {"failCommands": ["insert"], "appName": database, "blockConnection": True, "blockTimeMS": 300}
+    with MongoClient[Any](uri, event_listeners=[listener], appname=database) as own:
+        queue = mongoq.Broker(own[database]["mongoq"]).queue("orders", history=3600)
+        queue.push_many(range(12))
+        queue.commit_many(queue.reserve_many(12))
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
+        try:
+            listener.reads, listener.by_the_end = 0, []
+            queue.replay(to="next", page=4, limit=limit)
+        finally:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+    assert listener.by_the_end == reads
+
+
 REPLAY = """
 import sys, mongoq
 uri, database = sys.argv[1:]
@@ -226,3 +279,17 @@ async def test_a_cancelled_replay_leaves_nothing_behind_and_the_next_one_complet
         done = await queue.replay(to="next", page=10)
         assert done.found == done.pushed + done.already == 300
         assert [item.payload for item in await broker.queue("next").reserve_many(300)] == list(range(300))
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_no_page_ends_before_ids_of_another_type(uri: str, database: str, client: MongoClient[Any], page: int) -> None:
+    """Other programs may use any; those of one moment stand in the order of their types."""
+    ids: list[Any] = [None, float("nan"), Decimal128("1.5"), 2.5, 7, "s", {"a": 1}, b"x", uuid4(), ObjectId()]
+    then = datetime.now(UTC) - timedelta(minutes=1)
+    documents = [{"_id": id, "q": "orders", "processed": then, "payload": n} for n, id in enumerate(ids)]
+    with mongoq.connect(uri, database=database) as broker:
+        client[database]["mongoq"].insert_many(documents)
+        queue = broker.queue("orders", history=timedelta(days=1))
+        assert [item.payload for item in queue.history(page=page)] == list(range(len(ids)))
+        done = queue.replay(to="copies", page=page)
+        assert (done.found, done.pushed) == (len(ids), len(ids))

@@ -1,9 +1,9 @@
-"""Filters on payloads: what is sent for what was asked, and what is refused; and the order and ids of copies."""
+"""Filters on payloads: what is sent for what was asked, and what is refused."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import bson
@@ -12,7 +12,6 @@ from bson import Decimal128, ObjectId, Regex
 
 import mongoq
 from mongoq.model.codec import Encoding, codec_options
-from mongoq.model.copies import Line, copy_id
 from mongoq.model.filters import LOGICAL, NESTING_LIMIT, OPERATORS, where_filter
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -178,48 +177,3 @@ def test_a_long_path_does_not_hide_the_reason() -> None:
     with pytest.raises(mongoq.FilterInvalid, match="not one of") as caught:
         sent({"a" * 5000: {"$where": "1"}})
     assert len(caught.value.argument) < 200
-
-
-def original(id: ObjectId = ID, processed: datetime = NOW) -> dict[str, Any]:
-    return {"_id": id, "processed": processed}
-
-
-def test_the_id_of_a_copy_is_always_the_same() -> None:
-    """It is stored: another id for the same copy would push it again."""
-    assert copy_id(original(), "orders", "") == ObjectId("c251f400aaaa686f8a8e687e")
-    assert copy_id(original(), "orders", "") == copy_id(original(), "orders", "")
-
-
-def test_the_id_of_a_copy_tells_apart_items_runs_queues_and_labels() -> None:
-    documents = [original(), original(ObjectId()), original(processed=NOW + timedelta(milliseconds=1))]
-    ids = {copy_id(document, to, label) for document in documents for to in ("a", "b") for label in ("", "x")}
-    assert len(ids) == 12
-    assert copy_id(original(), "a", "\ud800") != copy_id(original(), "a", "")
-
-
-def test_ids_of_copies_ascend_with_the_time_of_processing() -> None:
-    times = [NOW + timedelta(milliseconds=n) for n in range(1000)]
-    ids = [copy_id(original(ObjectId(), time), "orders", "") for time in times]
-    assert ids == sorted(ids)
-
-
-def test_copies_stand_in_the_order_of_their_originals_whatever_their_ids() -> None:
-    line = Line()
-    ids = [ObjectId() for _ in range(50)]
-    shuffled = [*ids[::-1], *ids[10:40], ids[0]]
-    stands: list[Any] = []
-    for start in range(0, len(shuffled), 7):
-        chunk = shuffled[start : start + 7]
-        stands += zip(line.places(chunk, NOW), chunk, strict=True)
-    assert stands == sorted(stands)
-    assert line.places([], NOW) == []
-
-
-def test_copies_whose_ids_ascend_are_all_due_at_once() -> None:
-    line, ids = Line(), [ObjectId() for _ in range(20)]
-    assert set(line.places(ids[:10], NOW) + line.places(ids[10:], NOW)) == {NOW}
-
-
-def test_no_copy_of_a_chunk_has_to_wait_for_its_place() -> None:
-    ids = [ObjectId() for _ in range(20)]
-    assert Line().places(ids[::-1], NOW)[-1] == NOW
