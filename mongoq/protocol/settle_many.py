@@ -132,14 +132,17 @@ def rolling_back(
     context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta, error: Any
 ) -> Settlement:
     """Return how an item of a batch is handed back after a failure."""
+    key = length.days, length.seconds, length.microseconds, id(error)  # a timedelta takes longer to look up
+    spent = context.settings.is_spent(item.attempts)
+    found = None if spent else batch.alike.get(key)
+    if found is not None:
+        return found
     alone = partial(settle.rollback, context, delay=length, error=error)
-    now, key = batch.now, (length, id(error))
-    if context.settings.is_spent(item.attempts):
+    if spent:
         return burying(context, item, batch, reason=EXHAUSTED_REASON, error=error, alone=alone)
-    if key not in batch.alike:
-        update = settle.rollback_update(now + length, error_document(error, now))
-        when = now + length
-        batch.alike[key] = Settlement(update, _back_at(when), "rollback", alone, wakes=(context.name, when))
+    when = batch.now + length
+    update = settle.rollback_update(when, error_document(error, batch.now))
+    batch.alike[key] = Settlement(update, _back_at(when), "rollback", alone, wakes=(context.name, when))
     return batch.alike[key]
 
 
@@ -200,7 +203,7 @@ def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Du
     longer = extending(context, batch, lease=length)
     ends = yield from settled(context, [(item, longer) for item in checked])
     until = longer.told
-    return [item.held_until(ends.get(id_key(item.id), until)) for item in checked]
+    return [item.held_until(ends.get(id_key(item.id), until) if ends else until) for item in checked]
 
 
 def extending(context: QueueContext[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
