@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -26,6 +27,9 @@ from mongoq.protocol.settle_many import Batch, committing
 __all__ = ["pushed_on", "taken_for_good"]
 
 logger = logging.getLogger("mongoq.worker")
+
+REMEMBERED = timedelta(hours=1)
+"""For how long the id of what was pushed is known, though it was worked off: it may be pushed again until then."""
 
 Verdict = tuple[Item[Any], "Outcome | None"]
 
@@ -54,6 +58,7 @@ def pushed_on(
     for item, outcome in verdicts:
         try:
             for envelope in _envelopes(context, item, outcome, moves):
+                envelope["once"] = context.broker.clock.now() + REMEMBERED
                 yield from inserted(envelope, given=True)  # sent again, it finds itself
                 noted(context, envelope)
                 if isinstance(outcome, Failed | Dead):

@@ -111,13 +111,13 @@ class VirtualStation:
 
     def _called(self, run: Run, payload: Any) -> Any:
         if self.consumer.takes_job:
-            run.job = Job(self._queue, run.items, name=self.consumer.label)
+            run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
         return self.consumer.handler(*self._arguments(run, payload))
 
     async def _awaited(self, run: Run, payload: Any) -> Any:
         if self.consumer.takes_job:  # its event belongs to the loop
             queue = AsyncQueue(VirtualDriver(self._server.driver), self._context)
-            run.job = AsyncJob(queue, run.items, name=self.consumer.label)
+            run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
         return await self.consumer.handler(*self._arguments(run, payload))
 
     def _arguments(self, run: Run, payload: Any) -> tuple[Any, ...]:

@@ -179,11 +179,20 @@ class Backlog:
         return Failed(outcome.error, outcome.delay, counted=False)
 
     def take_verdicts(self) -> list[Verdict]:
-        """Take what is to be settled now, each item with the end of its lease."""
+        """Take what is to be settled now, each item with the end of its lease.
+
+        An item that was claimed again before its first run could be settled has two verdicts, of which one is void. The
+        second one is left for the next time: what becomes of items together is told by their ids.
+        """
         with self._lock:
-            verdicts, self.verdicts = self.verdicts, []
+            first: dict[Any, Verdict] = {}
+            rest: list[Verdict] = []
+            for verdict in self.verdicts:
+                if first.setdefault(id_key(verdict[0].id), verdict) is not verdict:
+                    rest.append(verdict)
+            self.verdicts = rest
             current = self._leases.current
-            return [(current(item), outcome) for item, outcome in verdicts]
+            return [(current(item), outcome) for item, outcome in first.values()]
 
     def again(self, verdicts: Iterable[Verdict]) -> None:
         """Put back what could not be settled, to be tried again."""
@@ -255,14 +264,14 @@ class Backlog:
     def lose(self, token: Any, key: Any) -> Run | Item[Any] | None:
         """Take note that somebody else has an item; returns the run that had it, or the item when it waited.
 
-        ``None`` when it is being settled, which will tell, or was settled.
+        ``None`` when it is being settled or taken out of its queue, which will tell, or was.
         """
         with self._lock:
             item = self._leases.find(token, key)
             if item is None:
                 return None
             for run in list(self.running):
-                if any(one is item for one in run.items):
+                if not run.pops and any(one is item for one in run.items):
                     run.lost.add(key)
                     self._leases.drop(item)
                     return run

@@ -80,7 +80,10 @@ class AioHands:
         """Call the handler, a plain function in a thread, and return what it returns."""
         if consumer.asynchronous:
             run.where = asyncio.current_task()
-            return await (consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job))
+            try:
+                return await (consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job))
+            finally:
+                await self._uncancelled()
         if run.job is not None:
             run.job = JobInThread(run.job, self._loop)
         arguments = (payload,) if run.job is None else (payload, run.job)
@@ -88,6 +91,20 @@ class AioHands:
         if error is not None:
             raise error
         return returned
+
+    async def _uncancelled(self) -> None:
+        """Take back the cancellation that a handler has left behind, which would meet the next run."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._closing or not task.cancelling():
+            return
+        try:
+            await asyncio.sleep(0)  # it comes here if it has not come yet
+        except asyncio.CancelledError:
+            if self._closing:
+                raise
+        while task.cancelling():
+            task.uncancel()
 
     async def close(self, seconds: float) -> None:
         """Wait so long for all tasks to end; then cancel what is left, and leave behind what will not be cancelled."""

@@ -18,11 +18,12 @@ class Run:
         where: the number of the thread it runs in, or its task.
         job: what the handler was given beside the payload, if it takes that.
         lost: which of its items somebody else has by now, by ``id_key``.
+        pops: its item leaves its queue for good, or has left: who does not find it there tells nothing by that.
         abandoned: its worker has given its items back, and nobody waits for its end.
         told: that it takes too long was logged.
     """
 
-    __slots__ = ("abandoned", "items", "job", "lost", "started", "told", "where")
+    __slots__ = ("abandoned", "items", "job", "lost", "pops", "started", "told", "where")
 
     def __init__(self, items: list[Item[Any]], started: float) -> None:
         self.items = items
@@ -30,4 +31,4 @@ class Run:
         self.where: Any = None
         self.job: Any = None
         self.lost: set[Any] = set()
-        self.abandoned = self.told = False
+        self.abandoned = self.pops = self.told = False

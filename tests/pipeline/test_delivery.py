@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
+from pymongo.errors import AutoReconnect
 
 import mongoq
+from mongoq.protocol import at_most_once
+from mongoq.protocol.insert import insert_alone, inserted
+from mongoq.protocol.request import Flow, ReplyLost, Wait
+from mongoq.worker.aio.claims import AsyncClaims
+from mongoq.worker.aio.engine import AsyncEngine
+from mongoq.worker.threads.claims import Claims
+from mongoq.worker.threads.engine import Engine
 from tests.pipeline.conftest import Site
 
 
@@ -124,3 +135,154 @@ def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(server_sit
 
     site.drain(pipeline)
     assert site.payloads("out") == [False]
+
+
+def test_a_lease_that_is_kept_in_the_moment_its_item_leaves_loses_nothing(
+    server_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to what takes the item out of its queue comes so late that its lease is due in the meantime."""
+    site = server_site
+    site.queue("raw").push_many(range(3))
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    runs = []
+
+    @pipeline.stage("raw", to="out", delivery="at-most-once", lease=0.5)
+    def work(payload: Any, job: Any) -> Any:
+        runs.append(payload)
+        return {"payload": payload, "lost": job.lost.is_set()}
+
+    replies_come_late(monkeypatch, seconds=0.4)
+    site.drain(pipeline)
+    assert sorted(runs) == [0, 1, 2]
+    assert site.payloads("out") == [{"payload": payload, "lost": False} for payload in runs]
+
+
+def test_a_run_that_extends_the_lease_of_an_item_that_is_gone_goes_on(site: Site) -> None:
+    """There is no lease; the run would fail for that, and it is the only one."""
+    site.queue("raw").push("slow")
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    def work(payload: Any, job: Any) -> Any:
+        job.extend(lease=60)
+        return payload
+
+    async def work_async(payload: Any, job: Any) -> Any:
+        await job.extend(lease=60)
+        return payload
+
+    handler: Any = work_async if site.engine == "asyncio" else work
+    pipeline.stage("raw", to="out", delivery="at-most-once")(handler)
+    site.drain(pipeline)
+    assert site.payloads("out") == ["slow"]
+
+
+@pytest.mark.parametrize("delivery", ["at-most-once", "exactly-once"])
+def test_a_cancellation_that_a_handler_leaves_behind_does_not_meet_the_next_run(
+    uri: str, database: str, broker: mongoq.Broker, delivery: Any
+) -> None:
+    site = Site("asyncio", broker, uri, database)
+    site.queue("raw").push_many(range(5))
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    runs = []
+
+    @pipeline.stage("raw", to="out", delivery=delivery, prefetch=5)
+    async def work(payload: Any) -> Any:
+        runs.append(payload)
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        if payload == 1 and task is not None:
+            task.cancel()
+        return payload
+
+    site.drain(pipeline)
+    assert runs == [0, 1, 2, 3, 4]
+    assert sorted(site.payloads("out")) == runs
+
+
+def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lost_reply(
+    server_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker cannot know that it had arrived, and pushes it again."""
+    site = server_site
+    site.queue("raw").push("call")
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    lost, runs = [AutoReconnect("lost")], []
+
+    @pipeline.stage("raw", to="called", delivery="at-most-once")
+    def work(payload: Any) -> Any:
+        return payload
+
+    @pipeline.stage("called", to="out")
+    def after(payload: Any) -> Any:
+        runs.append(payload)
+        return mongoq.Drop()
+
+    def lossy(envelope: Any) -> Flow[None]:
+        yield from insert_alone(envelope)
+        while lost:
+            while not runs:
+                yield Wait(0.02)
+            yield Wait(0.2)  # until that is settled
+            raise ReplyLost(lost.pop())
+
+    monkeypatch.setattr(at_most_once, "inserted", partial(inserted, insert=lossy))
+    site.drain(pipeline)
+    assert not lost
+    assert runs == ["call"]
+
+
+def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
+    server_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while the drain looks whether all queues are empty, and leaves its own before that is looked at."""
+    site = server_site
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    started = threading.Event()
+
+    @pipeline.stage("raw", to="called", delivery="at-most-once")
+    def work(payload: Any) -> Any:
+        started.set()
+        time.sleep(0.5)
+        return payload
+
+    @pipeline.stage("called", to="out")
+    def after(payload: Any) -> Any:
+        return payload
+
+    def comes() -> None:
+        if not started.is_set():
+            site.queue("raw").push("call")
+            started.wait(20)
+
+    threads, tasks = Engine._is_empty, AsyncEngine._is_empty
+
+    def looked(self: Engine) -> bool:
+        comes()
+        return threads(self)
+
+    async def looked_async(self: AsyncEngine) -> bool:
+        await asyncio.to_thread(comes)
+        return await tasks(self)
+
+    monkeypatch.setattr(Engine, "_is_empty", looked)
+    monkeypatch.setattr(AsyncEngine, "_is_empty", looked_async)
+    site.drain(pipeline)
+    assert site.payloads("out") == ["call"]
+
+
+def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
+    """Let so much time pass between an item's leaving its queue and the worker's hearing of it."""
+    threads, tasks = Claims._is_taken_for_good, AsyncClaims._is_taken_for_good
+
+    def heard(self: Claims, item: Any) -> bool:
+        taken = threads(self, item)
+        time.sleep(seconds)
+        return taken
+
+    async def heard_async(self: AsyncClaims, item: Any) -> bool:
+        taken = await tasks(self, item)
+        await asyncio.sleep(seconds)
+        return taken
+
+    monkeypatch.setattr(Claims, "_is_taken_for_good", heard)
+    monkeypatch.setattr(AsyncClaims, "_is_taken_for_good", heard_async)

@@ -44,6 +44,12 @@ def claimed(number: int, until: datetime = NOW + LEASE) -> list[Item[int]]:
     ]
 
 
+def replaced(item: Item[int], id: ObjectId) -> Item[int]:
+    """Return a reservation of the item with another id."""
+    fields = {"_id": id, "q": "orders", "payload": item.payload, "when": NOW + LEASE, "reserved": True}
+    return Item({**fields, "token": item.token}, item.payload, NOW, "a.b", NOW)
+
+
 def backlog(**options: Any) -> Backlog:
     defaults: dict[str, Any] = dict.fromkeys(("prefetch", "lease", "retry", "max_time", "batch"))
     told = {"concurrency": 2, "success_on": (), "probe": False, **defaults, **options}
@@ -273,3 +279,16 @@ def test_those_that_are_settled_together_share_a_bell() -> None:
     other = Backlog(first._consumer, first.settling)
     other.refuse(claimed(1)[0], LEASE, None)
     assert first.settling.rung
+
+
+def test_of_two_verdicts_on_one_item_the_second_one_is_settled_by_itself() -> None:
+    """It was claimed again before its first run could be settled; who settles both together hears of one alone."""
+    held = backlog(prefetch=3)
+    [first], [other], [later] = claimed(1), claimed(1), claimed(1)
+    again = replaced(later, first.id)
+    held.put([first, other], LEASE, asked=2)
+    held.put([again], LEASE, asked=1)
+    held.close()
+    assert [item.token for item, _ in held.take_verdicts()] == [first.token, other.token]
+    assert [item.token for item, _ in held.take_verdicts()] == [again.token]
+    assert held.take_verdicts() == []

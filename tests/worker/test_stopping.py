@@ -236,11 +236,13 @@ def test_a_signal_ends_every_worker_of_a_loop_and_calls_who_listened_before(uri:
     async def work() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.append, "mine")
         async with mongoq.connect_async(uri, database=database) as broker:
-            workers = [mongoq.AsyncWorker(broker) for _ in range(2)]
+            workers, runs = [mongoq.AsyncWorker(broker) for _ in range(2)], []
             for worker, name in zip(workers, "ab", strict=True):
-                worker.consumer(name)(print)
+                await broker.queue(name).push(name)
+                worker.consumer(name)(runs.append)
             running = asyncio.gather(*(worker.run() for worker in workers))
-            await asyncio.sleep(0.5)
+            while len(runs) < len(workers):  # they listen by then
+                await asyncio.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(running, 20)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -250,9 +252,11 @@ def test_a_signal_ends_every_worker_of_a_loop_and_calls_who_listened_before(uri:
     assert heard == ["mine", "mine"], "once while they ran, once after"
 
 
+@pytest.mark.parametrize("late", [False, True])
 def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
-    uri: str, database: str, queue: mongoq.Queue[Any]
+    uri: str, database: str, queue: mongoq.Queue[Any], late: bool
 ) -> None:
+    """At once, or when its runner has nothing to do."""
     queue.push_many(range(5))
     seen = []
 
@@ -265,9 +269,17 @@ def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
                 seen.append(payload)
                 task = asyncio.current_task()
                 assert task is not None
-                task.cancel()
+                if not late:
+                    task.cancel()
+                elif payload < 4:
+                    asyncio.get_running_loop().call_later(0.1, task.cancel)
+                    queue.pause()
 
-            await asyncio.wait_for(worker.run(drain=True), 20)
+            running = asyncio.create_task(worker.run(drain=True))
+            while late and not running.done():
+                await asyncio.sleep(0.3)
+                queue.resume()
+            await asyncio.wait_for(running, 20)
 
     asyncio.run(work())
     assert sorted(set(seen)) == list(range(5))

@@ -145,8 +145,9 @@ def test_a_suspect_does_not_stop_the_others_while_a_long_handler_runs(
     desk.consume("others", handle)
     running = desk.start()
     until(lambda: "long" in seen)
-    ids = queue.push_many(["suspect"])
-    lapsed(raw, ids)
+    queue.pause()  # so that nobody takes it before it is one
+    lapsed(raw, queue.push_many(["suspect"]))
+    queue.resume()
     time.sleep(2.5)
     desk.broker.queue("others").push("other")
     until(lambda: "other" in seen)

@@ -30,8 +30,10 @@ class AsyncJob:
         extended: Callable[[Iterable[Item[Any]]], None] | None = None,
         *,
         name: str | None = None,
+        gone: bool = False,
     ) -> None:
         self._queue = queue
+        self._gone = gone
         self._name = name or queue.name
         self._extended = extended
         self.items = tuple(items)
@@ -58,7 +60,8 @@ class AsyncJob:
     async def extend(self, *, lease: Duration | None = None) -> None:
         """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.
 
-        For a handler that is about to block the process, whose worker cannot extend then.
+        For a handler that is about to block the process, whose worker cannot extend then. An item that is run at most
+        once has left its queue before, and has no lease: nothing is done then.
 
         Args:
             lease: how long, a ``timedelta`` or seconds; default the queue's.
@@ -66,6 +69,8 @@ class AsyncJob:
         Raises:
             BatchIncomplete: an item was lost; its ``failed`` tells the ``ReservationLost``.
         """
+        if self._gone:
+            return
         extended = await self._queue.extend_many(self.items, lease=lease)
         if self._extended is not None:
             self._extended(extended)

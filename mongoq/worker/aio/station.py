@@ -76,7 +76,8 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         """Call the handler, and say what becomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
-            run.job = AsyncJob(consumer.queue, items, self.backlog.extended_apart, name=consumer.label)
+            extended, gone = self.backlog.extended_apart, consumer.pops
+            run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         try:
             return consumer.judge.outcomes(consumer, items, await self._hands.call(consumer, run, payload))
@@ -88,6 +89,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
     async def _popped(self, run: Run) -> list[Outcome | None] | None:
         """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
         [item] = run.items
+        run.pops = True
         if not await self._is_taken_for_good(item):
             return [Release()]
         run.items[:] = [self.context.preserved(item)]

@@ -266,7 +266,8 @@ class Engine:
     def _drained(self) -> None:
         """Stop when sources have ended and nothing is left in the queues.
 
-        Nor may anything have been settled while they were looked at: it may have come back.
+        Nor may anything have been settled while they were looked at, since it may have come back, or be held by then:
+        what is run at most once is in no queue.
         """
         bell, pause = self._bell(), EMPTY[0]
         while not (self._signals or self._ended):
@@ -274,7 +275,7 @@ class Engine:
             # twice: an item may have gone from a queue that was still to be looked at to one that was found empty
             fed = all(feed.over for feed in self.feeds)
             empty = fed and not self._course.holds_anything() and self._is_empty() and self._is_empty()
-            if empty and settled == self._course.settled:
+            if empty and settled == self._course.settled and not self._course.holds_anything():
                 self._signals += 1
                 self._course.changed.ring()
                 return

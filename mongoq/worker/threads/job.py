@@ -31,8 +31,10 @@ class Job:
         extended: Callable[[Iterable[Item[Any]]], None] | None = None,
         *,
         name: str | None = None,
+        gone: bool = False,
     ) -> None:
         self._queue = queue
+        self._gone = gone
         self._name = name or queue.name
         self._extended = extended
         self.items = tuple(items)
@@ -59,7 +61,8 @@ class Job:
     def extend(self, *, lease: Duration | None = None) -> None:
         """Let the lease end so long from now (``update``); the worker does so by itself while the handler runs.
 
-        For a handler that is about to block the process, whose worker cannot extend then.
+        For a handler that is about to block the process, whose worker cannot extend then. An item that is run at most
+        once has left its queue before, and has no lease: nothing is done then.
 
         Args:
             lease: how long, a ``timedelta`` or seconds; default the queue's.
@@ -67,6 +70,8 @@ class Job:
         Raises:
             BatchIncomplete: an item was lost; its ``failed`` tells the ``ReservationLost``.
         """
+        if self._gone:
+            return
         extended = self._queue.extend_many(self.items, lease=lease)
         if self._extended is not None:
             self._extended(extended)

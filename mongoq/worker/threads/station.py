@@ -77,7 +77,8 @@ class Station(Claims, Settlements):
         """Call the handler, and say what becomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
-            run.job = Job(consumer.queue, items, self.backlog.extended_apart, name=consumer.label)
+            extended, gone = self.backlog.extended_apart, consumer.pops
+            run.job = Job(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         try:
             return consumer.judge.outcomes(consumer, items, self._hands.call(consumer, run, payload))
@@ -89,6 +90,7 @@ class Station(Claims, Settlements):
     def _popped(self, run: Run) -> list[Outcome | None] | None:
         """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
         [item] = run.items
+        run.pops = True
         if not self._is_taken_for_good(item):
             return [Release()]
         run.items[:] = [self.context.preserved(item)]
