@@ -1,7 +1,5 @@
 """mongoq: durable queues, ETL pipelines and replayable history on the MongoDB that a team already runs."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from mongoq.aio import AsyncBroker, AsyncDeadQueue, AsyncQueue, AsyncTransaction
 from mongoq.connection import connect, connect_async
 from mongoq.drive.once import once, once_async
@@ -46,10 +44,7 @@ from mongoq.protocol.workers import WorkerRecord
 from mongoq.sync import Broker, DeadQueue, Queue, Transaction
 from mongoq.worker import AsyncJob, AsyncWorker, Job, Worker
 
-try:
-    __version__ = version("mongoq-driver")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0+unknown"
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "SKIP",

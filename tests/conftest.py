@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -23,9 +24,15 @@ from tests.proxy import Proxy
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
 # What a JVM of a test compiles hardly ever runs often enough to be worth a second compilation.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin while they wait for work that never comes
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass by what stays to the end: it would look through 8,000 tests again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -451,6 +451,7 @@ async def test_a_callers_timeout_is_not_that_of_the_others(crowd: Crowd, raw: An
         pytest.skip("which thread sends is chance")
     queue = crowd.queue()
     await queue.push("first")
+    await asyncio.sleep(0.01)  # what sent it has ended, and the next one begins with who is in a hurry
 
     async def hurried() -> Any:
         with pymongo.timeout(0.000_001):

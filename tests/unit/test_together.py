@@ -65,7 +65,7 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
 
 
 def test_each_push_is_told_its_own_error() -> None:
-    envelopes: Any = [{"_id": id, "payload": n} for n, id in enumerate(IDS)]
+    envelopes: Any = [{"_id": one, "payload": n} for n, one in enumerate(IDS)]
     broker, refused = shared_context().broker, Duplicate(ValueError("dup"))
     _, told = play(together._inserted(broker, envelopes), [PartlyRefused(ValueError(), {1: refused}, 2)])
     assert told == [None, refused, None]

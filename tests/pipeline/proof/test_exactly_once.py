@@ -23,7 +23,7 @@ from tests.pipeline.proof.catalogue import GRAPHS, ROWS
 from tests.pipeline.proof.trial import Laboratory, Place, payloads, written
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
-SAMPLE = 10
+SAMPLE = 6
 """Kills of a sample, at most."""
 
 
