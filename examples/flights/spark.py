@@ -130,7 +130,8 @@ def _stop(spark: SparkSession, log: Path) -> None:
     One that is gone already, or answers no more since a query was interrupted, is no failure of what it was for; nor
     is what threads of PySpark say when the JVM hangs up on them.
     """
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # there is no public way to its process
+    context: Any = spark.sparkContext
+    gateway = context._gateway  # noqa: SLF001  # there is no public way to its process
     with _stderr_into(log):
         try:
             spark.stop()
@@ -140,6 +141,8 @@ def _stop(spark: SparkSession, log: Path) -> None:
         except Exception:
             gateway.proc.kill()
             gateway.proc.wait(timeout=STOPPING)
+            if listener := context._accumulatorServer:  # noqa: SLF001  # hears of the end by itself, and says so
+                listener.shutdown()
 
 
 @contextmanager

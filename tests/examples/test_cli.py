@@ -206,12 +206,21 @@ def test_spark_that_answers_no_more_is_ended(tmp_path: Path, capfd: pytest.Captu
         os.write(2, b"Traceback of a thread of PySpark's\n")
         raise ConnectionRefusedError
 
+    def end() -> None:
+        os.write(2, b"Traceback of another, which ends a moment after the JVM\n")
+
     log = tmp_path / "spark.log"
     log.write_text("its start\n")
-    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)), stop=fail)
+    gateway, listener = SimpleNamespace(proc=process), SimpleNamespace(shutdown=end)
+    context = SimpleNamespace(_gateway=gateway, _accumulatorServer=listener)
+    session: Any = SimpleNamespace(sparkContext=context, stop=fail)
     spark._stop(session, log)
     assert capfd.readouterr().err == ""
-    assert log.read_text() == "its start\nTraceback of a thread of PySpark's\n"
+    assert [line.split()[:3] for line in log.read_text().splitlines()] == [
+        ["its", "start"],
+        ["Traceback", "of", "a"],
+        ["Traceback", "of", "another,"],
+    ]
     assert process.poll() == -signal.SIGKILL
     assert process.stdin is not None
     process.stdin.close()

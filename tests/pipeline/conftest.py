@@ -41,7 +41,7 @@ class Site:
 
     async def _drained(self, pipeline: mongoq.Pipeline) -> None:
         async with mongoq.connect_async(self._uri, database=self._database) as broker:
-            await pipeline.drain_async(broker)
+            await asyncio.wait_for(pipeline.drain_async(broker), 60)
 
     def _idle(self, pipeline: mongoq.Pipeline) -> None:
         assert isinstance(self.broker, VirtualBroker)
