@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.spark]
 
 
 def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
-    sizes = ["--read=3000", "--write=2000", "--stream=2000", "--hops=500", "--frames=2000", "--rounds=1"]
+    sizes = ["--read=1000", "--write=1000", "--stream=500", "--hops=100", "--frames=500", "--rounds=1"]
     result = ran(tmp_path / "spark.json", "spark", *sizes)
     assert list(result["ways"]) == list(LEAST)
     for name, way in result["ways"].items():

@@ -1,6 +1,6 @@
-"""A process that is going to be killed: ``python station.py ROLE URI DATABASE LOG SEED``.
+"""What processes do that are going to be killed.
 
-It appends a line to its log for each operation that was acknowledged to it, and goes on until it dies.
+Each appends a line to its log for each operation that was acknowledged to it, and goes on until it dies.
 """
 
 from __future__ import annotations
@@ -8,9 +8,16 @@ from __future__ import annotations
 import math
 import os
 import random
-import sys
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from pymongo.errors import ConnectionFailure
 
 import mongoq
+
+__all__ = ["ROLES"]
 
 LEASE = 0.5
 
@@ -54,14 +61,14 @@ def finish(broker: mongoq.Broker, log: int, chance: random.Random) -> None:
         os.write(log, f"{item.id}\n".encode())
 
 
-ROLES = {"produce": produce, "hop": hop, "finish": finish}
+def work(
+    role: Callable[[mongoq.Broker, int, random.Random], None], *, uri: str, database: str, log: str, seed: float
+) -> None:
+    """Play a role until the end, which comes soon when the server has gone."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with suppress(ConnectionFailure), mongoq.connect(uri, database=database) as broker:
+        role(broker, file, random.Random(seed))
+    signal.pause()
 
 
-def main(role: str, uri: str, database: str, path: str, seed: str) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with mongoq.connect(uri, database=database) as broker:
-        ROLES[role](broker, log, random.Random(seed))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+ROLES = {role.__name__: partial(work, role) for role in (produce, hop, finish)}

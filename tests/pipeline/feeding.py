@@ -1,16 +1,15 @@
-"""``python feeding.py URI DATABASE ENGINE RECORDS``: runs the pipeline of a source until it is killed."""
+"""What processes do that are going to be killed: they run the pipeline of a source."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import mongoq
 
-__all__ = ["LEASE", "NAME", "feeding"]
+__all__ = ["LEASE", "NAME", "ROLES", "feeding"]
 
 NAME, LEASE = "counting", 0.6
 
@@ -29,20 +28,19 @@ def feeding(records: int, *, every: float | None = None, pause: float = 0.01) ->
     return pipeline
 
 
-async def _work(uri: str, database: str, pipeline: mongoq.Pipeline) -> None:
-    async with mongoq.connect_async(uri, database=database) as broker, pipeline.start_async(broker) as run:
-        await run.wait()
-
-
-def main() -> None:
-    uri, database, engine, records = sys.argv[1:]
-    pipeline = feeding(int(records), every=0.05)
+def work(*, uri: str, database: str, engine: str, records: int) -> None:
+    """Run it with one of the engines, until the end."""
+    pipeline = feeding(records, every=0.05)
     if engine == "asyncio":
-        asyncio.run(_work(uri, database, pipeline))
+        asyncio.run(_worked(uri, database, pipeline))
         return
     with mongoq.connect(uri, database=database) as broker, pipeline.start(broker) as run:
         run.wait()
 
 
-if __name__ == "__main__":
-    main()
+async def _worked(uri: str, database: str, pipeline: mongoq.Pipeline) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker, pipeline.start_async(broker) as run:
+        await run.wait()
+
+
+ROLES = {"work": work}

@@ -7,42 +7,39 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mongoq
+from tests.crash.nursery import Nursery
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.working import LEASE
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("working.py")
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 CREW = 3
 
 
-def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills: int, items: int) -> None:
+def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, notes: Path, *, kills: int, items: int) -> None:
     """Let a crew work, kill one after the other, and let the graph come to its end."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     pushing = inputs(items)
-    crew = [started(uri, database, engine) for _ in range(CREW)]
-    try:
+    with Nursery(notes / "log", roles="tests.pipeline.working") as nursery:
+
+        def started() -> int:
+            return nursery.start("work", uri=uri, database=database, engine=engine)
+
+        crew = [started() for _ in range(CREW)]
         for kill in range(kills):
             share = slice(items * kill // kills, items * (kill + 1) // kills)
             broker.queue(RAW).push_many(pushing[share])
             time.sleep(chance.uniform(0.05, 0.6))
             place = chance.randrange(CREW)
-            ended(crew[place])
-            crew[place] = started(uri, database, engine)
-    finally:
-        for process in crew:
-            ended(process)
+            nursery.kill(crew[place])
+            crew[place] = started()
     graph(lease=LEASE).drain(broker)
     out, errors = outputs(items)
     found = broker.queue(OUT).peek(10_000)
@@ -51,28 +48,17 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills
     assert broker.queues() == sorted([OUT, ERRORS])
 
 
-def started(uri: str, database: str, engine: str) -> subprocess.Popen[Any]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(SCRIPT), uri, database, engine]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-
-
-def ended(process: subprocess.Popen[Any]) -> None:
-    process.kill()
-    process.wait()
-
-
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_killed_workers_change_nothing_about_what_comes_out(
-    uri: str, database: str, broker: mongoq.Broker, engine: str
+    uri: str, database: str, broker: mongoq.Broker, engine: str, tmp_path: Path
 ) -> None:
-    fought(uri, database, broker, engine, kills=12, items=600)
+    fought(uri, database, broker, engine, tmp_path, kills=12, items=600)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_a_hundred_kills_change_nothing_about_what_comes_out(
-    uri: str, database: str, broker: mongoq.Broker, engine: str
+    uri: str, database: str, broker: mongoq.Broker, engine: str, tmp_path: Path
 ) -> None:
-    fought(uri, database, broker, engine, kills=100, items=5_000)
+    fought(uri, database, broker, engine, tmp_path, kills=100, items=5_000)

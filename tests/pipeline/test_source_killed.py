@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
+from tests.crash.nursery import Nursery
 from tests.pipeline.feeding import LEASE, NAME, feeding
 from tests.proxy import Kind, Proxy
 from tests.worker.waiting import until
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("feeding.py")
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 DOCUMENT = f"source:feeding/{NAME}"
 
@@ -36,77 +35,74 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
     client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
 
 
-def started(uri: str, database: str, engine: str, records: int) -> subprocess.Popen[Any]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(SCRIPT), uri, database, engine, str(records)]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-
-
-def ended(process: subprocess.Popen[Any]) -> None:
-    process.kill()
-    process.wait()
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    with Nursery(tmp_path / "log", roles="tests.pipeline.feeding") as nursery:
+        yield nursery
 
 
 def numbers(broker: mongoq.Broker) -> list[int]:
     return [item.payload["n"] for item in broker.queue("raw").peek(200_000)]
 
 
-def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, *, kills: int, records: int) -> None:
+def fought(
+    uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery, *, kills: int, records: int
+) -> None:
     """Let two processes wait for each other, kill one or the other, and let the source come to its end."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
-    crew = [started(uri, database, engine, records) for _ in range(2)]
+    started = partial(nursery.start, "work", uri=uri, database=database, engine=engine, records=records)
+    crew = [started() for _ in range(2)]
     queue = broker.queue("raw")
-    try:
-        for _ in range(kills):
-            before = queue.size()
-            until(lambda before=before: queue.size() > before or queue.size() == records)  # type: ignore[misc]
-            time.sleep(chance.uniform(0, 0.4))
-            place = chance.randrange(2)
-            ended(crew[place])
-            crew[place] = started(uri, database, engine, records)
-    finally:
-        for process in crew:
-            ended(process)
+    for _ in range(kills):
+        before = queue.size()
+        until(lambda before=before: queue.size() > before or queue.size() == records)  # type: ignore[misc]
+        time.sleep(chance.uniform(0, 0.4))
+        place = chance.randrange(2)
+        nursery.kill(crew[place])
+        crew[place] = started()
+    for pid in crew:
+        nursery.kill(pid)
     feeding(records, pause=0).drain(broker)
     assert numbers(broker) == list(range(records))
 
 
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
-def test_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
-    fought(uri, database, broker, engine, kills=8, records=30_000)
+def test_kills_lose_and_repeat_nothing(
+    uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery
+) -> None:
+    fought(uri, database, broker, engine, nursery, kills=8, records=30_000)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
-def test_sixty_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, engine: str) -> None:
-    fought(uri, database, broker, engine, kills=60, records=200_000)
+def test_sixty_kills_lose_and_repeat_nothing(
+    uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery
+) -> None:
+    fought(uri, database, broker, engine, nursery, kills=60, records=200_000)
 
 
 def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
-    uri: str, database: str, broker: mongoq.Broker, raw: Any
+    uri: str, database: str, broker: mongoq.Broker, raw: Any, nursery: Nursery
 ) -> None:
-    crew = [started(uri, database, "threads", 100_000) for _ in range(2)]
-    try:
-        holders = set()
-        while broker.queue("raw").size() < 600:
-            holders.add((raw.find_one({"_id": DOCUMENT}) or {}).get("by"))
-            time.sleep(0.02)
-        [holder] = holders - {None}
-        [place] = [place for place, one in enumerate(crew) if f":{one.pid}:" in holder]
-        ended(crew[place])
-        began = time.monotonic()
-        while (now := raw.find_one({"_id": DOCUMENT})["by"]) == holder:
-            assert time.monotonic() - began < LEASE + 5
-            time.sleep(0.02)
-        assert f":{crew[1 - place].pid}:" in now
-        crew[1 - place].terminate()
-        assert crew[1 - place].wait(20) == 0, "SIGTERM ends it in good order"
-        assert "token" not in raw.find_one({"_id": DOCUMENT})
-    finally:
-        for process in crew:
-            ended(process)
+    crew = [nursery.start("work", uri=uri, database=database, engine="threads", records=100_000) for _ in range(2)]
+    holders = set()
+    while broker.queue("raw").size() < 600:
+        holders.add((raw.find_one({"_id": DOCUMENT}) or {}).get("by"))
+        time.sleep(0.02)
+    [holder] = holders - {None}
+    [place] = [place for place, pid in enumerate(crew) if f":{pid}:" in holder]
+    other = crew[1 - place]
+    nursery.kill(crew[place])
+    began = time.monotonic()
+    while (now := raw.find_one({"_id": DOCUMENT})["by"]) == holder:
+        assert time.monotonic() - began < LEASE + 5
+        time.sleep(0.02)
+    assert f":{other}:" in now
+    nursery.signal(other, signal.SIGTERM)
+    assert nursery.wait(other, 20) == 0, "SIGTERM ends it in good order"
+    assert "token" not in raw.find_one({"_id": DOCUMENT})
     found = numbers(broker)
     assert found == list(range(len(found)))
 

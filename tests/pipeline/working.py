@@ -1,30 +1,30 @@
-"""``python working.py URI DATABASE ENGINE``: works on the graph until it is killed."""
+"""What processes do that are going to be killed: they work on the graph."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import mongoq
 from tests.pipeline.graphs import graph
 
+__all__ = ["LEASE", "ROLES"]
+
 LEASE, SECONDS = 0.6, 0.003
 
 
-async def _work(uri: str, database: str) -> None:
-    pipeline = graph(seconds=SECONDS, lease=LEASE)
-    async with mongoq.connect_async(uri, database=database) as broker, pipeline.start_async(broker) as run:
-        await run.wait()
-
-
-def main() -> None:
-    uri, database, engine = sys.argv[1:]
+def work(*, uri: str, database: str, engine: str) -> None:
+    """Work on the graph with one of the engines, until the end."""
     if engine == "asyncio":
-        asyncio.run(_work(uri, database))
+        asyncio.run(_worked(uri, database))
         return
     with mongoq.connect(uri, database=database) as broker, graph(seconds=SECONDS, lease=LEASE).start(broker) as run:
         run.wait()
 
 
-if __name__ == "__main__":
-    main()
+async def _worked(uri: str, database: str) -> None:
+    pipeline = graph(seconds=SECONDS, lease=LEASE)
+    async with mongoq.connect_async(uri, database=database) as broker, pipeline.start_async(broker) as run:
+        await run.wait()
+
+
+ROLES = {"work": work}

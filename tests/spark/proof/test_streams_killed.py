@@ -128,4 +128,4 @@ def _at_work(driver: Driver, collection: Any) -> None:
 def test_nothing_is_lost_or_doubled_when_many_drivers_are_killed(
     spark_environment: dict[str, str], memory: Path, tmp_path: Path
 ) -> None:
-    fought(spark_environment, memory, tmp_path, kills=10, falls=4)
+    fought(spark_environment, memory, tmp_path, kills=5, falls=2)
