@@ -199,6 +199,28 @@ def test_a_cancellation_that_a_handler_leaves_behind_does_not_meet_the_next_run(
     assert sorted(site.payloads("out")) == runs
 
 
+def test_a_handler_that_cancels_its_runner_as_it_takes_the_next_item_leaves_nobody_waiting(
+    uri: str, database: str, broker: mongoq.Broker
+) -> None:
+    """Nobody knows then whether the item has left its queue, so that it is not run."""
+    site = Site("asyncio", broker, uri, database)
+    site.queue("raw").push_many(range(5))
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    runs = []
+
+    @pipeline.stage("raw", to="out", delivery="at-most-once", prefetch=5)
+    async def work(payload: Any) -> Any:
+        runs.append(payload)
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        if payload == 1 and task is not None:
+            loop.call_soon(task.cancel)
+        return payload
+
+    site.drain(pipeline)
+    assert [*runs[:2], *runs[-2:]] == [0, 1, 3, 4]
+    assert sorted(site.payloads("out")) == runs
+
+
 def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lost_reply(
     server_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
