@@ -7,9 +7,10 @@ them through the driver untouched.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from struct import Struct
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -33,6 +34,12 @@ NESTING_LIMIT = 100
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
 DOCUMENT = 3
 """How BSON marks a value that is a document."""
+UNENCODABLE = (BSONError, OverflowError, UnicodeError, TypeError, ValueError)
+"""What the driver raises for values that BSON cannot hold."""
+TOGETHER = 100
+"""Values that are encoded in one go."""
+SMALL = 10_000
+"""Bytes of a value, above which it is encoded alone: memory would hold the values and the group."""
 
 M = TypeVar("M")
 Options = CodecOptions[Any]
@@ -84,11 +91,29 @@ class Encoding:
         check(value, name)
         try:
             raw = bson.encode({name: value}, codec_options=self.options)
-        except (BSONError, OverflowError, UnicodeError, TypeError, ValueError) as error:
+        except UNENCODABLE as error:
             raise _culprit(name, value, self.options, error) from error
         if len(raw) > limit:
             raise PayloadTooLarge(name, len(raw), limit)
         return raw
+
+    def wrapped_many(self, name: str, values: Sequence[Any], *, limit: int) -> list[bytes]:
+        """Do the same for many values, in half the time; an error does not tell which of them it is about."""
+        wrapped: list[bytes] = []
+        try:
+            for value in values:
+                _CHECKS.get(type(value), _check)(value, 1)
+            number = 1
+            while group := [{name: value} for value in values[len(wrapped) : len(wrapped) + number]]:
+                raw = bson.encode({"": group}, codec_options=self.options)
+                wrapped += _parts_of(raw, len(group))
+                number = TOGETHER if len(raw) < number * SMALL else 1
+        except (_Refusal, *UNENCODABLE) as error:
+            raise PayloadInvalid(name, f"one of many: {error}") from error
+        largest = max(map(len, wrapped), default=0)
+        if largest > limit:
+            raise PayloadTooLarge(name, largest, limit)
+        return wrapped
 
     def unwrapped(self, name: str, raw: bytes) -> Any:
         """Return what ``wrapped`` has encoded, in the form that travels as those very bytes."""
@@ -111,6 +136,19 @@ class Encoding:
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
         return len(bson.encode(document, codec_options=self.options))
+
+
+_size = Struct("<i").unpack_from
+
+
+def _parts_of(raw: bytes, number: int) -> list[bytes]:
+    """Return the documents that stand in ``{"": [...]}``: each after its type, its place in digits, and a NUL."""
+    parts, end = [], 10
+    for _ in range(number):
+        start = raw.index(0, end) + 1
+        end = start + _size(raw, start)[0]
+        parts.append(raw[start:end])
+    return parts
 
 
 def _culprit(path: str, value: Any, options: Options, error: Exception) -> PayloadInvalid:
@@ -249,6 +287,10 @@ class Codec(Generic[M]):
         if type(payload) is Wrapped:
             return payload.raw
         return self._encoding.wrapped("payload", self._dumped(payload), limit=SIZE_LIMIT)
+
+    def wrapped_many(self, payloads: Sequence[Any]) -> list[bytes]:
+        """Do the same for many payloads, in half the time; an error does not tell which of them it is about."""
+        return self._encoding.wrapped_many("payload", list(map(self._dumped, payloads)), limit=SIZE_LIMIT)
 
     def _dumped(self, payload: Any) -> Any:
         if self._typed is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -92,8 +93,11 @@ def push_many(
 
 def _wrapped(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
     """Check and encode each payload, as ``{"payload": payload}``."""
+    given = listed(payloads, "payloads")
+    with suppress(ArgumentInvalid):
+        return context.codec.wrapped_many(given)
     values = []
-    for place, payload in enumerate(listed(payloads, "payloads")):
+    for place, payload in enumerate(given):  # one of them is refused
         try:
             values.append(context.codec.wrapped(payload))
         except ArgumentInvalid as error:
