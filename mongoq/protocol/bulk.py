@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from bson import ObjectId
@@ -16,6 +17,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.counters import Event
 from mongoq.model.envelope import Document
+from mongoq.model.held import Held, ids_of
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.protocol.batch import IDS, chunks, finish, own_error
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -104,13 +106,15 @@ class Tally:
     failed: dict[Any, Exception] = field(default_factory=dict)
 
 
-def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
+def settled(context: QueueContext[Any], wanted: Sequence[Wanted], held: Held | None = None) -> Flow[dict[Any, Any]]:
     """Settle items, and return by ``id_key`` what their own flows returned, of those that did not go in a bulk.
 
     All are tried; then one ``BatchIncomplete`` tells which failed. Each command is safe to send again, and is sent
     again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
+
+    ``held`` is what the items have in common, where they have the settlement in common as well.
     """
-    tally = yield from tallied(context, wanted)
+    tally = yield from tallied(context, wanted, held)
     finish(context.name, tally.done, _by_id(wanted, tally.failed))
     return tally.answers
 
@@ -123,16 +127,19 @@ def _by_id(wanted: Sequence[Wanted], failed: Mapping[Any, Exception]) -> dict[An
     return {key if isinstance(ids[key], dict) else ids[key]: error for key, error in failed.items()}
 
 
-def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]:
+def tallied(context: QueueContext[Any], wanted: Sequence[Wanted], held: Held | None = None) -> Flow[Tally]:
     """Do the same, and return what is known of each item, raising nothing."""
     tally = Tally()
     soon = context.broker.clock.now() + MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
-    for one in wanted:
-        (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
+    if held is not None and held.until > soon and not context.broker.serverless:
+        together += wanted
+    else:
+        for one in wanted:
+            (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
     try:
-        for bulk in _bulks(together):
+        for bulk in _bulks(together, alike=held is not None and held.together):
             alone += yield from _in_bulk(context, bulk, tally)
         for item, settlement in alone:
             yield from _by_itself(item, settlement, tally)
@@ -178,13 +185,17 @@ def groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
             found[key][1].append(item)
         else:
             found[key] = settlement, [item]
-    for settlement, items in found.values():
-        for start in range(0, len(items), IDS):
-            yield settlement, items[start : start + IDS]
+    return chain.from_iterable(map(_cut, found.values()))
 
 
-def _bulks(wanted: Iterable[Wanted]) -> Iterator[list[Group]]:
-    return chunks(list(groups(wanted)), lambda group: group[0].size, items=lambda group: len(group[1]), most=STATEMENTS)
+def _cut(group: Group) -> Iterator[Group]:
+    settlement, items = group
+    return ((settlement, items[start : start + IDS]) for start in range(0, len(items), IDS))
+
+
+def _bulks(wanted: Sequence[Wanted], *, alike: bool) -> Iterator[list[Group]]:
+    found = _cut((wanted[0][1], [item for item, _ in wanted])) if alike and wanted else groups(wanted)
+    return chunks(list(found), lambda group: group[0].size, items=lambda group: len(group[1]), most=STATEMENTS)
 
 
 def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flow[list[Wanted]]:
@@ -209,10 +220,7 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flo
 
 def statements(bulk: Iterable[Group]) -> list[Statement]:
     """Return the fenced statements of a bulk."""
-    return [
-        statement(items[0].token, [item.id for item in items], settlement.update, settlement.room)
-        for settlement, items in bulk
-    ]
+    return [statement(items[0].token, ids_of(items), settlement.update, settlement.room) for settlement, items in bulk]
 
 
 def _each(bulk: Iterable[Group]) -> list[Wanted]:
@@ -240,7 +248,7 @@ def did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None
     events: Counter[Event] = Counter()
     woken: Counter[tuple[str, datetime]] = Counter()
     for settlement, items in done:
-        tally.done += [item.id for item in items]
+        tally.done += ids_of(items)
         if settlement.event is not None:
             if context.broker.unsettled:
                 context.broker.unsettled.difference_update(map(reservation_key, items))

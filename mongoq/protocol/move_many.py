@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -23,7 +24,7 @@ from mongoq.protocol.move import Destination, Handover, destination, hand_over, 
 from mongoq.protocol.patching import growth, patched
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
-from mongoq.protocol.settle_many import Batch, checked_items
+from mongoq.protocol.settle_many import Batch, all_settled, checked_items
 
 __all__ = ["Moves", "Resolve", "Told", "move_many", "moved"]
 
@@ -37,36 +38,54 @@ _Way = Callable[[Item[Any], bytes | None], Settlement]
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
     """Hand items on to other queues; ``resolve`` turns a handle into its context."""
-    pairs = _pairs(context, moves)
-    told = _told(context, pairs, resolve)
-    if not pairs:
+    pairs = _pairs(moves)
+    items, held = checked_items(context, [item for item, _ in pairs], "moves")
+    given = [move for _, move in pairs]
+    alike = _are_alike(given)
+    told = _told(context, given[:1] if alike else given, resolve)
+    if not items:
         return
     yield from prepared(context)
     batch = Batch(context.broker.clock)
-    yield from settled(
-        context, [(item, moved(context, item, one, batch)) for (item, _), one in zip(pairs, told, strict=True)]
-    )
+    if alike:
+        same = partial(moved, context, told=told[0], batch=batch)
+        yield from all_settled(context, items, same, held if context.stage is None else None)
+    else:
+        each = zip(items, told, strict=True)
+        yield from settled(context, [(item, moved(context, item, one, batch)) for item, one in each])
 
 
-def _pairs(context: QueueContext[Any], moves: Any) -> list[tuple[Item[Any], Move]]:
+def _pairs(moves: Any) -> list[tuple[Item[Any], Move]]:
     pairs = listed(moves, "moves")
     for place, pair in enumerate(pairs):
+        if type(pair) is tuple and len(pair) == 2 and type(pair[1]) is Move:
+            continue
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
         if not isinstance(pair[1], Move):
             raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
-    checked_items(context, [item for item, _ in pairs], "moves")
     return pairs
 
 
-def _told(context: QueueContext[Any], pairs: list[tuple[Item[Any], Move]], resolve: Resolve) -> list[Told]:
+def _told(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
     moves, told = Moves(context, resolve), []
-    for place, (_, move) in enumerate(pairs):
+    for place, move in enumerate(given):
         try:
             told.append(moves.told(move))
         except ArgumentInvalid as error:
             raise placed(error, f"moves[{place}].") from error
     return told
+
+
+_attributes = [attrgetter(each.name) for each in fields(Move)]
+
+
+def _are_alike(moves: Sequence[Move]) -> bool:
+    """Say whether all are told the very same objects, and leave the payloads as they are."""
+    if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
+        return False
+    # equal is not enough: 1 equals True, which is refused
+    return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)
 
 
 _but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
@@ -83,7 +102,6 @@ class Moves:
     def told(self, move: Move) -> Told:
         """Return what a move is told, checked."""
         own, to = move.payload is not KEEP, move.to
-        # equal is not enough: 1 equals True, which is refused
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:
             handed, queue, _ = self._known[key]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import cache, partial
+from itertools import repeat
 from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration, listed
 from mongoq.model.clock import Clock
 from mongoq.model.envelope import Document, error_document, expiry
+from mongoq.model.held import Held, all_held, one_due, remembers
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.protocol import settle
@@ -45,9 +47,14 @@ __all__ = [
 M = TypeVar("M")
 
 
-def checked_items(context: QueueContext[Any], items: Any, argument: str = "items") -> list[Item[Any]]:
-    """Return the items, each once, all of them reserved from this queue."""
+def checked_items(
+    context: QueueContext[Any], items: Any, argument: str = "items"
+) -> tuple[list[Item[Any]], Held | None]:
+    """Return the items, each once, all of them reserved from this queue, and what they have in common, if known."""
     found, namespace, queue = listed(items, argument), context.broker.namespace, context.name
+    held = all_held(found, namespace, queue)
+    if held is not None:
+        return found, held
     seen: set[Any] = set()
     for place, item in enumerate(found):
         if not isinstance(item, Item):
@@ -58,7 +65,7 @@ def checked_items(context: QueueContext[Any], items: Any, argument: str = "items
         if key in seen:
             raise ArgumentInvalid(f"{argument}[{place}]", f"item {item.id} is given twice")
         seen.add(key)
-    return found
+    return found, None
 
 
 class Batch:
@@ -79,14 +86,30 @@ class Batch:
         return self._markers[key]
 
 
+def all_settled(
+    context: QueueContext[Any],
+    items: list[Item[Any]],
+    settle: Callable[[Item[Any]], Settlement],
+    held: Held | None,
+) -> Flow[dict[Any, Any]]:
+    """Settle items, each as ``settle`` says, and return what ``settled`` does.
+
+    With ``held`` they are alike in all that it looks at, and it is asked of the first for all of them.
+    """
+    if held is None:
+        return (yield from settled(context, [(item, settle(item)) for item in items]))
+    return (yield from settled(context, list(zip(items, repeat(settle(items[0])), strict=False)), held))
+
+
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Settle items as done."""
-    checked = checked_items(context, items)
+    checked, held = checked_items(context, items)
     if not checked:
         return
     yield from prepared(context)
     batch = Batch(context.broker.clock)
-    yield from settled(context, [(item, committing(context, item, batch)) for item in checked])
+    alike = context.stage is None and not remembers(checked)
+    yield from all_settled(context, checked, partial(committing, context, batch=batch), held if alike else None)
 
 
 def committing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
@@ -119,13 +142,14 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
     """Hand items back after a failure; those beyond their retries are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-    checked = checked_items(context, items)
+    checked, held = checked_items(context, items)
     if not checked:
         return
     yield from prepared(context)
     batch = Batch(context.broker.clock)
-    back = partial(rolling_back, context, length=length, error=error)
-    yield from settled(context, [(item, back(item, batch)) for item in checked])
+    back = partial(rolling_back, context, batch=batch, length=length, error=error)
+    alike = not context.settings.is_spent(max(item.attempts for item in checked))
+    yield from all_settled(context, checked, back, held if alike else None)
 
 
 def rolling_back(
@@ -168,16 +192,18 @@ def _back_at(when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
 
 def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Hand items back unused."""
-    checked = checked_items(context, items)
+    checked, held = checked_items(context, items)
     if not checked:
         return
     yield from prepared(context)
     batch = Batch(context.broker.clock)
     try:
-        yield from settled(context, [(item, releasing(context, item, batch)) for item in checked])
+        release = partial(releasing, context, batch=batch)
+        yield from all_settled(context, checked, release, held if one_due(checked) else None)
     finally:
-        for item in checked:
-            context.placed(item.priority, item.due or batch.now)
+        if context.state.heads.fast:
+            for item in checked:
+                context.placed(item.priority, item.due or batch.now)
 
 
 def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
@@ -195,15 +221,17 @@ def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Sett
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
     """Let the leases end so much later than now, and return the items with that time."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    checked = checked_items(context, items)
+    checked, held = checked_items(context, items)
     if not checked:
         return []
     yield from prepared(context)
     batch = Batch(context.broker.clock)
     longer = extending(context, batch, lease=length)
-    ends = yield from settled(context, [(item, longer) for item in checked])
+    ends = yield from all_settled(context, checked, lambda _: longer, held)
     until = longer.told
-    return [item.held_until(ends.get(id_key(item.id), until) if ends else until) for item in checked]
+    if not ends:
+        return [item.held_until(until) for item in checked]
+    return [item.held_until(ends.get(id_key(item.id), until)) for item in checked]
 
 
 def extending(context: QueueContext[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:

@@ -109,6 +109,16 @@ def test_what_differs_has_a_statement_of_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize("attempts", [(1, 1, 2), (2, 1, 1)])
+def test_what_had_all_its_runs_is_buried_among_others_that_go_back(attempts: tuple[int, ...]) -> None:
+    given = [reserved_item(_id=id, attempts=number) for id, number in zip(IDS, attempts, strict=False)]
+    back = settle_many.rollback_many(context(max_retries=1), given, delay=0, error=None)
+    (command,), _ = play(back, [updated(3)])
+    sent = {arguments["update"]["$set"].get("q", "orders"): arguments for _, arguments in requests(command)}
+    assert sent["orders.dead"]["filter"]["_id"] == IDS[attempts.index(2)]
+    assert sent["orders"]["filter"]["_id"] == {"$in": [id for id, n in zip(IDS, attempts, strict=False) if n == 1]}
+
+
 def test_moves_with_equal_payloads_share_a_statement_and_1_is_not_true() -> None:
     ways = [Move("next", payload=payload) for payload in ({"n": 1}, {"n": True}, {"n": 1})]
     (command,), _ = play(move_many.move_many(context(), zip(items(), ways, strict=True), str), [updated(3)])
@@ -359,8 +369,9 @@ def pushed(n: int, **options: Any) -> Callable[[], Any]:
 def test_many_are_pushed_by_one_insert() -> None:
     (command,), ids = play(pushed(3)(), [None])
     assert (command.method, command.arguments["ordered"]) == ("insert_many", False)
-    assert [document["_id"] for document in command.arguments["documents"]] == ids == sorted(ids)
-    assert {document["when"] for document in command.arguments["documents"]} == {NOW}
+    documents = [bson.decode(document.raw, codec_options()) for document in command.arguments["documents"]]
+    assert [document["_id"] for document in documents] == ids == sorted(ids)
+    assert {document["when"] for document in documents} == {NOW}
 
 
 @pytest.mark.parametrize("payload", [{"a": [1, {"b": None}]}, {}, [], None, 0, 2**40, "", b"x" * 5_000, UUID(int=1)])

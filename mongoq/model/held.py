@@ -1,0 +1,69 @@
+"""Many reserved items looked at together, by their envelopes: several times as fast as asking each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.item import Item
+
+__all__ = ["Held", "all_held", "ids_of", "one_due", "remembers"]
+
+Items = Sequence[Item[Any]]
+
+ITEMS = {Item}
+OBJECT_IDS = {ObjectId}
+
+_envelope = attrgetter("_document")
+_namespace = attrgetter("_namespace")
+_due = attrgetter("_due")
+_fields = itemgetter("_id", "q", "token", "when", "reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What many items have in common that are all reserved from one queue.
+
+    Attributes:
+        together: one token holds all of them.
+        until: when the first of their leases ends.
+    """
+
+    together: bool
+    until: datetime
+
+
+def all_held(items: Sequence[Any], namespace: str, queue: str) -> Held | None:
+    """Look at what should be items, each there once, reserved from that queue; ``None`` when it takes a closer look."""
+    if not (items and ITEMS.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
+        return None
+    try:
+        ids, queues, tokens, ends, reserved = zip(*map(_fields, map(_envelope, items)), strict=True)
+    except KeyError:
+        return None
+    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_IDS.issuperset(map(type, (*ids, *tokens)))):
+        return None
+    if len({id.binary for id in ids}) < len(items):
+        return None
+    return Held(len({token.binary for token in tokens}) == 1, min(ends))
+
+
+def ids_of(items: Items) -> list[Any]:
+    """Return their ids."""
+    return [found["_id"] for found in map(_envelope, items)]
+
+
+def one_due(items: Items) -> bool:
+    """Say whether all were due at the same known time."""
+    first = items[0].due
+    return first is not None and all(first == due for due in map(_due, items))
+
+
+def remembers(items: Items) -> bool:
+    """Say whether the id of any is to be remembered after it is settled."""
+    return any("once" in found for found in map(_envelope, items))
