@@ -225,6 +225,7 @@ class AioDriver:
             return await asyncio.shield(request.reply)
         reply = self._own(self._send(request.command))
         reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
+        await asyncio.sleep(0)  # it is sent before the flow goes on, which may take long
         return Begun(reply)
 
     def _beside(self, flow: Callable[[], Flow[None]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -16,7 +17,7 @@ from mongoq.model.codec import Encoding, codec_options
 from mongoq.model.envelope import new_envelope, origin_document
 from mongoq.model.item import Document, Item
 
-__all__ = ["COPY_MARK", "CopyStencil", "Line", "copy_envelope", "copy_id"]
+__all__ = ["COPY_MARK", "CopyIds", "CopyStencil", "Line", "copy_envelope"]
 
 COPY_MARK = "replayed"
 """The field of a copy that names the queue whose history it was copied from; it survives moves and burials."""
@@ -26,24 +27,33 @@ ANY_ID = codec_options()
 """Other programs may have used anything for an id."""
 
 
-def copy_id(original: Document, to: str, label: str, hop: str | None = None) -> ObjectId:
-    """Return the id of the copy: always the same for one run of one item, a queue, a label, and a hop if one is told.
+class CopyIds:
+    """Makes the ids of copies: always the same for one run of one item, a queue, a label, and a hop if one is told.
 
-    It begins with when the original was processed (milliseconds, of the last 49 days) and the end of the original's
+    An id begins with when the original was processed (milliseconds, of the last 49 days) and the end of the original's
     counter, so that copies sort as their originals did, most of the time; the rest is a hash of all there is to tell.
     """
-    id = original["_id"]
-    raw = id.binary if isinstance(id, ObjectId) else bson.encode({"": id}, codec_options=ANY_ID)
-    milliseconds = _milliseconds(original["processed"])
-    run = milliseconds if hop is None else f"{milliseconds} {hop}"
-    digest = sha256(f"{raw.hex()}\0{run}\0{to}\0{label}".encode(errors="surrogatepass")).digest()
-    return ObjectId((milliseconds % 2**32).to_bytes(4) + raw[-2:] + digest[:6])
+
+    def __init__(self, to: str, label: str, hop: str | None = None) -> None:
+        hopped = "" if hop is None else f" {hop}"
+        self._told = f"{hopped}\0{to}\0{label}".encode(errors="surrogatepass")
+
+    def id(self, original: bytes, processed: int) -> bytes:
+        """Return the 12 bytes of an id, given those of the original's id, and its milliseconds."""
+        digest = sha256(b"%b\0%d%b" % (hexlify(original), processed, self._told)).digest()
+        return (processed % 2**32).to_bytes(4) + original[-2:] + digest[:6]
+
+    def of(self, original: Document) -> ObjectId:
+        """Return the id of the copy of a document."""
+        id = original["_id"]
+        raw = id.binary if isinstance(id, ObjectId) else bson.encode({"": id}, codec_options=ANY_ID)
+        return ObjectId(self.id(raw, _milliseconds(original["processed"])))
 
 
 def _milliseconds(date: Any) -> int:
     if type(date) is datetime and date.tzinfo is UTC:
         return (date - EPOCH) // MILLISECOND
-    return int(DatetimeMS(date))  # which takes longer
+    return int(date if isinstance(date, DatetimeMS) else DatetimeMS(date))  # which takes longer
 
 
 def copy_envelope(
@@ -89,7 +99,6 @@ class CopyStencil:
             part, _, rest = rest.partition(mark)
             parts.append(part)
         self._parts = (*parts, rest)
-        self._make = encoding.of_bytes
         self._when: datetime | None = None
         self._when_bytes = b""
 
@@ -100,7 +109,7 @@ class CopyStencil:
         size = (self._rest + len(payload)).to_bytes(4, "little")
         head, to_payload, to_when, to_original, tail = self._parts
         parts = (size, head, id, to_payload, payload, to_when, self._when_bytes, to_original, original, tail)
-        return self._make(b"".join(parts))
+        return RawBSONDocument(b"".join(parts))  # it is sent, and never looked into
 
 
 def _bytes(when: datetime) -> bytes:
@@ -115,18 +124,18 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[datetime, ObjectId] | None = None
+        self._last: tuple[datetime, bytes] | None = None
 
-    def places(self, ids: Sequence[ObjectId], end: datetime) -> list[datetime]:
+    def places(self, ids: Sequence[bytes], end: datetime) -> list[datetime]:
         """Return a ``when`` for each of the next copies, ending at ``end`` unless earlier ones stand there."""
         if not ids:
             return []
-        keys = [id.binary for id in ids]
-        steps = list(accumulate((int(key <= before) for before, key in pairwise(keys)), initial=0))
+        steps = list(accumulate((key <= before for before, key in pairwise(ids)), initial=0))
         start = end - steps[-1] * MILLISECOND
         if self._last is not None:
             when, id = self._last
             start = max(start, when + MILLISECOND * int(ids[0] <= id))
-        places = [start + step * MILLISECOND for step in steps]
+        times = [start + step * MILLISECOND for step in range(steps[-1] + 1)]
+        places = [times[step] for step in steps]
         self._last = places[-1], ids[-1]
         return places

@@ -23,6 +23,9 @@ def chunks(
     parts: Sequence[T], size: Callable[[T], int], *, items: Callable[[T], int] | None = None, most: int = IDS
 ) -> Iterator[list[T]]:
     """Cut into runs of at most ``most`` parts, 10,000 items and 16 MiB; a part beyond that is a run of its own."""
+    if items is None and len(parts) <= min(most, IDS) and sum(map(size, parts)) <= BYTES:
+        yield from [list(parts)] if parts else []
+        return
     run: list[T] = []
     total = number = 0
     for part in parts:

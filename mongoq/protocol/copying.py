@@ -15,11 +15,13 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import CopyStencil, Line, copy_envelope, copy_id
+from mongoq.model.copies import CopyIds, CopyStencil, Line, copy_envelope
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
-from mongoq.protocol.context import QueueContext
+from mongoq.model.stored import Cutter
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.history import opened
 from mongoq.protocol.hops import payload_at
 from mongoq.protocol.move import Destination
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, ReplyLost
@@ -49,6 +51,12 @@ class Task:
     dry_run: bool
     hop: str | None = None
     line: Line = field(default_factory=Line)
+    ids: CopyIds = field(init=False)
+    cutter: Cutter = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", CopyIds(self.target.name, self.label, self.hop))
+        object.__setattr__(self, "cutter", Cutter(self.context.name))
 
     @property
     def as_stored(self) -> bool:
@@ -66,7 +74,7 @@ class Copies:
         told: what is known before any of them is pushed.
     """
 
-    ids: list[ObjectId]
+    ids: list[bytes]
     parts: list[list[RawBSONDocument]]
     told: Replayed
 
@@ -86,14 +94,15 @@ class Sent:
     begun: Begun | None = None
 
 
-def copies_of(task: Task, documents: list[Document]) -> Copies:
-    """Make the copies of some documents."""
-    batch, now = _Batch(), task.context.broker.clock.now()
+def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
+    """Make the copies of some documents, which may be the bytes that they came as."""
+    broker = task.context.broker
+    batch, now = _Batch(), broker.clock.now()
     for document in documents:
         batch.add(task, document, now)
-    end = task.context.broker.clock.stamp() + task.delay
-    ids, copies = _sized(batch, task.line.places([copy.id for copy in batch.copies], end))
-    last = documents[-1]
+    end = broker.clock.stamp() + task.delay
+    ids, copies = _sized(broker, batch, task.line.places([copy.id for copy in batch.copies], end))
+    last = opened(broker, documents[-1])
     told = Replayed(
         found=len(documents),
         skipped=batch.skipped,
@@ -104,7 +113,7 @@ def copies_of(task: Task, documents: list[Document]) -> Copies:
     return Copies(ids, list(_parts(copies)), told)
 
 
-def _sized(batch: _Batch, whens: list[datetime]) -> tuple[list[ObjectId], list[RawBSONDocument]]:
+def _sized(broker: BrokerContext, batch: _Batch, whens: list[datetime]) -> tuple[list[bytes], list[RawBSONDocument]]:
     """Return the copies as they are sent, without those that no server takes: other programs may fill a document."""
     ids, sent = [], []
     for copy, when in zip(batch.copies, whens, strict=True):
@@ -113,7 +122,8 @@ def _sized(batch: _Batch, whens: list[datetime]) -> tuple[list[ObjectId], list[R
             ids.append(copy.id)
             sent.append(made)
         else:
-            batch.refusals.append((copy.original, str(PayloadTooLarge("payload", len(made.raw), LARGEST))))
+            original = opened(broker, copy.original)["_id"]
+            batch.refusals.append((original, str(PayloadTooLarge("payload", len(made.raw), LARGEST))))
     return ids, sent
 
 
@@ -148,10 +158,10 @@ def received(task: Task, sent: Sent) -> Flow[Replayed]:
 
 
 class _Copy(NamedTuple):
-    """A copy: its id, that of its original, and what makes it when its time is known."""
+    """A copy: its id, what it is copied from, and what makes it when its time is known."""
 
-    id: ObjectId
-    original: Any
+    id: bytes
+    original: Document | bytes
     make: Callable[[datetime], RawBSONDocument]
 
 
@@ -160,21 +170,24 @@ class _Batch:
     """What becomes of some documents.
 
     Attributes:
-        stencils: by what those have in common that a stencil serves.
+        stencils: by what those have in common, behind their payloads, that a stencil serves.
     """
 
     copies: list[_Copy] = field(default_factory=list)
     refusals: list[tuple[ObjectId, str]] = field(default_factory=list)
     skipped: int = 0
-    stencils: dict[Any, CopyStencil] = field(default_factory=dict)
+    stencils: dict[bytes, CopyStencil] = field(default_factory=dict)
 
-    def add(self, task: Task, document: Document, now: datetime) -> None:
+    def add(self, task: Task, document: Document | bytes, now: datetime) -> None:
         """Prepare the copy of a document, or note why there is none."""
-        kind = _kind(task, document)
-        stencil = None if kind is None else self.stencils.get(kind)
-        if stencil is not None:
-            self._stencilled(task, document, stencil)
+        cut = task.cutter.cut(document) if type(document) is bytes and task.hop is None else None
+        if cut is not None and cut[2] in self.stencils:
+            id, payload, rest, processed = cut
+            copy = task.ids.id(id, processed)
+            make = partial(self.stencils[rest].copy, copy, payload, id)
+            self.copies.append(_Copy(copy, document, make))
             return
+        document = opened(task.context.broker, document)
         item = task.context.raw_item(document, now)
         try:
             payload = _payload(task, item)
@@ -186,24 +199,11 @@ class _Batch:
             self.refusals.append((item.id, shorten(str(unfit.__cause__), REASON_BYTES)))
             return
         encoding = task.context.broker.encoding
-        if kind is not None:
-            self.stencils[kind] = CopyStencil(encoding, envelope)
-        self.copies.append(_Copy(envelope["_id"], item.id, lambda when: encoding.raw({**envelope, "when": when})))
-
-    def _stencilled(self, task: Task, document: Document, stencil: CopyStencil) -> None:
-        id, original = copy_id(document, task.target.name, task.label), document["_id"]
-        make = partial(stencil.copy, id.binary, document["payload"].raw, original.binary)
-        self.copies.append(_Copy(id, original, make))
-
-
-def _kind(task: Task, document: Document) -> Any:
-    """Return what the copy of a document has in common with others; ``None`` for one that is made by itself."""
-    if not task.as_stored or task.hop is not None or document.keys() != PLAIN:
-        return None
-    kind = document["q"], document["priority"], document["attempts"]
-    if type(document["_id"]) is not ObjectId or type(document["payload"]) is not RawBSONDocument:
-        return None
-    return kind if type(kind[1]) is type(kind[2]) is int else None
+        if cut is not None and document.keys() == PLAIN:
+            self.stencils[cut[2]] = CopyStencil(encoding, envelope)
+        self.copies.append(
+            _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))
+        )
 
 
 class _Unfit(Exception):
@@ -246,7 +246,7 @@ def _envelope(task: Task, document: Document, item: Item[Any], payload: Any, now
         item,
         payload,
         queue=task.target.name,
-        id=copy_id(document, task.target.name, task.label, task.hop),
+        id=task.ids.of(document),
         when=now,
         priority=_priority(item) if task.priority is None else task.priority,
         once=now + task.once,
@@ -262,11 +262,11 @@ def _priority(item: Item[Any]) -> int:
         raise _Unfit from invalid
 
 
-def _absent(ids: list[ObjectId]) -> Flow[int]:
+def _absent(ids: list[bytes]) -> Flow[int]:
     """Count the ids that are not there (``find`` by ``_id``)."""
     if not ids:
         return 0
-    arguments = {"filter": {"_id": {"$in": ids}}, "projection": {"_id": 1}}
+    arguments = {"filter": {"_id": {"$in": [*map(ObjectId, ids)]}}, "projection": {"_id": 1}}
     there: list[Document] = yield from Command("find", arguments, target="history")
     return len(ids) - len(there)
 

@@ -11,19 +11,30 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from bson import DatetimeMS, Decimal128, ObjectId, Timestamp
+from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item
+from mongoq.model.stored import first_batch
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
 from mongoq.protocol.read import Selection, in_state
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, insisted
 
-__all__ = ["PROCESSED_ORDER", "Page", "Range", "documents_page", "history_page", "history_range", "is_refused_filter"]
+__all__ = [
+    "PROCESSED_ORDER",
+    "Page",
+    "Range",
+    "documents_page",
+    "history_page",
+    "history_range",
+    "is_refused_filter",
+    "opened",
+]
 
 M = TypeVar("M")
 PROCESSED_ORDER = [("processed", 1), ("_id", 1)]
@@ -175,11 +186,13 @@ class Asked:
     Attributes:
         wanted: the range that it begins.
         command: what asks for it.
+        as_stored: the documents are to come as the bytes that they are.
         begun: the command, if it is under way.
     """
 
     wanted: Range
     command: Command[Any]
+    as_stored: bool = False
     begun: Begun | None = None
 
 
@@ -203,11 +216,15 @@ def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails
         return Asked(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
     command = {"find": broker.collection, **find, "batchSize": wanted.page, "readConcern": {"level": "majority"}}
     options = broker.encoding.undecoded if as_stored else broker.encoding.options
-    return Asked(wanted, Command("command", {"command": command, "codec_options": options}, target="database"))
+    arguments = {"command": command, "codec_options": options}
+    return Asked(wanted, Command("command", arguments, target="database"), as_stored)
 
 
-def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Document], Range | None]]:
-    """Read a page that was asked for, and say where to go on."""
+def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], Range | None]]:
+    """Read a page that was asked for, and say where to go on.
+
+    Where there is a server, documents come as their bytes when they were asked for ``as_stored``.
+    """
     wanted = asked.wanted
     try:
         found, more = yield from _one_reply(broker, asked)
@@ -215,10 +232,15 @@ def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Document],
         if wanted.where and is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {error}") from error
         raise
-    return found, replace(wanted, after=found[-1]) if more else None
+    return found, replace(wanted, after=opened(broker, found[-1])) if more else None
 
 
-def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Document], bool]]:
+def opened(broker: BrokerContext, document: Document | bytes) -> Document:
+    """Return a document that may be the bytes it came as."""
+    return dict(broker.encoding.of_bytes(document)) if isinstance(document, bytes) else document
+
+
+def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], bool]]:
     """Return what the server sends in its first reply (16 MB at most), and whether there may be more.
 
     No cursor is left open, and a page of large items takes no more memory than that.
@@ -228,10 +250,15 @@ def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Document]
         return found, len(found) == asked.wanted.page
     reply: Any = yield from insisted(asked.command, asked.begun)
     cursor = reply["cursor"]
-    if cursor["id"]:
-        kill = {"killCursors": broker.collection, "cursors": [cursor["id"]]}
+    documents, id = _stored(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
+    if id:
+        kill = {"killCursors": broker.collection, "cursors": [id]}
         yield from Command("command", {"command": kill}, target="database")
-    return cursor["firstBatch"], bool(cursor["id"]) or len(cursor["firstBatch"]) == asked.wanted.page
+    return documents, bool(id) or len(documents) == asked.wanted.page
+
+
+def _stored(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
+    return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
 
 def is_refused_filter(error: Exception) -> bool:

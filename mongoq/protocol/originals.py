@@ -26,7 +26,7 @@ class InRange:
     """Reads the items between two times, without those that a replay of this queue has made.
 
     The end is fixed when it begins. Its own copies are told by their mark, so they are never met, whatever the clocks.
-    What is copied unseen is read ``as_stored``: the documents within an envelope are not decoded.
+    What is copied unseen is read ``as_stored``: as the bytes that it is.
     With ``trails`` they come with theirs.
     """
 
@@ -41,15 +41,15 @@ class InRange:
         self._rest: Range | None = replace(wanted, where=where, until=until)
         self._ahead: Asked | None = None
 
-    def read(self, room: float) -> Flow[list[Document]]:
+    def read(self, room: float) -> Flow[list[Document | bytes]]:
         """Read the next page, oldest first; nothing at the end."""
-        found: list[Document] = []
+        found: list[Document | bytes] = []
         while not found and (yield from self._begin(room)):
             assert self._ahead is not None
             found, self._rest = yield from page_read(self._context.broker, self._ahead)
             self._ahead = None
         yield from self._begin(room - len(found))
-        return [dict(document.items()) for document in found]
+        return found
 
     def _begin(self, room: float) -> Flow[bool]:
         """Have the next page on its way, while this one is copied; says whether there may be one."""
@@ -74,9 +74,9 @@ class ByIds:
     def missing(self) -> tuple[ObjectId, ...]:
         return tuple(self._missing)
 
-    def read(self, room: float) -> Flow[list[Document]]:
+    def read(self, room: float) -> Flow[list[Document | bytes]]:
         """Read the next page; items that have expired meanwhile are missing."""
-        found: list[Document] = []
+        found: list[Document | bytes] = []
         while self._ids and not found:
             size = int(min(self._page, room))
             wanted, self._ids = self._ids[:size], self._ids[size:]

@@ -147,9 +147,9 @@ class _Chunks:
 
     def __init__(self, source: InRange | ByIds, pace: _Pace, room: float) -> None:
         self._source, self._pace, self._room = source, pace, room
-        self._found: list[Document] = []
+        self._found: list[Document | bytes] = []
 
-    def read(self) -> Flow[list[Document]]:
+    def read(self) -> Flow[list[Document | bytes]]:
         """Return the next piece, or nothing at the end."""
         if not self._found and self._room > 0:
             self._found = yield from self._source.read(self._room)

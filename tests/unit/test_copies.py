@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mongoq.model.codec import Encoding, codec_options
-from mongoq.model.copies import CopyStencil, Line, copy_envelope, copy_id
+from mongoq.model.copies import CopyIds, CopyStencil, Line, copy_envelope
 from mongoq.model.item import Item
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -20,6 +20,10 @@ TEXTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 def original(id: ObjectId = ID, processed: datetime = NOW) -> dict[str, Any]:
     return {"_id": id, "processed": processed}
+
+
+def copy_id(original: dict[str, Any], to: str, label: str) -> ObjectId:
+    return CopyIds(to, label).of(original)
 
 
 def test_the_id_of_a_copy_is_always_the_same() -> None:
@@ -69,7 +73,7 @@ def test_a_stencil_makes_the_very_bytes(
 def test_copies_stand_in_the_order_of_their_originals_whatever_their_ids() -> None:
     line = Line()
     ids = [ObjectId() for _ in range(50)]
-    shuffled = [*ids[::-1], *ids[10:40], ids[0]]
+    shuffled = [id.binary for id in (*ids[::-1], *ids[10:40], ids[0])]
     stands: list[Any] = []
     for start in range(0, len(shuffled), 7):
         chunk = shuffled[start : start + 7]
@@ -79,10 +83,10 @@ def test_copies_stand_in_the_order_of_their_originals_whatever_their_ids() -> No
 
 
 def test_copies_whose_ids_ascend_are_all_due_at_once() -> None:
-    line, ids = Line(), [ObjectId() for _ in range(20)]
+    line, ids = Line(), [ObjectId().binary for _ in range(20)]
     assert set(line.places(ids[:10], NOW) + line.places(ids[10:], NOW)) == {NOW}
 
 
 def test_no_copy_of_a_chunk_has_to_wait_for_its_place() -> None:
-    ids = [ObjectId() for _ in range(20)]
+    ids = [ObjectId().binary for _ in range(20)]
     assert Line().places(ids[::-1], NOW)[-1] == NOW

@@ -1,0 +1,61 @@
+"""Documents as the bytes that the server sent, taken apart without decoding them."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+__all__ = ["Cut", "Cutter", "first_batch"]
+
+Cut = tuple[bytes, bytes, bytes, int]
+"""An id of 12 bytes, a payload in BSON, what stands behind it, and the time of processing in milliseconds."""
+
+LENGTH = 4
+ID = b"\x07_id\x00"
+ID_START = LENGTH + len(ID)
+ID_END = ID_START + 12
+PROCESSED = b"\x09processed\x00"
+TAIL = len(PROCESSED) + 8 + 1
+BATCH = b"\x04firstBatch\x00"
+CURSOR_ID = b"\x12id\x00"
+
+_size = Struct("<i").unpack_from
+_long = Struct("<q").unpack_from
+
+
+def first_batch(cursor: bytes) -> tuple[list[bytes], int] | None:
+    """Return the documents of the cursor that a ``find`` replies with, and its id; ``None`` for another form of it."""
+    if not cursor.startswith(BATCH, LENGTH):
+        return None
+    start = LENGTH + len(BATCH)
+    end = start + _size(cursor, start)[0]
+    if not cursor.startswith(CURSOR_ID, end):
+        return None
+    found, at = [], start + LENGTH
+    while at < end - 1:  # each after its type, its place in digits, and a NUL
+        at = cursor.index(0, at) + 1
+        behind = at + _size(cursor, at)[0]
+        found.append(cursor[at:behind])
+        at = behind
+    return found, _long(cursor, end + len(CURSOR_ID))[0]
+
+
+class Cutter:
+    """Cuts processed items of one queue: what stands in them in the order in which mongoq writes it.
+
+    Two items whose cuts have the same bytes behind their payloads differ in id, payload and time alone.
+    """
+
+    def __init__(self, queue: str) -> None:
+        name = queue.encode()
+        self._middle = b"\x02q\x00%b%b\x00\x03payload\x00" % ((len(name) + 1).to_bytes(LENGTH, "little"), name)
+        self._payload = ID_END + len(self._middle)
+
+    def cut(self, document: bytes) -> Cut | None:
+        """Return the parts of a document; ``None`` for one in another order, or whose payload is no document."""
+        if not (document.startswith(ID, LENGTH) and document.startswith(self._middle, ID_END)):
+            return None
+        end = self._payload + _size(document, self._payload)[0]
+        if not document.startswith(PROCESSED, -TAIL):
+            return None
+        processed = _long(document, len(document) - 9)[0]
+        return document[ID_START:ID_END], document[self._payload : end], document[end:-TAIL], processed
