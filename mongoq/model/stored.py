@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from struct import Struct
 
-__all__ = ["Cut", "Cutter", "first_batch"]
+import bson
+from bson.errors import BSONError
+
+__all__ = ["Cut", "Cutter", "fields_of", "first_batch"]
 
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, what stands behind it, and the time of processing in milliseconds."""
@@ -37,6 +40,15 @@ def first_batch(cursor: bytes) -> tuple[list[bytes], int] | None:
         found.append(cursor[at:behind])
         at = behind
     return found, _long(cursor, end + len(CURSOR_ID))[0]
+
+
+def fields_of(part: bytes) -> set[str]:
+    """Return the names of the fields that stand in a part of a document; none, if they do not fill it."""
+    size = LENGTH + len(part) + 1
+    try:
+        return set(bson.decode(size.to_bytes(LENGTH, "little") + part + b"\0"))
+    except BSONError:
+        return set()
 
 
 class Cutter:

@@ -19,7 +19,7 @@ from mongoq.model.copies import CopyIds, CopyStencil, Line, copy_envelope
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
-from mongoq.model.stored import Cutter
+from mongoq.model.stored import Cutter, fields_of
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.history import opened
 from mongoq.protocol.hops import payload_at
@@ -31,8 +31,8 @@ __all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send
 CHUNK_BYTES = 8 * 1024 * 1024
 LARGEST = 16 * 1024 * 1024
 DUPLICATE_KEY = 11000
-PLAIN = frozenset(("_id", "q", "processed", "payload", "priority", "attempts"))
-"""The fields of most items, as far as copies are made of them."""
+PLAIN = frozenset(("priority", "attempts"))
+"""What stands behind the payloads of most items, as far as copies are made of it."""
 
 Transform = Callable[[Any, Item[Any]], Any]
 
@@ -199,7 +199,7 @@ class _Batch:
             self.refusals.append((item.id, shorten(str(unfit.__cause__), REASON_BYTES)))
             return
         encoding = task.context.broker.encoding
-        if cut is not None and document.keys() == PLAIN:
+        if cut is not None and fields_of(cut[2]) == PLAIN:
             self.stencils[cut[2]] = CopyStencil(encoding, envelope)
         self.copies.append(
             _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))

@@ -108,7 +108,8 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
         return
     yield from prepared(context)
     batch = Batch(context.broker.clock)
-    alike = context.stage is None and not remembers(checked)
+    same = context.settings.history is None or (held is not None and held.together)  # what is kept tells its token
+    alike = same and context.stage is None and not remembers(checked)
     yield from all_settled(context, checked, partial(committing, context, batch=batch), held if alike else None)
 
 
@@ -148,7 +149,8 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
     yield from prepared(context)
     batch = Batch(context.broker.clock)
     back = partial(rolling_back, context, batch=batch, length=length, error=error)
-    alike = not context.settings.is_spent(max(item.attempts for item in checked))
+    endless = context.settings.max_retries is None
+    alike = endless or not context.settings.is_spent(max(item.attempts for item in checked))
     yield from all_settled(context, checked, back, held if alike else None)
 
 

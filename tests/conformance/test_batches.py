@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from bson import ObjectId
+from bson import Decimal128, ObjectId
 from pydantic import BaseModel
 
 import mongoq
@@ -362,6 +362,36 @@ async def test_items_of_several_reservations_are_settled_together(shell: Shell) 
     items = [await queue.reserve(), *await queue.reserve_many(3), await queue.reserve()]
     await queue.commit_many(items)
     assert await queue.size() == 1
+
+
+async def test_items_of_several_reservations_are_kept_with_their_own_tokens(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    await queue.push_many(range(6))
+    items = [await queue.reserve(), *await queue.reserve_many(3), await queue.reserve()]
+    await queue.commit_many(items)
+    kept = {document["_id"]: document["settled"] for document in shell.raw.find({"settled": {"$exists": True}})}
+    assert kept == {item.id: item.token for item in items}
+
+
+async def test_one_that_was_lost_of_several_reservations_fails_alone(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    await queue.push_many(range(5))
+    items = [await queue.reserve(), *await queue.reserve_many(3), await queue.reserve()]
+    await queue.release(items[3])
+    with pytest.raises(mongoq.BatchIncomplete) as caught:
+        await queue.commit_many(items)
+    assert list(caught.value.failed) == [items[3].id]
+    assert await queue.size("processed") == 4
+
+
+async def test_attempts_of_another_program_are_not_compared_where_there_is_no_limit(shell: Shell) -> None:
+    if shell.kind == "mongomock":
+        pytest.skip("mongomock cannot compare a Decimal128")
+    queue = shell.queue(max_retries=None)
+    await queue.push_many(["a", "b"])
+    shell.raw.update_many({"payload": {"$in": ["a", "b"]}}, {"$set": {"attempts": Decimal128("0")}})
+    await queue.rollback_many(await queue.reserve_many(2))
+    assert await queue.size("ready") == 2
 
 
 async def test_remembered_ids_leave_stubs(shell: Shell) -> None:

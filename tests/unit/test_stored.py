@@ -107,3 +107,28 @@ def test_what_looks_like_the_time_at_the_end_is_not_taken_for_it() -> None:
     raw = list(map(encoded, documents))
     assert Cutter("orders").cut(raw[0]) is not None
     assert copies_of(task(), [*raw]).ids == [CopyIds("next", "").of(document).binary for document in documents]
+
+
+def doubled(ms: int) -> bytes:
+    """A document with two payloads, of which a decoder takes the second."""
+    first = encoded(processed({"n": ms}, ms=ms, priority=0, attempts=1))
+    fields = first[4:-20] + encoded({"payload": {"second": 0}})[4:-1] + first[-20:]
+    return (len(fields) + 4).to_bytes(4, "little") + fields
+
+
+def time_inside(ms: int) -> bytes:
+    """A document that ends with bytes that only look like the time, within another value."""
+    fake = bson.Binary(b"\x09processed\0" + (7).to_bytes(8, "little"))
+    return encoded({**processed({"n": ms}, ms=ms), "priority": 0, "attempts": fake})
+
+
+@pytest.mark.parametrize("made", [doubled, time_inside])
+def test_documents_of_other_programs_are_copied_as_they_are_decoded(made: Any) -> None:
+    given = [made(ms) for ms in range(4)]
+    assert all(Cutter("orders").cut(document) for document in given), "or this tests nothing"
+    decoded = [bson.decode(document, codec_options()) for document in given]
+    one, other = copies_of(task(), [*given]), copies_of(task(), decoded)
+    assert one.ids == other.ids
+    assert [document.raw for part in one.parts for document in part] == [
+        document.raw for part in other.parts for document in part
+    ]
