@@ -113,7 +113,9 @@ class AsyncTransactions:
         while True:
             try:
                 async with self.transaction() as tx:
-                    return transaction.checked(await function(tx))
+                    result = function(tx)
+                    transaction.check_awaitable(result)  # async only
+                    return transaction.checked(await result)
             except Exception as error:
                 pause = retries.pause(error)
                 if pause is None:

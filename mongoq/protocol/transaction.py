@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from inspect import iscoroutine
+from inspect import isawaitable, iscoroutine
 from typing import Any, Never, TypeVar
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
@@ -23,6 +23,7 @@ __all__ = [
     "Tentative",
     "abort",
     "begin",
+    "check_awaitable",
     "checked",
     "commit",
     "transacted",
@@ -154,14 +155,21 @@ def _has_label(error: Any, label: str) -> bool:
     return bool(has is not None and has(label))
 
 
+KINDS = "AsyncBroker takes an async function, Broker a plain one"
+
+
 def checked(result: T) -> T:
     """Return what a function returned, unless it is async and would run, if ever, after the transaction."""
     if iscoroutine(result):
         result.close()
-        raise ArgumentInvalid(
-            "function", "returns a coroutine; AsyncBroker takes an async function, Broker a plain one"
-        )
+        raise ArgumentInvalid("function", f"returns a coroutine; {KINDS}")
     return result
+
+
+def check_awaitable(result: Any) -> None:
+    """Refuse what a plain function returned where it is to be awaited."""
+    if not isawaitable(result):
+        raise ArgumentInvalid("function", f"returns {type(result).__name__}, which is not to be awaited; {KINDS}")
 
 
 def within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = None) -> Flow[T]:

@@ -113,7 +113,8 @@ class Transactions:
         while True:
             try:
                 with self.transaction() as tx:
-                    return transaction.checked(function(tx))
+                    result = function(tx)
+                    return transaction.checked(result)
             except Exception as error:
                 pause = retries.pause(error)
                 if pause is None:

@@ -369,7 +369,7 @@ async def test_a_function_of_the_other_kind_is_refused(shell: Shell) -> None:
     async def pushes(tx: Any) -> None:
         await shell.queue().push(1, session=tx.session)
 
-    with pytest.raises((mongoq.ArgumentInvalid, TypeError)):
+    with pytest.raises(mongoq.ArgumentInvalid, match="^function: returns .*; AsyncBroker takes an async function"):
         if shell.kind == "sync":
             await shell.broker.run_transaction(pushes)
         else:
