@@ -34,6 +34,7 @@ __all__ = [
     "history_range",
     "is_refused_filter",
     "opened",
+    "refusal",
 ]
 
 M = TypeVar("M")
@@ -230,7 +231,7 @@ def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], Rang
         found, more = yield from _one_reply(broker, asked)
     except Exception as error:
         if wanted.where and is_refused_filter(error):
-            raise FilterInvalid("where", f"the server refuses it: {error}") from error
+            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
         raise
     return found, replace(wanted, after=opened(broker, found[-1])) if more else None
 
@@ -263,5 +264,14 @@ def _stored(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
 
 def is_refused_filter(error: Exception) -> bool:
     """Say whether it is what the server answers to a filter that it cannot read."""
-    cause = error.cause if isinstance(error, Interruption) else error
-    return getattr(cause, "code", None) in REFUSED_FILTERS
+    return getattr(_cause(error), "code", None) in REFUSED_FILTERS
+
+
+def refusal(error: Exception) -> str:
+    """Return what the server said, without its whole reply."""
+    details = getattr(_cause(error), "details", None)
+    return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
+
+
+def _cause(error: Exception) -> Exception:
+    return error.cause if isinstance(error, Interruption) else error

@@ -18,7 +18,7 @@ from mongoq.model.outcomes import Move, Outcome
 from mongoq.protocol.bulk import Statement, total_of
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.history import is_refused_filter
+from mongoq.protocol.history import is_refused_filter, refusal
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import Handover
@@ -60,7 +60,7 @@ def checked_by_server(context: QueueContext[Any], wanted: Screen) -> Flow[None]:
         yield from find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
     except Exception as error:
         if is_refused_filter(error):
-            raise FilterInvalid("where", f"the server refuses it: {error}") from error
+            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
         raise
 
 

@@ -84,7 +84,8 @@ async def test_a_payload_is_copied_as_it_is(shell: Shell, payload: Any) -> None:
     assert await _drained(shell, "next") == [payload]
 
 
-async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell) -> None:
+@pytest.mark.parametrize("page", [5, 100])
+async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell, page: int) -> None:
     queue = shell.queue(history=3600)
     payloads: list[Any] = [{"n": 1}, {}, {"text": "x" * 5_000, "of": {"many": [1, {"n": 2}]}}, 7, None, ["a"], {"n": 2}]
     for payload in payloads:
@@ -93,7 +94,7 @@ async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell) -> No
     for run in range(2):
         for place, item in enumerate(await queue.reserve_many(100)):
             await (queue.rollback(item) if run == 0 and place % 3 else queue.commit(item))
-    assert (await queue.replay(to="next", page=5)).pushed == 3 * len(payloads)
+    assert (await queue.replay(to="next", page=page)).pushed == 3 * len(payloads)
     originals = {each["_id"]: each for each in shell.raw.find({"q": "orders"})}
     assert {each["attempts"] for each in originals.values()} == {1, 2}
     for copy in shell.raw.find({"q": "next"}):
