@@ -106,7 +106,11 @@ def moment(value: Any, argument: str) -> datetime:
     """Return an aware time in UTC, cut to the millisecond, as BSON holds it."""
     if not isinstance(value, datetime):
         raise ArgumentInvalid(argument, f"an aware datetime, not {type(value).__name__}")
-    if value.utcoffset() is None:
+    try:
+        naive = value.utcoffset() is None
+    except Exception as error:  # pandas.NaT is a datetime, and a time zone may be of the user's making
+        raise ArgumentInvalid(argument, f"a time, not {value!r}: {error}") from error
+    if naive:
         raise ArgumentInvalid(argument, f"a naive datetime says no time zone: {value!r}; give it one, such as UTC")
     try:
         utc = value.astimezone(UTC)

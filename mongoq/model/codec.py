@@ -23,7 +23,7 @@ from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel, TypeAdapter
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
-from mongoq.model.typed import TypedValues
+from mongoq.model.typed import TypedValues, parts
 
 __all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
 
@@ -108,7 +108,7 @@ class Encoding:
                 raw = bson.encode({"": group}, codec_options=self.options)
                 wrapped += _parts_of(raw, len(group))
                 number = TOGETHER if len(raw) < number * SMALL else 1
-        except (_Refusal, *UNENCODABLE) as error:
+        except Exception as error:
             raise PayloadInvalid(name, f"one of many: {error}") from error
         largest = max(map(len, wrapped), default=0)
         if largest > limit:
@@ -153,20 +153,12 @@ def _parts_of(raw: bytes, number: int) -> list[bytes]:
 
 def _culprit(path: str, value: Any, options: Options, error: Exception) -> PayloadInvalid:
     """Find the value that would not encode, by trying ever smaller parts."""
-    for step, part in _parts(value):
+    for step, part in parts(value):
         try:
             bson.encode({"": part}, codec_options=options)
         except Exception as smaller:  # whatever failed for the whole fails for its part
             return _culprit(path + step, part, options, smaller)
     return PayloadInvalid(path, _problem(value, error))
-
-
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
-    if isinstance(value, list | tuple):
-        return [(f"[{place}]", part) for place, part in enumerate(value)]
-    return []
 
 
 def _problem(value: Any, error: Exception) -> str:
@@ -191,8 +183,8 @@ def _check(value: Any, depth: int) -> None:
         _check_document(value, depth)
     elif isinstance(value, list | tuple):
         _check_array(value, depth)
-    elif isinstance(value, datetime) and value.utcoffset() is None:
-        raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
+    elif isinstance(value, datetime):
+        _check_datetime(value)
     elif isinstance(value, re.Pattern):
         raise _Refusal("a compiled pattern would come back as bson.Regex; store that, or the text")
     elif isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
@@ -201,6 +193,15 @@ def _check(value: Any, depth: int) -> None:
         _step(".{}", "scope", value.scope, depth)
     elif isinstance(value, DBRef):
         _step("", "", {name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
+
+
+def _check_datetime(value: datetime) -> None:
+    try:
+        naive = value.utcoffset() is None
+    except Exception as error:  # pandas.NaT is a datetime, and a time zone may be of the user's making
+        raise _Refusal(f"{value!r} is no time; where there is none, store None: {error}") from error
+    if naive:
+        raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
 
 
 def _check_array(value: list[Any] | tuple[Any, ...], depth: int) -> None:
@@ -230,20 +231,31 @@ _CHECKS: Mapping[type, Callable[[Any, int], None]] = {dict: _check_document, lis
 def _step(step: str, place: Any, part: Any, depth: int) -> None:
     """Check a part; the step to it, which ``place`` completes, is made when it is needed."""
     try:
-        _CHECKS.get(type(part), _check)(part, depth + 1)
+        _looked_at(part, depth + 1)
     except _Refusal as refusal:
         refusal.steps.append(step.format(place))
         raise
 
 
+def _looked_at(value: Any, depth: int) -> None:
+    """Check a value, whose class may be the user's, and raise anything."""
+    try:
+        _CHECKS.get(type(value), _check)(value, depth)
+    except _Refusal:
+        raise
+    except BSONError as error:
+        raise _Refusal(f"raw BSON that cannot be read: {error}") from error
+    except Exception as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise _Refusal(f"a {kind} that cannot be read: {type(error).__name__}: {error}") from error
+
+
 def check(value: Any, argument: str) -> Any:
     """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` naming where it does not."""
     try:
-        _CHECKS.get(type(value), _check)(value, 1)
+        _looked_at(value, 1)
     except _Refusal as refusal:
-        raise PayloadInvalid(refusal.path(argument), refusal.problem) from None
-    except BSONError as error:
-        raise PayloadInvalid(argument, f"raw BSON that cannot be read: {error}") from error
+        raise PayloadInvalid(refusal.path(argument), refusal.problem) from refusal.__cause__
     return value
 
 

@@ -18,7 +18,7 @@ to an equal value, is tried before it is sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
@@ -31,11 +31,12 @@ from pydantic_core import to_jsonable_python
 
 from mongoq.errors import PayloadInvalid
 
-__all__ = ["TypedValues"]
+__all__ = ["TypedValues", "parts"]
 
 M = TypeVar("M")
 _PLAIN = (str, bool, int, float, bytes, datetime, UUID)
 _BY_IDENTITY: Any = object.__eq__
+_SECRETS = (SecretStr, SecretBytes)
 _ARRAYS = (list, tuple, set, frozenset, deque)
 
 
@@ -51,11 +52,13 @@ class TypedValues(Generic[M]):
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
             stored = self.stored(value)
             again = self._loaded(stored)
+        except _Unstorable as error:
+            raise PayloadInvalid(argument + error.path, error.problem) from error.__cause__
         except Exception as error:  # validators and serializers are the user's, and may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
         if not _same(value, again):
             raise PayloadInvalid(
-                argument,
+                argument + _difference(value, again),
                 "would come back as something else, since the model drops or changes a part of it "
                 "(an excluded field, a serializer, a subclass, a union, clashing aliases)",
             )
@@ -63,7 +66,11 @@ class TypedValues(Generic[M]):
 
     def stored(self, value: M) -> Any:
         """Return what BSON holds of a value that was validated."""
-        return _stored(self._dumped(value))
+        dumped = self._dumped(value)
+        try:
+            return _stored(dumped)
+        except Exception as error:
+            raise _culprit("", dumped, error) from error
 
     def _dumped(self, value: M) -> Any:
         try:
@@ -95,6 +102,34 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  # NaN
 
 
+def _difference(one: Any, other: Any) -> str:
+    """Return the path to the first part in which two values differ."""
+    for step, part, again in _pairs(one, other):
+        if not _same(part, again):
+            return step + _difference(part, again)
+    return ""
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Return the parts of two values that have the same places."""
+    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
+        one, other = _fields(one), _fields(other)
+    mine, others = parts(one), dict(parts(other))
+    if mine and len(mine) == len(others) and type(one) is type(other):
+        for step, part in mine:
+            if step in others:
+                yield step, part, others[step]
+
+
+def parts(value: Any) -> list[tuple[str, Any]]:
+    """Return the parts of a value, each after the step to it in a path: ``.key`` or ``[place]``."""
+    if isinstance(value, Mapping):
+        return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
+    if isinstance(value, list | tuple):
+        return [(f"[{place}]", part) for place, part in enumerate(value)]
+    return []
+
+
 def _fields(model: BaseModel) -> dict[str, Any]:
     return {name: getattr(model, name) for name in type(model).model_fields} | (model.model_extra or {})
 
@@ -108,8 +143,26 @@ def explain(error: Exception) -> str:
     return "; ".join(shown) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
 
 
-class _SecretFound(Exception):
-    """A secret would be stored as asterisks."""
+class _Unstorable(Exception):
+    """A value at ``path`` that BSON cannot hold."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path or 'value'}: {problem}")
+        self.path, self.problem = path, problem
+
+
+def _culprit(path: str, value: Any, error: Exception) -> _Unstorable:
+    """Find the part that cannot be stored, by trying ever smaller ones."""
+    for step, part in parts(value):
+        try:
+            _stored(part)
+        except Exception as smaller:
+            return _culprit(path + step, part, smaller)
+    if isinstance(value, Decimal):
+        return _Unstorable(path, "a Decimal that Decimal128 cannot hold, which has 34 digits; store a string")
+    if isinstance(value, _SECRETS):
+        return _Unstorable(path, "a secret would be stored as asterisks; declare a str, or serialize it yourself")
+    return _Unstorable(path, f"does not fit the queue's model: {explain(error)}")
 
 
 def _stored(value: Any) -> Any:
@@ -127,8 +180,8 @@ def _stored(value: Any) -> Any:
         return Decimal128(value)
     if isinstance(value, BaseModel):
         return _stored(value.model_dump(round_trip=True))
-    if isinstance(value, SecretStr | SecretBytes):
-        raise _SecretFound("a secret would be stored as asterisks; declare a str, or serialize it yourself")
+    if isinstance(value, _SECRETS):
+        raise TypeError("a secret")
     return to_jsonable_python(value)
 
 

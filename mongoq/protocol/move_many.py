@@ -10,7 +10,7 @@ from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
 from mongoq.model.arguments import listed, moment
 from mongoq.model.envelope import Document, spliced
 from mongoq.model.item import Item
@@ -101,6 +101,14 @@ class Moves:
 
     def told(self, move: Move) -> Told:
         """Return what a move is told, checked."""
+        try:
+            return self._checked(move)
+        except MongoqError:
+            raise
+        except Exception as error:  # what a handler returns may be of any class, and raise anything
+            raise OutcomeInvalid(f"a Move that cannot be read: {type(error).__name__}: {error}") from error
+
+    def _checked(self, move: Move) -> Told:
         own, to = move.payload is not KEEP, move.to
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:

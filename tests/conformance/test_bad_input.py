@@ -6,6 +6,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any
 
+import pandas as pd
 import pytest
 from bson import Binary, ObjectId
 
@@ -75,7 +76,7 @@ async def test_no_lease_at_all_is_refused(shell: Shell) -> None:
         await shell.queue().reserve(lease=0)
 
 
-@pytest.mark.parametrize("value", [datetime(2024, 1, 1), "2024-01-01", 5], ids=repr)
+@pytest.mark.parametrize("value", [datetime(2024, 1, 1), "2024-01-01", 5, pd.NaT], ids=repr)
 async def test_a_time_without_a_zone_is_named(shell: Shell, value: Any) -> None:
     queue = shell.queue()
     await queue.push(1)

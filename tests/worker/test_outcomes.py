@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
+import pandas as pd
 import pytest
 from pydantic import BaseModel
 
@@ -13,6 +14,13 @@ import mongoq
 from tests.worker.conftest import Desk
 
 QUICK = mongoq.Fixed(0.01)
+
+
+class Raises:
+    """What is no queue, and raises whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise LookupError("nobody is there")
 
 
 class Texts(Exception):
@@ -130,6 +138,10 @@ def test_a_patch_changes_the_payload_on_its_way(desk: Desk, queue: mongoq.Queue[
         (mongoq.Move("next", patch={"$where": {"a": 1}}), "$where"),
         (mongoq.Move("next", patch={"$inc": {"a": 1}}), "a"),
         (mongoq.Move("next", priority=1000), "priority"),
+        (mongoq.Move("next", when=pd.NaT), "when: a time, not NaT"),
+        (mongoq.Move("next", payload={"at": pd.NaT}), "payload.at: NaT is no time"),
+        (mongoq.Fork([mongoq.Move("next", payload={"at": pd.NaT})]), "payload.at: NaT is no time"),
+        (mongoq.Move(Raises()), "a Move that cannot be read: LookupError: nobody is there"),
     ],
 )
 def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[Any], returned: Any, told: str) -> None:
@@ -145,6 +157,18 @@ def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[
     assert told in letter.error.message
     assert letter.origin.attempts == 2
     assert desk.broker.queue("next").size() == 0
+
+
+def test_an_outcome_that_cannot_be_leaves_the_others_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(5))
+
+    async def handle(payload: Any) -> Any:
+        return mongoq.Move("next", payload={"at": pd.NaT} if payload == 2 else payload)
+
+    desk.consume("orders", handle, max_retries=0)
+    desk.run()
+    assert sorted(item.payload for item in desk.broker.queue("next").peek(10)) == [0, 1, 3, 4]
+    assert [letter.payload for letter in queue.dead.peek(5)] == [2]
 
 
 def test_a_coroutine_that_a_plain_function_returns_is_a_failure(broker: mongoq.Broker, queue: Any) -> None:
