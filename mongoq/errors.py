@@ -245,8 +245,9 @@ class BatchIncomplete(MongoqError):
     """Some items of a batch failed; the others are done.
 
     ``failed`` tells of each what happened to it. An item that its holder lost is a ``ReservationLost`` and a patch that
-    does not fit a ``PatchInvalid``, as for one item alone. An error of the driver stands for an item whose command
-    failed: after a network error it may have happened.
+    does not fit a ``PatchInvalid``, as for one item alone. A ``ReservationLost`` that is not ``certain`` stands for one
+    of several that are gone, done by this call or settled before: of deletes the server tells only how many there were.
+    An error of the driver stands for an item whose command failed: after a network error it may have happened.
 
     Attributes:
         queue: the queue.

@@ -30,6 +30,9 @@ class Looking(Generic[M]):
     def get(self, id: ObjectId) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
 
+        An item that is reserved comes with its holder's token, and can be settled with it in the holder's place, who is
+        told so when it settles: a way to free what hangs, and no way to share work.
+
         Raises:
             PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item.
         """
@@ -37,6 +40,8 @@ class Looking(Generic[M]):
 
     def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
         """Return up to ``n`` items of a state in the order in which they would be handed out (``find``).
+
+        Those that are reserved come with their holders' tokens, as with ``get``.
 
         Args:
             n: how many at most.
