@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from struct import Struct
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 from uuid import UUID
 
 import bson
@@ -190,9 +190,9 @@ def _check(value: Any, depth: int) -> None:
     elif isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
         raise _Refusal("a Binary of the UUID subtype would come back as a uuid.UUID, or not at all; store the UUID")
     elif isinstance(value, Code) and value.scope is not None:
-        _step(".{}", "scope", value.scope, depth)
+        _check_document({"scope": value.scope}, depth)
     elif isinstance(value, DBRef):
-        _step("", "", {name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
+        _check_document({name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
 
 
 def _check_datetime(value: datetime) -> None:
@@ -209,7 +209,10 @@ def _check_array(value: list[Any] | tuple[Any, ...], depth: int) -> None:
         raise _Refusal(TOO_DEEP)
     for place, part in enumerate(value):
         if type(part) not in _PLAIN:
-            _step("[{}]", place, part, depth)
+            try:
+                _CHECKS.get(type(part), _check)(part, depth + 1)
+            except Exception as error:
+                _refuse(part, error, f"[{place}]")
 
 
 def _check_document(value: Mapping[Any, Any], depth: int) -> None:
@@ -221,41 +224,39 @@ def _check_document(value: Mapping[Any, Any], depth: int) -> None:
         if type(key) is not str and not isinstance(key, str):
             raise _Refusal(f"keys are strings, not {type(key).__name__}: {key!r}")
         if type(part) not in _PLAIN:
-            _step(".{}", key, part, depth)
+            try:
+                _CHECKS.get(type(part), _check)(part, depth + 1)
+            except Exception as error:
+                _refuse(part, error, f".{key}")
 
 
 _CHECKS: Mapping[type, Callable[[Any, int], None]] = {dict: _check_document, list: _check_array}
 """By the very type of a value: ``isinstance`` of an abstract class takes long."""
 
 
-def _step(step: str, place: Any, part: Any, depth: int) -> None:
-    """Check a part; the step to it, which ``place`` completes, is made when it is needed."""
-    try:
-        _looked_at(part, depth + 1)
-    except _Refusal as refusal:
-        refusal.steps.append(step.format(place))
-        raise
+def _refuse(value: Any, error: Exception, step: str) -> NoReturn:
+    """Refuse what holds a value that raised an error as it was checked; ``step`` leads there."""
+    refusal = error if isinstance(error, _Refusal) else _Refusal(_unreadable(value, error))
+    refusal.steps.append(step)
+    raise refusal
 
 
-def _looked_at(value: Any, depth: int) -> None:
-    """Check a value, whose class may be the user's, and raise anything."""
-    try:
-        _CHECKS.get(type(value), _check)(value, depth)
-    except _Refusal:
-        raise
-    except BSONError as error:
-        raise _Refusal(f"raw BSON that cannot be read: {error}") from error
-    except Exception as error:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise _Refusal(f"a {kind} that cannot be read: {type(error).__name__}: {error}") from error
+def _unreadable(value: Any, error: Exception) -> str:
+    """Say why a value cannot be looked at, whose class may be the user's, and raise anything."""
+    if isinstance(error, BSONError):
+        return f"raw BSON that cannot be read: {error}"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return f"a {kind} that cannot be read: {type(error).__name__}: {error}"
 
 
 def check(value: Any, argument: str) -> Any:
     """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` naming where it does not."""
     try:
-        _looked_at(value, 1)
+        _CHECKS.get(type(value), _check)(value, 1)
     except _Refusal as refusal:
-        raise PayloadInvalid(refusal.path(argument), refusal.problem) from refusal.__cause__
+        raise PayloadInvalid(refusal.path(argument), refusal.problem) from None
+    except Exception as error:
+        raise PayloadInvalid(argument, _unreadable(value, error)) from error
     return value
 
 

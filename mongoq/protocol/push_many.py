@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -16,6 +15,7 @@ from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, listed, object_id
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.envelope import Stencil, new_envelope
+from mongoq.model.ids import new_ids
 from mongoq.protocol.batch import chunks, finish, own_error, placed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_few
@@ -39,8 +39,8 @@ __all__ = ["Identified", "inserted_in_chunks", "push_many"]
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
-Identified = tuple[ObjectId | bytes, bytes, *tuple[Any, ...]]
-"""An id, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
+Identified = tuple[bytes, bytes, *tuple[Any, ...]]
+"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
 Fresh = TypeVar("Fresh", bound=Identified)
 
 
@@ -70,21 +70,21 @@ def push_many(
     yield from prepared(context, fresh=False)
     yield from refreshed(context.broker)
     clock = context.broker.clock
-    # sorted, since the counter in them begins again at 0 after 16 million
-    identities = given or sorted((ObjectId() for _ in values), key=attrgetter("binary"))
+    raw = new_ids(len(values)) if given is None else [id.binary for id in given]
+    identities = given or list(map(ObjectId, raw))
     eligible = due(clock, delay, when)
     until = None if given is None else clock.now() + remember
     envelope = new_envelope(
         context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
     )
-    fresh = list(zip(identities, values, strict=True))
     if bound := context.broker.topics.bound.get(context.name):
+        fresh = list(zip(identities, values, strict=True))
         yield from publish_many(context.broker, envelope, fresh, bound, given=given is not None)
         return identities
     stencil = Stencil(context.broker.encoding, envelope)
     try:
         yield from inserted_in_chunks(
-            context, fresh, lambda one: stencil.envelope(one[0].binary, one[1]), again=given is not None
+            context, list(zip(raw, values, strict=True)), lambda one: stencil.envelope(*one), again=given is not None
         )
     finally:
         context.placed(priority, eligible)

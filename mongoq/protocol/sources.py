@@ -9,12 +9,11 @@ whose fate is not known may be sent again: it is pushed once, and never by who h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from mongoq.model.ids import Ids
 from mongoq.model.qualified import qualified
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -44,12 +43,10 @@ class Tenure(Lease):
     Attributes:
         pushed: how many records of the source were pushed so far, by anyone.
         position: that of the last one, as it is stored; ``None`` at the beginning.
-        ids: makes the ids of its records.
     """
 
     pushed: int
     position: Any
-    ids: Ids = field(default_factory=Ids)
 
 
 class _Unmatched(Exception):
@@ -81,7 +78,7 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
     broker = context.broker
     yield from prepared(context, fresh=False)
     yield from refreshed(broker)
-    part, made = documents(context, batch, tenure.ids)
+    part, made = documents(context, batch)
     try:
         yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
     except _Unmatched:

@@ -14,7 +14,7 @@ from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.codec import Encoding
 from mongoq.model.envelope import Stencil, new_envelope
-from mongoq.model.ids import Ids
+from mongoq.model.ids import new_ids
 from mongoq.model.record import Record
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.publish import BYTES, COPIES, copied
@@ -79,7 +79,7 @@ class Made(NamedTuple):
     document: RawBSONDocument
 
 
-def documents(context: QueueContext[Any], batch: Sequence[Yielded], ids: Ids) -> tuple[Sequence[Yielded], list[Made]]:
+def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[Made]]:
     """Return as many of the records as one transaction carries, and their envelopes.
 
     These are for the queue itself or, when it is a topic, for each queue that is bound to it.
@@ -89,16 +89,16 @@ def documents(context: QueueContext[Any], batch: Sequence[Yielded], ids: Ids) ->
     """
     bound = context.broker.topics.bound.get(context.name)
     if bound is None:
-        return batch, _envelopes(context, batch, ids)
+        return batch, _envelopes(context, batch)
     part = _what_fits(batch, len(bound))
-    return part, _copies(context, part, bound, ids)
+    return part, _copies(context, part, bound)
 
 
-def _envelopes(context: QueueContext[Any], part: Sequence[Yielded], ids: Ids) -> list[Made]:
+def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Made]:
     """Return envelopes for the queue itself; they differ in little, which is encoded anew where it does."""
     stencils: dict[int, tuple[Stencil, datetime]] = {}
     made = []
-    for one, id in zip(part, ids.made(len(part)), strict=True):
+    for one, id in zip(part, new_ids(len(part)), strict=True):
         if one.delay is None and one.headers is None:
             if one.priority not in stencils:
                 stencils[one.priority] = _stencil(context, one, id)
@@ -137,10 +137,10 @@ def _size(one: Yielded) -> int:
     return OVERHEAD + len(one.wrapped) + (0 if one.headers is None else len(one.headers.raw))
 
 
-def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str], ids: Ids) -> list[Made]:
+def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[Made]:
     """Return copies for each of the queues that are bound to the topic."""
     broker, at = context.broker, context.broker.clock.now()
-    envelopes = [_envelope(context, one, id) for one, id in zip(part, ids.made(len(part)), strict=True)]
+    envelopes = [_envelope(context, one, id) for one, id in zip(part, new_ids(len(part)), strict=True)]
     return [
         Made(queue, one.priority, envelope["when"], copied(broker, envelope, one.wrapped, queue, at).document)
         for queue in queues
