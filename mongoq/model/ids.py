@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from threading import Lock
+from itertools import count, islice
 
 from bson import ObjectId
 
@@ -22,24 +22,24 @@ class Ids:
 
     def begin(self) -> None:
         """Begin anew; what a forked child must do, who would make the same ids as its parent."""
-        self._lock = Lock()
-        self._next = int.from_bytes(os.urandom(8)) // 2
+        self._numbers = count(int.from_bytes(os.urandom(8)) // 2)  # which threads may share
 
-    def made(self, number: int) -> list[bytes]:
+    def one(self) -> ObjectId:
+        """Return the id of an item."""
+        return ObjectId(_seconds() + next(self._numbers).to_bytes(8))
+
+    def many(self, number: int) -> list[bytes]:
         """Return so many, as their 12 bytes."""
-        with self._lock:
-            first, self._next = self._next, self._next + number
-            seconds = (int(time.time()) & 0xFFFFFFFF).to_bytes(4)
-        return [seconds + place.to_bytes(8) for place in range(first, first + number)]
+        seconds = _seconds()
+        return [seconds + place.to_bytes(8) for place in islice(self._numbers, number)]
+
+
+def _seconds() -> bytes:
+    return (int(time.time()) & 0xFFFFFFFF).to_bytes(4)
 
 
 _ids = Ids()
 """All items of a process have their ids from here: those that are due at the same moment are claimed in their order."""
 os.register_at_fork(after_in_child=_ids.begin)
 
-new_ids = _ids.made
-
-
-def new_id() -> ObjectId:
-    """Return the id of an item."""
-    return ObjectId(new_ids(1)[0])
+new_id, new_ids = _ids.one, _ids.many
