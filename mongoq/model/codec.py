@@ -293,7 +293,7 @@ class Codec(Generic[M]):
             PayloadInvalid: the model refuses it, or BSON cannot give it back equal.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        return self._encoding.encode("payload", self._dumped(payload), limit=SIZE_LIMIT)
+        return self._encoding.unwrapped("payload", self.wrapped(payload))
 
     def wrapped(self, payload: Any) -> bytes:
         """Do the same, and return ``{"payload": payload}`` as BSON."""

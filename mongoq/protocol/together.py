@@ -6,14 +6,11 @@ gets. What is part of a transaction goes by itself as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
-
-from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
@@ -21,15 +18,14 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.protocol import claim, settle
 from mongoq.protocol import move as moves
-from mongoq.protocol import push as pushing
-from mongoq.protocol.batch import chunks, own_error
+from mongoq.protocol.batch import own_error
 from mongoq.protocol.bulk import MARGIN, Settlement, ends_by, tallied
-from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin
-from mongoq.protocol.insert import insert_alone
-from mongoq.protocol.lane import Lanes, copies
+from mongoq.protocol.lane import copies
 from mongoq.protocol.move_many import moved
-from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
+from mongoq.protocol.push_together import push
+from mongoq.protocol.request import Command, Flow, Shared
 from mongoq.protocol.reserve_many import claim_some
 from mongoq.protocol.settle_many import Batch, committing, extending, rolling_back
 
@@ -46,42 +42,6 @@ class _Settling:
     item: Item[Any]
     within: Callable[[Batch], Settlement]
     alone: Callable[[], Flow[Any]]
-
-
-def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any) -> Flow[ObjectId]:
-    """Insert one item, with those of other callers, and return its id."""
-    lanes, joined = context.broker.lanes, session is not None
-    if lanes is None or joined:
-        return pushing.push(context, payload, joined=joined, **told)
-    return pushing.push(context, payload, insert=partial(_insert, context.broker, lanes), **told)
-
-
-def _insert(broker: BrokerContext, lanes: Lanes, envelope: Mapping[str, Any]) -> Flow[Any]:
-    lane = lanes.lane("push", partial(_inserted, broker), abreast=True)
-    shared: Shared[Any] = Shared(lane, envelope)
-    return (yield shared)
-
-
-def _inserted(broker: BrokerContext, envelopes: list[Mapping[str, Any]]) -> Flow[list[Any]]:
-    """Insert the envelopes of several pushes; a lost reply, or any other error, is told to those of its command."""
-    if len(envelopes) == 1:
-        return [(yield from insert_alone(envelopes[0]))]
-    told: list[Any] = []
-    for chunk in chunks(envelopes, partial(_size, broker)):
-        refusals: Mapping[int, Exception] = {}
-        try:
-            yield from Command[Any]("insert_many", {"documents": chunk, "ordered": False})
-        except PartlyRefused as refused:
-            refusals = refused.refusals
-        except Exception as error:
-            refusals = dict(enumerate(copies(error, len(chunk))))
-        told += [refusals.get(place) for place in range(len(chunk))]
-    return told
-
-
-def _size(broker: BrokerContext, envelope: Mapping[str, Any]) -> int:
-    payload = envelope["payload"]
-    return len(payload.raw) if isinstance(payload, RawBSONDocument) else broker.encoding.size(envelope)
 
 
 def reserve(

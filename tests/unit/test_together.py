@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import AutoReconnect
 
-from mongoq.protocol import together
+from mongoq.protocol import push_together, together
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import Command, Duplicate, PartlyRefused, ReplyLost, Shared
 from tests.unit.scripted import NOW, TOKEN, context, found, matched, play, reserved_item
@@ -67,24 +67,29 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
 def test_each_push_is_told_its_own_error() -> None:
     envelopes: Any = [{"_id": one, "payload": n} for n, one in enumerate(IDS)]
     broker, refused = shared_context().broker, Duplicate(ValueError("dup"))
-    _, told = play(together._inserted(broker, envelopes), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    _, told = play(push_together._inserted(broker, envelopes), [PartlyRefused(ValueError(), {1: refused}, 2)])
     assert told == [None, refused, None]
-    _, told = play(together._inserted(broker, envelopes), [ReplyLost(AutoReconnect("gone"))])
+    _, told = play(push_together._inserted(broker, envelopes), [ReplyLost(AutoReconnect("gone"))])
     assert [type(one) for one in told] == [ReplyLost] * 3
     assert len({id(one) for one in told} | {id(one.cause) for one in told}) == 6
 
 
 def test_a_lone_caller_sends_the_command_it_would_send_anyway() -> None:
-    (insert,), _ = play(together._inserted(shared_context().broker, [{"_id": IDS[0], "payload": 1}]), [None])
+    (insert,), _ = play(push_together._inserted(shared_context().broker, [{"_id": IDS[0], "payload": 1}]), [None])
     assert insert.method == "insert_one"
     (claim,), told = play(together._claimed([(shared_context(), LEASE)]), [None])
     assert (claim.method, told) == ("find_one_and_update", [None])
 
 
+OPTIONS: dict[str, Any] = {"priority": 0, "on_duplicate": "keep"}
+OPTIONS |= dict.fromkeys(("delay", "when", "headers", "key", "id", "once"))
+
+
+@pytest.mark.parametrize("told", [{}, {"headers": {"a": 1}}], ids=["plain", "told"])
 @pytest.mark.parametrize("session", [None, object()])
-def test_only_what_is_in_no_transaction_shares(session: Any) -> None:
+def test_only_what_is_in_no_transaction_shares(session: Any, told: dict[str, Any]) -> None:
     queue, item = shared_context(), reserved_item()
-    options: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "id": None, "once": None}
+    options = OPTIONS | told
     moved: dict[str, Any] = {"payload": None, "replace_payload": False, "patch": None, "replace_headers": False}
     moved |= {"delay": None, "when": None, "priority": None, "headers": None}
     for flow in (

@@ -1,0 +1,126 @@
+"""Pushes that share an insert: plain ones get their envelopes there, and nobody can tell them from others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import AutoReconnect
+
+import mongoq
+from mongoq.model.codec import codec_options
+from mongoq.protocol import push_together
+from mongoq.protocol.context import QueueContext
+from mongoq.protocol.push import push as push_alone
+from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
+from tests.unit.scripted import context, matched, play
+from tests.unit.test_together import OPTIONS, shared_context
+
+LATER: dict[str, Any] = {"delay": 5}
+
+
+def asking(queue: QueueContext[Any], payload: Any, **told: Any) -> tuple[Flow[ObjectId], Any]:
+    """A caller who waits in the lane, and what it asks for there."""
+    flow = push_together.push(queue, payload, session=None, **OPTIONS | told)
+    shared = next(flow)
+    assert isinstance(shared, Shared)
+    return flow, shared.entry
+
+
+def ended(flow: Flow[ObjectId]) -> ObjectId:
+    with pytest.raises(StopIteration) as stop:
+        flow.send(None)
+    assert isinstance(stop.value.value, ObjectId)
+    return stop.value.value
+
+
+def documents(command: Command[Any]) -> list[dict[str, Any]]:
+    sent = command.arguments["documents"]
+    return [bson.decode(bson.encode(document, codec_options=codec_options()), codec_options()) for document in sent]
+
+
+def test_those_that_are_told_nothing_are_inserted_as_each_by_itself_would_be() -> None:
+    queue, other = shared_context(), context("others")
+    other.broker = queue.broker
+    told: list[tuple[Any, Any, dict[str, Any]]] = [
+        (queue, {"n": 1}, {}),
+        (queue, 7, {"priority": 5}),
+        (other, {"n": 2}, {}),
+        (queue, {"n": 3}, LATER),
+        (queue, None, {}),
+    ]
+    callers = [asking(handle, payload, **options) for handle, payload, options in told]
+    (insert,), _ = play(push_together._inserted(queue.broker, [entry for _, entry in callers]), [None])
+    ids = [ended(flow) for flow, _ in callers]
+    plain = [id for id, (_, _, options) in zip(ids, told, strict=True) if "delay" not in options]
+    assert plain == sorted(set(plain)), "in the order of the callers"
+    alone = []
+    for (handle, payload, options), id in zip(told, ids, strict=True):
+        (command,), _ = play(push_alone(handle, payload, **OPTIONS | options), [None])
+        alone.append({**command.arguments["document"], "_id": id})
+    assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
+
+
+def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
+    queue = shared_context()
+    flow, entry = asking(queue, {"n": 1})
+    (insert,), _ = play(push_together._inserted(queue.broker, [entry]), [None])
+    (alone,), _ = play(push_alone(queue, {"n": 1}, **OPTIONS), [None])
+    assert insert.method == alone.method == "insert_one"
+    assert {**insert.arguments["document"], "_id": 0} == {**alone.arguments["document"], "_id": 0}
+    assert ended(flow) == insert.arguments["document"]["_id"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_who_lost_the_reply_looks_for_its_own_item(there: bool) -> None:
+    queue = shared_context()
+    callers = [asking(queue, n) for n in range(3)]
+    lost = ReplyLost(AutoReconnect("gone"))
+    (insert,), told = play(push_together._inserted(queue.broker, [entry for _, entry in callers]), [lost])
+    ids = [document["_id"] for document in documents(insert)]
+    for (flow, _), error, id in zip(callers, told, ids, strict=True):
+        look = flow.throw(error)
+        assert isinstance(look, Command)
+        assert look.arguments["filter"] == {"_id": id}
+        with pytest.raises(StopIteration if there else ReplyLost) as end:
+            flow.send(look.parse(matched(int(there))))
+        if there:
+            assert end.value.value == id
+
+
+def test_each_is_told_its_own_error() -> None:
+    queue, refused = shared_context(), Duplicate(ValueError("dup"))
+    callers = [asking(queue, n) for n in range(3)]
+    entries = [entry for _, entry in callers]
+    _, told = play(push_together._inserted(queue.broker, entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    assert told == [None, refused, None]
+
+
+def test_large_ones_do_not_go_in_one_command() -> None:
+    queue = shared_context()
+    entries = [asking(queue, {"t": "x" * 6_000_000})[1] for _ in range(4)]
+    inserts, told = play(push_together._inserted(queue.broker, entries), [None, None])
+    assert [len(insert.arguments["documents"]) for insert in inserts] == [2, 2]
+    assert told == [None] * 4
+
+
+def test_what_is_bad_is_refused_before_it_meets_others() -> None:
+    queue = shared_context()
+    for payload, options in ((object(), {}), (1, {"priority": 1_000}), (1, {"on_duplicate": "never"})):
+        with pytest.raises(mongoq.ArgumentInvalid):
+            asking(queue, payload, **options)
+
+
+def test_a_topic_gets_its_copies() -> None:
+    queue = shared_context()
+    queue.broker.topics.put({"orders": ("mail",)}, time.monotonic() + 3600, written=True)
+    flow = push_together.push(queue, {"n": 1}, session=None, **OPTIONS)
+    insert = next(flow)
+    assert isinstance(insert, Command)
+    assert insert.arguments["document"]["q"] == "mail"
+    payload = insert.arguments["document"]["payload"]
+    assert (dict(payload) if isinstance(payload, RawBSONDocument) else payload) == {"n": 1}
