@@ -1,45 +1,34 @@
-"""Ids of items: as the driver makes them, each takes longer than the rest of its envelope."""
+"""Ids of items made many at a time: as the driver makes them, each takes longer than the rest of its envelope."""
 
 from __future__ import annotations
 
-import os
 import time
-from itertools import count, islice
+from contextlib import suppress
 
 from bson import ObjectId
 
-__all__ = ["new_id", "new_ids"]
+__all__ = ["new_ids"]
+
+NUMBERS = 2**24
+"""What the last three bytes of an ObjectId can count to."""
 
 
-class Ids:
-    """Makes ObjectIds: the seconds, and a number of eight bytes that begins at random and counts them.
+def new_ids(number: int) -> list[bytes]:
+    """Return so many new ObjectIds as their 12 bytes, in ascending order.
 
-    They sort in the order in which they are made, as long as the clock does not go back.
+    They are those that as many calls of ``ObjectId()`` would make, and sort behind the ones that this process has made
+    before: of items that are due at the same moment, the one that was pushed first is claimed first.
     """
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin anew; what a forked child must do, who would make the same ids as its parent."""
-        self._numbers = count(int.from_bytes(os.urandom(8)) // 2)  # which threads may share
-
-    def one(self) -> ObjectId:
-        """Return the id of an item."""
-        return ObjectId(_seconds() + next(self._numbers).to_bytes(8))
-
-    def many(self, number: int) -> list[bytes]:
-        """Return so many, as their 12 bytes."""
-        seconds = _seconds()
-        return [seconds + place.to_bytes(8) for place in islice(self._numbers, number)]
+    with suppress(AttributeError):  # another version of the driver may count in another way
+        return _counted(number)
+    return sorted(ObjectId().binary for _ in range(number))
 
 
-def _seconds() -> bytes:
-    return (int(time.time()) & 0xFFFFFFFF).to_bytes(4)
-
-
-_ids = Ids()
-"""All items of a process have their ids from here: those that are due at the same moment are claimed in their order."""
-os.register_at_fork(after_in_child=_ids.begin)
-
-new_id, new_ids = _ids.one, _ids.many
+def _counted(number: int) -> list[bytes]:
+    with ObjectId._inc_lock:
+        first = ObjectId._inc
+        if first + number > NUMBERS:
+            first = 0  # those of the same numbers are seconds older
+        ObjectId._inc = (first + number) % NUMBERS
+    head = (int(time.time()) & 0xFFFFFFFF).to_bytes(4) + ObjectId._random()
+    return [head + place.to_bytes(3) for place in range(first, first + number)]

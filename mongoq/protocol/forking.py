@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadTooLarge
-from mongoq.model.ids import new_id
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork
 from mongoq.protocol.batch import chunks
@@ -67,7 +67,7 @@ def _exchange(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Ba
     told = fork.moves
     if len(told) > OUTPUTS:
         raise OutcomeInvalid(f"a fork of {len(told):,} outputs, and {OUTPUTS:,} is the limit; fork in two steps")
-    outputs = [output(context, item, move, moves, id=new_id()) for move in told]
+    outputs = [output(context, item, move, moves, id=ObjectId()) for move in told]
     for document in outputs:
         _mark(context, item, document, batch)
     exchange = _Exchange(

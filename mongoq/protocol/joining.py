@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.errors import PartnerMissing, PayloadTooLarge
-from mongoq.model.ids import new_id
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.rendezvous import Place
 from mongoq.protocol.arrivals import Arrival, by_value, come, foreseen
@@ -79,7 +80,7 @@ def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Doing]:
 def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str, Member], when: datetime) -> None:
     members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
     try:
-        doing.pairs.append(pair(spec.pairs, members, id=new_id(), now=doing.now, when=when))
+        doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
     except PayloadTooLarge as error:
         if members[0].context.settings.dead is None:
             raise

@@ -7,8 +7,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.errors import PartnerMissing, PayloadTooLarge
-from mongoq.model.ids import new_id
 from mongoq.model.item import Item
 from mongoq.model.rendezvous import Place, Rendezvous
 from mongoq.protocol.batch import chunks
@@ -66,7 +67,7 @@ def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None
     if spec.missing == "pass" and queue in spec.queues:
         members = [member if side.name == queue else None for side in spec.sides]
         try:
-            doing.pairs.append(pair(spec.pairs, members, id=new_id(), now=doing.now, when=when))
+            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
         except PayloadTooLarge as large:
             reason, error = str(large), large
         else:

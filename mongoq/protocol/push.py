@@ -14,7 +14,6 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.clock import Clock
 from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.envelope import new_envelope
-from mongoq.model.ids import new_id
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.insert import Insert, insert_alone, inserted
 from mongoq.protocol.keyed import OnDuplicate, keyed_by, push_keyed
@@ -63,7 +62,7 @@ def push(
     envelope = new_envelope(
         context.name,
         value,
-        id=given or new_id(),
+        id=given or ObjectId(),
         when=due(clock, delay, when),
         priority=priority,
         headers=headers,

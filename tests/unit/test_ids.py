@@ -1,45 +1,49 @@
-"""Ids of items: ObjectIds that sort as they were made, and that nobody else makes."""
+"""Ids of items made many at a time: the driver's own, in order, and each once."""
 
 from __future__ import annotations
 
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import chain
 
+import pytest
 from bson import ObjectId
 
-from mongoq.model.ids import Ids, new_id, new_ids
+from mongoq.model import ids
+from mongoq.model.ids import NUMBERS, new_ids
 
 
-def test_they_are_object_ids_of_now_and_sort_as_they_were_made() -> None:
-    made = [*map(ObjectId, new_ids(500)), new_id(), *map(ObjectId, new_ids(500)), new_id()]
-    assert made == sorted(made)
-    assert len(set(made)) == 1_002
-    assert all(abs(id.generation_time.timestamp() - time.time()) < 60 for id in made)
+def many(number: int) -> list[ObjectId]:
+    return list(map(ObjectId, new_ids(number)))
 
 
-def test_they_go_on_in_order_beyond_sixteen_million() -> None:
-    ids = Ids()
-    ids._numbers = count(2**24 - 2)  # an ObjectId counts with three bytes
-    made = ids.many(5)
+def test_they_are_those_of_the_driver_and_sort_as_they_were_made() -> None:
+    made = [*many(500), ObjectId(), *many(1), ObjectId(), *many(500), ObjectId()]
     assert made == sorted(set(made))
-    assert {len(id) for id in made} == {12}
+    assert len({id.binary[4:9] for id in made}) == 1
+    assert all(abs(id.generation_time.timestamp() - time.time()) < 60 for id in made)
+    assert new_ids(0) == []
 
 
-def test_no_two_producers_share_one() -> None:
-    assert not {*Ids().many(1_000)} & {*Ids().many(1_000)}
+@pytest.mark.parametrize("left", [0, 1, 2, 5])
+def test_they_are_in_order_when_the_driver_begins_to_count_again(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    monkeypatch.setattr(ObjectId, "_inc", NUMBERS - left)
+    made = [*new_ids(5), *new_ids(2), ObjectId().binary]
+    assert len(set(made)) == 8
+    assert made[:5] == sorted(made[:5])
+    assert 0 <= ObjectId._inc < NUMBERS
 
 
 def test_threads_share_none() -> None:
     with ThreadPoolExecutor(4) as threads:
-        made = [id for ids in threads.map(new_ids, [7] * 2_000) for id in ids]
+        made = [*chain.from_iterable(threads.map(new_ids, [7] * 2_000))]
     assert len(set(made)) == 14_000
 
 
 def test_a_forked_child_makes_others() -> None:
     read, write = os.pipe()
-    before = new_ids(1)[0]
+    ours = new_ids(1)[0]
     child = os.fork()
     if child == 0:
         os.write(write, b"".join(new_ids(3)))
@@ -48,5 +52,18 @@ def test_a_forked_child_makes_others() -> None:
     raw = os.read(read, 100)
     theirs = {raw[start : start + 12] for start in range(0, 36, 12)}
     assert len(theirs) == 3
-    ours = int.from_bytes(before[4:])
-    assert all(abs(int.from_bytes(id[4:]) - ours) > 1_000_000 for id in theirs)
+    assert ours[4:9] not in {id[4:9] for id in theirs}
+
+
+def test_a_driver_that_counts_otherwise_makes_them_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(ObjectId):
+        __slots__ = ()
+
+        @classmethod
+        def _random(cls) -> bytes:
+            raise AttributeError("_random")
+
+    monkeypatch.setattr(ids, "ObjectId", Other)
+    made = new_ids(50)
+    assert made == sorted(set(made))
+    assert {len(id) for id in made} == {12}
