@@ -9,10 +9,7 @@ from bson import ObjectId
 
 from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, insisted, matched
 
-__all__ = ["Insert", "confirmed", "insert_alone", "inserted"]
-
-Insert = Callable[[Mapping[str, Any]], Flow[Any]]
-"""Inserts an envelope."""
+__all__ = ["confirmed", "insert_alone", "inserted", "inserted_alone"]
 
 
 def insert_alone(envelope: Mapping[str, Any]) -> Flow[Any]:
@@ -20,18 +17,26 @@ def insert_alone(envelope: Mapping[str, Any]) -> Flow[Any]:
     yield from Command("insert_one", {"document": envelope})
 
 
-def inserted(envelope: Mapping[str, Any], insert: Insert = insert_alone, *, given: bool) -> Flow[bool]:
-    """Insert an envelope, and say whether it is new; one whose id was ``given`` may be there already, or be done."""
+def inserted(insert: Flow[Any], id: Callable[[], ObjectId], *, given: bool) -> Flow[bool]:
+    """Insert an item, and say whether it is new; one whose id was ``given`` may be there already, or be done.
+
+    ``id`` tells its id once it was sent.
+    """
     try:
-        yield from insert(envelope)
+        yield from insert
     except Duplicate:
         if not given:
             raise
         return False
     except ReplyLost:
-        if not (yield from confirmed(envelope["_id"])):
+        if not (yield from confirmed(id())):
             raise
     return True
+
+
+def inserted_alone(envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
+    """Do the same by a command of its own."""
+    return inserted(insert_alone(envelope), lambda: envelope["_id"], given=given)
 
 
 def confirmed(id: ObjectId) -> Flow[bool]:

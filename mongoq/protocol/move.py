@@ -14,11 +14,12 @@ from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
 from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.fence import begin, fenced, is_back, update_command
 from mongoq.protocol.keyed import check_key, raise_duplicate
 from mongoq.protocol.marking import Marker, Marks
 from mongoq.protocol.patching import Patch, checked_patch, growth, settled_with
-from mongoq.protocol.push import check_due, checked_headers, due
+from mongoq.protocol.push import check_due, checked_headers
 from mongoq.protocol.request import Duplicate, Flow
 
 __all__ = [

@@ -12,8 +12,8 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.move_many import Moves
-from mongoq.protocol.push import due
 
 __all__ = ["noted", "output"]
 

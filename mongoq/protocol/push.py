@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,21 +11,28 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, duration, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.clock import Clock
 from mongoq.model.codec import HEADERS_LIMIT, Encoding
-from mongoq.model.envelope import new_envelope
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.insert import Insert, insert_alone, inserted
+from mongoq.protocol.draft import Draft
+from mongoq.protocol.insert import insert_alone, inserted
 from mongoq.protocol.keyed import OnDuplicate, keyed_by, push_keyed
 from mongoq.protocol.publish import publish
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
-__all__ = ["REMEMBER", "check_due", "checked_headers", "due", "push", "remembered"]
+__all__ = ["REMEMBER", "check_due", "checked_headers", "push", "remembered"]
 
 REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered unless it says otherwise."""
+
+
+Insert = Callable[[Draft], Flow[Any]]
+"""Inserts the item of a draft."""
+
+
+def _alone(draft: Draft) -> Flow[None]:
+    yield from insert_alone(draft.envelope())
 
 
 def push(
@@ -40,7 +47,7 @@ def push(
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
-    insert: Insert = insert_alone,
+    insert: Insert = _alone,
     joined: bool = False,
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
@@ -49,35 +56,40 @@ def push(
     the caller's, before which the bindings were read.
     """
     keyed = keyed_by(key, on_duplicate)
-    value = context.codec.encode(payload)
-    headers = checked_headers(headers, context.broker.encoding)
-    priority = checked_priority(priority)
-    given = None if id is None else object_id(id)
-    remember = remembered(once, given is not None)
-    check_due(delay, when)
+    draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
     yield from prepared(context, fresh=False)
     if not joined:
         yield from refreshed(context.broker)
-    clock = context.broker.clock
-    envelope = new_envelope(
-        context.name,
-        value,
-        id=given or ObjectId(),
-        when=due(clock, delay, when),
-        priority=priority,
-        headers=headers,
-        once=None if given is None else clock.now() + remember,
-    )
-    identified = given is not None
+    identified = draft.given is not None
     if bound := context.broker.topics.bound.get(context.name):
-        yield from publish(context.broker, envelope, bound, keyed, given=identified, joined=joined)
+        yield from publish(context.broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
-        return (yield from push_keyed(context, envelope, keyed, given=identified))
-    elif (yield from inserted(envelope, insert, given=identified)):
-        context.placed(priority, envelope["when"])
+        return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
+    elif (yield from inserted(insert(draft), lambda: draft.id, given=identified)):
+        context.placed(draft.priority, draft.due)
         context.count("put")
-        context.broker.tell(context.name, envelope["when"], id=envelope["_id"])
-    return envelope["_id"]  # type: ignore[no-any-return]  # made by us a few lines above
+        context.broker.tell(context.name, draft.due, id=draft.id)
+    return draft.id
+
+
+def _drafted(
+    context: QueueContext[Any],
+    payload: Any,
+    *,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    delay: Duration | None,
+    when: datetime | None,
+    id: ObjectId | None,
+    once: Duration | None,
+) -> Draft:
+    """Check what a push is told."""
+    wrapped = context.codec.wrapped(payload)
+    stored_headers = checked_headers(headers, context.broker.encoding)
+    given = None if id is None else object_id(id)
+    remember = remembered(once, given is not None)
+    check_due(delay, when)
+    return Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
 
 
 def remembered(once: Duration | None, identified: bool) -> timedelta:
@@ -97,16 +109,6 @@ def check_due(delay: Duration | None, when: datetime | None) -> None:
         duration(delay, "delay")
     if when is not None:
         moment(when, "when")
-
-
-def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
-    """Return from when an item is eligible: at once, after ``delay``, or at ``when``."""
-    if when is not None:
-        return moment(when, "when")
-    if delay is None:
-        return clock.stamp()
-    length = duration(delay, "delay")
-    return clock.now() + length if length else clock.stamp()
 
 
 def checked_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:

@@ -14,9 +14,9 @@ from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.protocol.batch import BYTES as CHUNK
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.keyed import Keyed, push_keyed
 from mongoq.protocol.publish import BYTES, COPIES, publish, publish_many
-from mongoq.protocol.push import due
 from mongoq.protocol.push_many import inserted_in_chunks
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared

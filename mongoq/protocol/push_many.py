@@ -18,9 +18,10 @@ from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.ids import new_ids
 from mongoq.protocol.batch import chunks, finish, own_error, placed
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.publish import publish_many
-from mongoq.protocol.push import check_due, checked_headers, due, remembered
+from mongoq.protocol.push import check_due, checked_headers, remembered
 from mongoq.protocol.request import (
     Command,
     Duplicate,

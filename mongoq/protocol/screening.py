@@ -18,12 +18,12 @@ from mongoq.model.outcomes import Move, Outcome
 from mongoq.protocol.bulk import Statement, total_of
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.history import is_refused_filter, refusal
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import Handover
 from mongoq.protocol.move_many import Moves, Resolve
-from mongoq.protocol.push import due
 from mongoq.protocol.request import Command, Flow, PartlyRefused, persisted
 from mongoq.protocol.settle import kept_update
 from mongoq.protocol.verdicts import carried_out

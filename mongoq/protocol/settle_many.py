@@ -18,6 +18,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol import settle
 from mongoq.protocol.bulk import Settlement, settled
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.fence import check_owner, is_back
 from mongoq.protocol.marking import NOTHING, Ended, Marker, Marks
 from mongoq.protocol.move import (
@@ -26,7 +27,6 @@ from mongoq.protocol.move import (
     burial,
     dead_queue,
 )
-from mongoq.protocol.push import due
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 

@@ -17,8 +17,9 @@ from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.ids import new_ids
 from mongoq.model.record import Record
 from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.draft import due
 from mongoq.protocol.publish import BYTES, COPIES, copied
-from mongoq.protocol.push import check_due, checked_headers, due
+from mongoq.protocol.push import check_due, checked_headers
 
 __all__ = ["Made", "Yielded", "documents", "noted", "yielded"]
 

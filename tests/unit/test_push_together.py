@@ -1,8 +1,9 @@
-"""Pushes that share an insert: plain ones get their envelopes there, and nobody can tell them from others."""
+"""Pushes that share an insert: their envelopes are made there, as each by itself would have made its own."""
 
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import bson
@@ -17,10 +18,8 @@ from mongoq.protocol import push_together
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.push import push as push_alone
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
-from tests.unit.scripted import context, matched, play
+from tests.unit.scripted import NOW, context, matched, play
 from tests.unit.test_together import OPTIONS, shared_context
-
-LATER: dict[str, Any] = {"delay": 5}
 
 
 def asking(queue: QueueContext[Any], payload: Any, **told: Any) -> tuple[Flow[ObjectId], Any]:
@@ -43,21 +42,29 @@ def documents(command: Command[Any]) -> list[dict[str, Any]]:
     return [bson.decode(bson.encode(document, codec_options=codec_options()), codec_options()) for document in sent]
 
 
-def test_those_that_are_told_nothing_are_inserted_as_each_by_itself_would_be() -> None:
+GIVEN = ObjectId("000000000000000000000000")
+"""An id that the producer gave, and that sorts before those of now."""
+
+
+def test_they_are_inserted_as_each_by_itself_would_be() -> None:
     queue, other = shared_context(), context("others")
     other.broker = queue.broker
     told: list[tuple[Any, Any, dict[str, Any]]] = [
         (queue, {"n": 1}, {}),
         (queue, 7, {"priority": 5}),
+        (queue, {"n": 2}, {"headers": {"by": "web"}}),
         (other, {"n": 2}, {}),
-        (queue, {"n": 3}, LATER),
+        (queue, {"n": 3}, {"delay": 5}),
+        (queue, [1], {"when": NOW + timedelta(days=1)}),
+        (queue, "text", {"id": GIVEN}),
         (queue, None, {}),
     ]
     callers = [asking(handle, payload, **options) for handle, payload, options in told]
-    (insert,), _ = play(push_together._inserted(queue.broker, [entry for _, entry in callers]), [None])
+    (insert,), _ = play(push_together._inserted([entry for _, entry in callers]), [None])
     ids = [ended(flow) for flow, _ in callers]
-    plain = [id for id, (_, _, options) in zip(ids, told, strict=True) if "delay" not in options]
-    assert plain == sorted(set(plain)), "in the order of the callers"
+    made = [id for id in ids if id != GIVEN]
+    assert made == sorted(set(made)), "in the order of the callers"
+    assert ids[6] == GIVEN
     alone = []
     for (handle, payload, options), id in zip(told, ids, strict=True):
         (command,), _ = play(push_alone(handle, payload, **OPTIONS | options), [None])
@@ -65,10 +72,25 @@ def test_those_that_are_told_nothing_are_inserted_as_each_by_itself_would_be() -
     assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
 
 
+def test_they_are_due_together_whenever_each_was_called() -> None:
+    """Whatever they were told: their order is that of the callers."""
+    queue = shared_context()
+    told: list[dict[str, Any]] = [{}, {"headers": {"a": 1}}, {"id": GIVEN}, {}, {"priority": 0, "delay": 0}]
+    callers = []
+    for options in told:
+        callers.append(asking(queue, {"n": 1}, **options))
+        queue.broker.clock.advance(1)
+    (insert,), _ = play(push_together._inserted([entry for _, entry in callers]), [None])
+    sent = documents(insert)
+    assert {document["when"] for document in sent} == {NOW + timedelta(seconds=len(told))}
+    ids = [document["_id"] for document in sent if document["_id"] != GIVEN]
+    assert ids == sorted(ids)
+
+
 def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
     queue = shared_context()
     flow, entry = asking(queue, {"n": 1})
-    (insert,), _ = play(push_together._inserted(queue.broker, [entry]), [None])
+    (insert,), _ = play(push_together._inserted([entry]), [None])
     (alone,), _ = play(push_alone(queue, {"n": 1}, **OPTIONS), [None])
     assert insert.method == alone.method == "insert_one"
     assert {**insert.arguments["document"], "_id": 0} == {**alone.arguments["document"], "_id": 0}
@@ -80,7 +102,7 @@ def test_who_lost_the_reply_looks_for_its_own_item(there: bool) -> None:
     queue = shared_context()
     callers = [asking(queue, n) for n in range(3)]
     lost = ReplyLost(AutoReconnect("gone"))
-    (insert,), told = play(push_together._inserted(queue.broker, [entry for _, entry in callers]), [lost])
+    (insert,), told = play(push_together._inserted([entry for _, entry in callers]), [lost])
     ids = [document["_id"] for document in documents(insert)]
     for (flow, _), error, id in zip(callers, told, ids, strict=True):
         look = flow.throw(error)
@@ -96,14 +118,14 @@ def test_each_is_told_its_own_error() -> None:
     queue, refused = shared_context(), Duplicate(ValueError("dup"))
     callers = [asking(queue, n) for n in range(3)]
     entries = [entry for _, entry in callers]
-    _, told = play(push_together._inserted(queue.broker, entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    _, told = play(push_together._inserted(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
     assert told == [None, refused, None]
 
 
 def test_large_ones_do_not_go_in_one_command() -> None:
     queue = shared_context()
     entries = [asking(queue, {"t": "x" * 6_000_000})[1] for _ in range(4)]
-    inserts, told = play(push_together._inserted(queue.broker, entries), [None, None])
+    inserts, told = play(push_together._inserted(entries), [None, None])
     assert [len(insert.arguments["documents"]) for insert in inserts] == [2, 2]
     assert told == [None] * 4
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from pymongo.errors import AutoReconnect
 
-from mongoq.protocol import push_together, together
+from mongoq.protocol import together
 from mongoq.protocol.lane import Lanes
-from mongoq.protocol.request import Command, Duplicate, PartlyRefused, ReplyLost, Shared
+from mongoq.protocol.request import Command, Shared
 from tests.unit.scripted import NOW, TOKEN, context, found, matched, play, reserved_item
 
 LEASE = timedelta(seconds=30)
@@ -64,19 +63,7 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
     assert stop.value.value.token == TOKEN
 
 
-def test_each_push_is_told_its_own_error() -> None:
-    envelopes: Any = [{"_id": one, "payload": n} for n, one in enumerate(IDS)]
-    broker, refused = shared_context().broker, Duplicate(ValueError("dup"))
-    _, told = play(push_together._inserted(broker, envelopes), [PartlyRefused(ValueError(), {1: refused}, 2)])
-    assert told == [None, refused, None]
-    _, told = play(push_together._inserted(broker, envelopes), [ReplyLost(AutoReconnect("gone"))])
-    assert [type(one) for one in told] == [ReplyLost] * 3
-    assert len({id(one) for one in told} | {id(one.cause) for one in told}) == 6
-
-
 def test_a_lone_caller_sends_the_command_it_would_send_anyway() -> None:
-    (insert,), _ = play(push_together._inserted(shared_context().broker, [{"_id": IDS[0], "payload": 1}]), [None])
-    assert insert.method == "insert_one"
     (claim,), told = play(together._claimed([(shared_context(), LEASE)]), [None])
     assert (claim.method, told) == ("find_one_and_update", [None])
 
