@@ -236,9 +236,12 @@ _CHECKS: Mapping[type, Callable[[Any, int], None]] = {dict: _check_document, lis
 
 def _refuse(value: Any, error: Exception, step: str) -> NoReturn:
     """Refuse what holds a value that raised an error as it was checked; ``step`` leads there."""
-    refusal = error if isinstance(error, _Refusal) else _Refusal(_unreadable(value, error))
+    if isinstance(error, _Refusal):
+        error.steps.append(step)
+        raise error
+    refusal = _Refusal(_unreadable(value, error))
     refusal.steps.append(step)
-    raise refusal
+    raise refusal from error
 
 
 def _unreadable(value: Any, error: Exception) -> str:
@@ -254,7 +257,7 @@ def check(value: Any, argument: str) -> Any:
     try:
         _CHECKS.get(type(value), _check)(value, 1)
     except _Refusal as refusal:
-        raise PayloadInvalid(refusal.path(argument), refusal.problem) from None
+        raise PayloadInvalid(refusal.path(argument), refusal.problem) from refusal.__cause__
     except Exception as error:
         raise PayloadInvalid(argument, _unreadable(value, error)) from error
     return value

@@ -1,10 +1,8 @@
-"""Drafts: pushes that were checked. Their envelopes are made when they are sent, with those of others or alone.
-
-So items that go in one command stand in the order in which their callers came, whatever each was told.
-"""
+"""Drafts: pushes that were checked. Their envelopes are made when they are sent, with those of others or alone."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,10 +13,13 @@ from bson import ObjectId
 from mongoq.model.arguments import Duration, duration, moment
 from mongoq.model.clock import Clock
 from mongoq.model.envelope import Document, Stencil, new_envelope
-from mongoq.model.ids import new_ids
 from mongoq.protocol.context import QueueContext
 
 __all__ = ["Draft", "due", "envelopes"]
+
+
+SEVERAL = 4
+"""Envelopes from which it is faster to encode them together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +31,7 @@ class Draft:
         headers: in the form to send.
         given: the id that the producer gave.
         remember: for how long a given id is remembered.
-        id: the item's; known when the envelope was made, and so is ``due``.
+        id: the item's, from its ``stamp`` on, and so is ``due``.
         due: from when on it is eligible.
     """
 
@@ -45,31 +46,17 @@ class Draft:
     id: ObjectId = field(init=False)
     due: datetime = field(init=False)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it was told nothing but its payload and its priority."""
-        return self.headers is None and self.given is None and self.delay is None and self.when is None
-
-    def stamp(self, id: ObjectId, now: datetime) -> None:
-        """Take the id and the time, unless it was told others."""
-        self.id = self.given or id
-        told = self.delay is not None or self.when is not None
-        self.due = due(self.context.broker.clock, self.delay, self.when) if told else now
+    def stamp(self) -> None:
+        """Take its place in the queue, before whoever pushes from now on; whoever it will be sent with."""
+        self.id = self.given or ObjectId()
+        self.due = due(self.context.broker.clock, self.delay, self.when)
 
     def envelope(self) -> Document:
-        """Return the envelope, with the id and the time of now."""
-        self.stamp(ObjectId(), self.context.broker.clock.stamp())
-        return self.stamped()
+        """Return the envelope."""
+        return self.envelope_of(self.context.broker.encoding.unwrapped("payload", self.wrapped))
 
-    def stamped(self) -> Document:
-        """Return the envelope with the id and the time that it has."""
-        return self._envelope(self.context.broker.encoding.unwrapped("payload", self.wrapped))
-
-    def stencil(self) -> Stencil:
-        """Return what makes the envelopes of others that differ in id and payload alone."""
-        return Stencil(self.context.broker.encoding, self._envelope(None))
-
-    def _envelope(self, payload: Any) -> Document:
+    def envelope_of(self, payload: Any) -> Document:
+        """Return the envelope with another payload in it."""
         return new_envelope(
             self.context.name,
             payload,
@@ -82,25 +69,26 @@ class Draft:
 
 
 def envelopes(drafts: Sequence[Draft]) -> list[Any]:
-    """Make the envelopes of drafts, which all have the time of now and ids in their order unless they were told others.
-
-    Those that can be told from each other by id and payload alone are encoded together.
-    """
-    if len(drafts) == 1:
-        return [drafts[0].envelope()]
-    now = drafts[0].context.broker.clock.stamp()
-    stencils: dict[tuple[str, int], Stencil] = {}
+    """Make the envelopes of drafts; where several differ in id and payload alone, they are encoded together."""
+    kinds = list(map(_kind, drafts))
+    numbers = Counter(kinds)
+    stencils: dict[Any, Stencil] = {}
     made: list[Any] = []
-    for draft, id in zip(drafts, new_ids(len(drafts)), strict=True):
-        draft.stamp(ObjectId(id), now)
-        if not draft.is_plain:
-            made.append(draft.stamped())
+    for draft, kind in zip(drafts, kinds, strict=True):
+        if kind is None or numbers[kind] < SEVERAL:
+            made.append(draft.envelope())
             continue
-        kind = draft.context.name, draft.priority
         if kind not in stencils:
-            stencils[kind] = draft.stencil()
-        made.append(stencils[kind].envelope(id, draft.wrapped))
+            stencils[kind] = Stencil(draft.context.broker.encoding, draft.envelope_of(None))
+        made.append(stencils[kind].envelope(draft.id.binary, draft.wrapped))
     return made
+
+
+def _kind(draft: Draft) -> Any:
+    """Return what drafts have in common that differ in id and payload alone, unless they were told more."""
+    if draft.headers is not None or draft.given is not None:
+        return None
+    return draft.context.name, draft.priority, draft.due
 
 
 def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:

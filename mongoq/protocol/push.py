@@ -60,6 +60,7 @@ def push(
     yield from prepared(context, fresh=False)
     if not joined:
         yield from refreshed(context.broker)
+    draft.stamp()
     identified = draft.given is not None
     if bound := context.broker.topics.bound.get(context.name):
         yield from publish(context.broker, draft.envelope(), bound, keyed, given=identified, joined=joined)

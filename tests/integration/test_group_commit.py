@@ -262,6 +262,23 @@ async def test_blocks_whose_items_came_together_end_each_for_itself(crowd: Crowd
     assert raw.count_documents({"q": "orders"}) == 6
 
 
+async def test_what_is_pushed_at_once_stands_in_the_order_of_the_calls(crowd: Crowd) -> None:
+    if crowd.kind == "threads":
+        pytest.skip("threads call in any order")
+    queue = crowd.queue()
+    await queue.push("first of all")
+    await queue.pop()
+    ways: list[Callable[[int], Any]] = [
+        queue.push,
+        lambda n: queue.push(n, headers={"n": n}),
+        lambda n: queue.push(n, delay=0),
+        lambda n: queue.push(n, key=str(n)),
+        lambda n: queue.push_many([n]),
+    ]
+    await asyncio.gather(*(ways[n % 7 % 5](n) for n in range(60)))
+    assert [item.payload for item in await queue.peek(60)] == list(range(60))
+
+
 async def test_the_order_of_one_callers_pushes_is_kept(crowd: Crowd) -> None:
     queue = crowd.queue()
 

@@ -14,7 +14,7 @@ from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.codec import codec_options
-from mongoq.protocol import push_together
+from mongoq.protocol import draft, push_together
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.push import push as push_alone
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
@@ -46,7 +46,9 @@ GIVEN = ObjectId("000000000000000000000000")
 """An id that the producer gave, and that sorts before those of now."""
 
 
-def test_they_are_inserted_as_each_by_itself_would_be() -> None:
+@pytest.mark.parametrize("several", [1, 2, draft.SEVERAL])
+def test_they_are_inserted_as_each_by_itself_would_be(monkeypatch: pytest.MonkeyPatch, several: int) -> None:
+    monkeypatch.setattr(draft, "SEVERAL", several)
     queue, other = shared_context(), context("others")
     other.broker = queue.broker
     told: list[tuple[Any, Any, dict[str, Any]]] = [
@@ -58,6 +60,7 @@ def test_they_are_inserted_as_each_by_itself_would_be() -> None:
         (queue, [1], {"when": NOW + timedelta(days=1)}),
         (queue, "text", {"id": GIVEN}),
         (queue, None, {}),
+        *((queue, {"n": n}, {"priority": n % 2}) for n in range(10)),
     ]
     callers = [asking(handle, payload, **options) for handle, payload, options in told]
     (insert,), _ = play(push_together._inserted([entry for _, entry in callers]), [None])
@@ -72,17 +75,19 @@ def test_they_are_inserted_as_each_by_itself_would_be() -> None:
     assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
 
 
-def test_they_are_due_together_whenever_each_was_called() -> None:
-    """Whatever they were told: their order is that of the callers."""
+@pytest.mark.parametrize("several", [1, draft.SEVERAL])
+def test_they_stand_in_the_order_of_their_calls(monkeypatch: pytest.MonkeyPatch, several: int) -> None:
+    """Whatever they were told, and however long they waited: others may have gone by themselves meanwhile."""
+    monkeypatch.setattr(draft, "SEVERAL", several)
     queue = shared_context()
-    told: list[dict[str, Any]] = [{}, {"headers": {"a": 1}}, {"id": GIVEN}, {}, {"priority": 0, "delay": 0}]
+    told: list[dict[str, Any]] = [{}, {"headers": {"a": 1}}, {}, {"id": GIVEN}, {"delay": 0}, {}]
     callers = []
     for options in told:
         callers.append(asking(queue, {"n": 1}, **options))
         queue.broker.clock.advance(1)
     (insert,), _ = play(push_together._inserted([entry for _, entry in callers]), [None])
     sent = documents(insert)
-    assert {document["when"] for document in sent} == {NOW + timedelta(seconds=len(told))}
+    assert [document["when"] for document in sent] == [NOW + timedelta(seconds=place) for place in range(len(told))]
     ids = [document["_id"] for document in sent if document["_id"] != GIVEN]
     assert ids == sorted(ids)
 
