@@ -10,6 +10,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.model.ids import bytes_of
 from mongoq.model.item import Item
 
 __all__ = ["Held", "all_held", "ids_of", "one_due", "remembers"]
@@ -48,9 +49,9 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> Held | None:
         return None
     if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_IDS.issuperset(map(type, (*ids, *tokens)))):
         return None
-    if len({id.binary for id in ids}) < len(items):
+    if len(set(map(bytes_of, ids))) < len(items):
         return None
-    return Held(len({token.binary for token in tokens}) == 1, min(ends))
+    return Held(len(set(map(bytes_of, tokens))) == 1, min(ends))
 
 
 def ids_of(items: Items) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
@@ -81,9 +82,13 @@ _attributes = [attrgetter(each.name) for each in fields(Move)]
 
 
 def _are_alike(moves: Sequence[Move]) -> bool:
-    """Say whether all are told the very same objects, and leave the payloads as they are."""
+    """Say whether all are told the very same, and leave the payloads as they are."""
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
+    first = vars(moves[0])
+    with suppress(Exception):  # what is compared may be of any class
+        if first == vars(Move(moves[0].to)):  # of what is not told nothing else is equal
+            return list(map(vars, moves)).count(first) == len(moves)
     # equal is not enough: 1 equals True, which is refused
     return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)
 

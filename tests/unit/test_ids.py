@@ -11,7 +11,7 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model import ids
-from mongoq.model.ids import NUMBERS, new_ids
+from mongoq.model.ids import NUMBERS, bytes_of, new_ids
 
 
 def many(number: int) -> list[ObjectId]:
@@ -33,6 +33,11 @@ def test_they_are_in_order_when_the_driver_begins_to_count_again(monkeypatch: py
     assert len(set(made)) == 8
     assert made[:5] == sorted(made[:5])
     assert 0 <= ObjectId._inc < NUMBERS
+
+
+def test_their_bytes_are_those_of_the_driver() -> None:
+    id = ObjectId()
+    assert bytes_of(id) == id.binary
 
 
 def test_threads_share_none() -> None:
