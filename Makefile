@@ -6,7 +6,7 @@ ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 3
 # Mutants that `make prove` draws by chance; `make mutants` runs all of them.
-MUTANTS ?= 30
+MUTANTS ?= 15
 # The first PySpark that has all that the format uses.
 OLDEST_SPARK ?= 4.2.0
 
