@@ -19,6 +19,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from mongoq.model import ids
 from tests.model.stories import Stories
 
 SEED = int(os.environ.get("MONGOQ_SEED", "20261121"))
@@ -50,6 +51,7 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int 
     @hypothesis.seed(seed)
     def queues() -> Queues:
         monkeypatch.setattr(ObjectId, "__init__", _counted())
+        monkeypatch.setattr(ids, "_counted", lambda number: [ObjectId().binary for _ in range(number)])
         return Queues(raw)
 
     made: Any = queues

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -247,7 +246,10 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
             yield Wait(0.2)  # until that is settled
             raise ReplyLost(lost.pop())
 
-    monkeypatch.setattr(at_most_once, "inserted", partial(inserted, insert=lossy))
+    def inserted_alone(envelope: Any, *, given: bool) -> Flow[bool]:
+        return inserted(lossy(envelope), lambda: envelope["_id"], given=given)
+
+    monkeypatch.setattr(at_most_once, "inserted_alone", inserted_alone)
     site.drain(pipeline)
     assert not lost
     assert runs == ["call"]
