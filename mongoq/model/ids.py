@@ -20,9 +20,9 @@ NUMBERS = 2**24
 def new_ids(number: int) -> list[bytes]:
     """Return so many new ObjectIds as their 12 bytes, in ascending order.
 
-    They are such as ``ObjectId()`` makes, and sort behind the ones that this process has made before, but for once in 16
-    million, when the driver's counter begins again: of items that are due at the same moment, the one that was pushed
-    first is claimed first.
+    They are such as ``ObjectId()`` makes, and sort behind the ones that this process has made before, but for once in
+    16 million, when the driver's counter begins again: of items that are due at the same moment, the one that was
+    pushed first is claimed first.
     """
     with suppress(AttributeError):  # another version of the driver may count in another way
         return _counted(number)
