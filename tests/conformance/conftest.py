@@ -9,10 +9,10 @@ from typing import Any
 
 import mongomock
 import pytest
-from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 
 import mongoq
+from tests.clients import opened
 from tests.shells import Awaited, Shell
 
 NO_MISFIT = "mongomock applies updates that do not fit, or fails with errors of its own"
@@ -66,12 +66,10 @@ async def _opened(
 ) -> AsyncIterator[Shell]:
     raw = client[database]["mongoq"]
     if kind in ("aio", "motor"):
-        own: Any = AsyncMongoClient(uri) if kind == "aio" else AsyncIOMotorClient(uri)
-        collection = own[database]["mongoq"]
-        broker = mongoq.AsyncBroker(collection, clock=clock)
-        yield Shell(kind, broker, raw, clock, lambda: mongoq.AsyncBroker(collection, clock=clock))
-        await broker.close()
-        await own.close() if kind == "aio" else own.close()
+        async with opened(kind, uri) as own:
+            collection = own[database]["mongoq"]
+            async with mongoq.AsyncBroker(collection, clock=clock) as broker:
+                yield Shell(kind, broker, raw, clock, lambda: mongoq.AsyncBroker(collection, clock=clock))
         return
     collection = raw if kind == "sync" else mongomock.MongoClient(tz_aware=True)[database]["mongoq"]
     with mongoq.Broker(collection, clock=clock) as sync_broker:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from motor.motor_asyncio import AsyncIOMotorClient
 from pydantic import BaseModel
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 
 import mongoq
+from tests.clients import opened
 from tests.integration.test_cancellation import Alarm
 
 ITEMS = 60
@@ -21,16 +21,16 @@ CANCELLATIONS = 60
 
 
 @pytest.fixture(params=["aio", "motor"])
-def client_kind(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    return {"aio": AsyncMongoClient, "motor": AsyncIOMotorClient}[request.param]
+async def own(request: pytest.FixtureRequest, uri: str) -> AsyncIterator[Any]:
+    async with opened(request.param, uri) as client:
+        yield client
 
 
 @pytest.mark.parametrize("situation", ["ready", "with suspects", "and wait"])
 async def test_cancelled_batches_leave_nothing_reserved_and_lose_nothing(
-    client_kind: Any, uri: str, database: str, raw: Any, situation: str
+    own: Any, database: str, raw: Any, situation: str
 ) -> None:
-    client = client_kind(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    broker = mongoq.AsyncBroker(own[database]["mongoq"])
     queue = broker.queue("orders", max_retries=2)
     await queue.push_many(range(ITEMS))
     if situation == "with suspects":
@@ -59,9 +59,6 @@ async def test_cancelled_batches_leave_nothing_reserved_and_lose_nothing(
     left = [document for document in stored if document["when"] > datetime.now(UTC)]
     assert left == [], f"seed {seed}"
     assert {document["payload"]: document["attempts"] for document in stored} == attempts, f"seed {seed}"
-    closing = client.close()
-    if closing is not None:
-        await closing
 
 
 def test_an_interrupted_batch_is_given_back(broker: mongoq.Broker, raw: Any) -> None:

@@ -6,15 +6,15 @@ import asyncio
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
+from tests.clients import opened
 
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 ITEMS = 40
@@ -22,16 +22,16 @@ CANCELLATIONS = 400
 
 
 @pytest.fixture(params=["aio", "motor"])
-def client_kind(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    return {"aio": AsyncMongoClient, "motor": AsyncIOMotorClient}[request.param]
+async def own(request: pytest.FixtureRequest, uri: str) -> AsyncIterator[Any]:
+    async with opened(request.param, uri) as client:
+        yield client
 
 
 @pytest.mark.parametrize("operation", ["reserve", "reserve alone", "reserve and wait", "pop", "pop with history"])
 async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
-    client_kind: Any, uri: str, database: str, raw: Any, operation: str
+    own: Any, database: str, raw: Any, operation: str
 ) -> None:
-    client = client_kind(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"], group_commit="alone" not in operation)
+    broker = mongoq.AsyncBroker(own[database]["mongoq"], group_commit="alone" not in operation)
     queue = broker.queue("orders", history=3600 if "history" in operation else None, max_retries=None)
     for n in range(ITEMS):
         await queue.push(n)
@@ -67,9 +67,6 @@ async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
     assert taken | left == set(range(ITEMS)), f"seed {seed}"
     assert not taken & left, f"seed {seed}"
     assert {document["attempts"] for document in raw.find({"q": "orders", "when": {"$exists": True}})} <= {0}
-    closing = client.close()
-    if closing is not None:
-        await closing
 
 
 async def test_a_cancelled_wait_takes_nothing_that_comes_later(uri: str, database: str, raw: Any) -> None:

@@ -36,6 +36,11 @@ def hurry(queue: Any, *, priorities: tuple[int, ...] = (0,), floor: datetime | N
 
 
 @pytest.fixture(autouse=True)
+def _claims_begin_at_the_beginning() -> None:
+    """They may begin at hints here."""
+
+
+@pytest.fixture(autouse=True)
 def _slow_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once claims are fast they stay so."""
     monkeypatch.setattr(Heads, "is_slow", lambda *_: True)

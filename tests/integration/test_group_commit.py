@@ -18,8 +18,7 @@ from typing import Any
 import pymongo
 import pytest
 from bson import ObjectId
-from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
@@ -27,6 +26,7 @@ import mongoq
 from mongoq.drive.aio_lanes import AioLanes
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.lane import CROWD
+from tests.clients import opened
 from tests.proxy import Proxy
 
 CALLERS = 40
@@ -95,14 +95,12 @@ async def crowd(request: pytest.FixtureRequest, uri: str, database: str) -> Asyn
             broker.close()
         client.close()
         return
-    kind: Any = AsyncMongoClient if request.param == "aio" else AsyncIOMotorClient
-    opened = kind(uri, event_listeners=[listener])
-    async with mongoq.AsyncBroker(opened[database]["mongoq"]) as shared:
+    async with (
+        opened(request.param, uri, event_listeners=[listener]) as own,
+        mongoq.AsyncBroker(own[database]["mongoq"]) as shared,
+    ):
         await shared.ensure_indexes()
         yield Crowd(request.param, shared, listener.counts, _gathered)
-    closing = opened.close()
-    if closing is not None:
-        await closing
 
 
 def failures(told: Iterable[Any]) -> list[Any]:
@@ -611,8 +609,10 @@ class Beside(Listener):
 async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: Any, database: str, raw: Any) -> None:
     listener, callers = Beside(), 2 * CROWD
     slow = {"failCommands": ["insert"], "appName": database, "blockConnection": True, "blockTimeMS": 1000}
-    opened: Any = AsyncMongoClient(uri, event_listeners=[listener], appname=database)
-    async with mongoq.AsyncBroker(opened[database]["mongoq"]) as broker:
+    async with (
+        opened("aio", uri, event_listeners=[listener], appname=database) as own,
+        mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
+    ):
         queue = broker.queue("orders")
         await asyncio.gather(*(queue.push(n) for n in range(callers)))  # which opens the connections
         listener.counts.clear()
@@ -624,19 +624,19 @@ async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: An
             assert raw.count_documents({"q": "orders"}) == 2 * callers
         finally:
             client.admin.command("configureFailPoint", "failCommand", mode="off")
-    await opened.close()
 
 
 async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, database: str) -> None:
     listener = Listener()
-    client: Any = AsyncMongoClient(uri, event_listeners=[listener])
-    async with mongoq.AsyncBroker(client[database]["mongoq"], group_commit=False) as broker:
+    async with (
+        opened("aio", uri, event_listeners=[listener]) as own,
+        mongoq.AsyncBroker(own[database]["mongoq"], group_commit=False) as broker,
+    ):
         queue = broker.queue("orders")
         await queue.push("first")
         listener.counts.clear()
         await asyncio.gather(*(queue.push(n) for n in range(10)))
         assert listener.counts["insert"] == 10
-    await client.close()
 
 
 @pytest.mark.parametrize("wrong", [1, "yes", 0])

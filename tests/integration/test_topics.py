@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure
 from pymongo.monitoring import CommandListener
@@ -24,6 +23,7 @@ from pymongo.monitoring import CommandListener
 import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import publish, topics, transaction
+from tests.clients import opened
 from tests.proxy import Kind, Proxy
 
 ROOT = Path(__file__).parents[2]
@@ -408,13 +408,12 @@ def test_pushes_of_one_key_or_one_id_at_the_same_moment(
         assert {payload: raw.count_documents({"q": queue, "payload": payload}) for payload in expected} == expected
 
 
-@pytest.mark.parametrize("kind", ["pymongo", "motor"])
+@pytest.mark.parametrize("kind", ["aio", "motor"])
 @pytest.mark.parametrize("how", ["push", "push_many", "keyed"])
 async def test_a_cancelled_push_happens_in_all_queues_or_in_none(
     uri: str, database: str, raw: Any, client: MongoClient[Any], *, kind: str, how: str
 ) -> None:
-    own: Any = AsyncIOMotorClient(uri) if kind == "motor" else AsyncMongoClient(uri)
-    async with mongoq.AsyncBroker(own[database]["mongoq"]) as broker:
+    async with opened(kind, uri) as own, mongoq.AsyncBroker(own[database]["mongoq"]) as broker:
         await broker.bind("orders", *QUEUES)
         queue = broker.queue("orders")
         await queue.push("warm")
@@ -430,9 +429,6 @@ async def test_a_cancelled_push_happens_in_all_queues_or_in_none(
             await asyncio.sleep(0.0002 * (n % 30))
             task.cancel()
             await asyncio.wait([task])
-    closing = own.close()
-    if closing is not None:
-        await closing
     found = there(raw)
     assert [queues for queues in found.values() if queues != ["billing", "shipping"]] == []
     assert len(found) < 61

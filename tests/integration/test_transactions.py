@@ -17,14 +17,14 @@ from typing import Any
 import anyio
 import pytest
 from bson import ObjectId
-from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import transaction
+from tests.clients import opened
 from tests.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
@@ -319,22 +319,18 @@ def test_an_interrupt_aborts(broker: mongoq.Broker, raw: Any) -> None:
 
 
 @pytest.mark.parametrize("scope", ["task", "anyio"])
-@pytest.mark.parametrize("kind", ["pymongo", "motor"])
+@pytest.mark.parametrize("kind", ["aio", "motor"])
 async def test_a_cancelled_block_aborts_and_releases_its_item(
     uri: str, database: str, raw: Any, scope: str, kind: str
 ) -> None:
     """In whatever of many moments the cancellation comes."""
-    own: Any = AsyncIOMotorClient(uri) if kind == "motor" else AsyncMongoClient(uri)
-    broker = mongoq.AsyncBroker(own[database]["mongoq"])
-    queue = broker.queue("orders")
-    await queue.push(1)
-    for moment in range(MOMENTS):
-        await _cancelled_block(broker, queue, scope, moment / 2000)
-    await broker.close()
-    assert [(found["payload"], found["attempts"], found["reserved"]) for found in raw.find({"q": "orders"})] == [
-        (1, 0, False)
-    ]
-    await _closed(own)
+    async with opened(kind, uri) as own, mongoq.AsyncBroker(own[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        await queue.push(1)
+        for moment in range(MOMENTS):
+            await _cancelled_block(broker, queue, scope, moment / 2000)
+    (found,) = raw.find({"q": "orders"})
+    assert (found["payload"], found["attempts"], found["reserved"]) == (1, 0, False)
 
 
 async def _cancelled_block(broker: mongoq.AsyncBroker, queue: mongoq.AsyncQueue[Any], scope: str, after: float) -> None:
@@ -363,40 +359,31 @@ async def _cancelled_block(broker: mongoq.AsyncBroker, queue: mongoq.AsyncQueue[
             group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("kind", ["pymongo", "motor"])
+@pytest.mark.parametrize("kind", ["aio", "motor"])
 async def test_many_cancelled_transactions_leave_nothing_half_done(
     uri: str, database: str, raw: Any, kind: str
 ) -> None:
     """At whatever moment the cancellation comes: all of it, or nothing."""
-    client: Any = AsyncIOMotorClient(uri) if kind == "motor" else AsyncMongoClient(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"])
-    own, queue = client[database]["own"], broker.queue("orders")
-    await own.insert_one({"_id": "first"})
-    await queue.push("warm")
+    async with opened(kind, uri) as client, mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        own, queue = client[database]["own"], broker.queue("orders")
+        await own.insert_one({"_id": "first"})
+        await queue.push("warm")
 
-    async def work(n: int) -> None:
-        async with broker.transaction() as tx:
-            await queue.push(n, session=tx.session)
-            await queue.push(n, session=tx.session)
-            await own.insert_one({"_id": n}, session=tx.session)
+        async def work(n: int) -> None:
+            async with broker.transaction() as tx:
+                await queue.push(n, session=tx.session)
+                await queue.push(n, session=tx.session)
+                await own.insert_one({"_id": n}, session=tx.session)
 
-    for n in range(60):
-        task = asyncio.create_task(work(n))
-        await asyncio.sleep(0.0003 * (n % 30))
-        task.cancel()
-        await asyncio.wait([task])
-    await broker.close()
-    await _closed(client)
+        for n in range(60):
+            task = asyncio.create_task(work(n))
+            await asyncio.sleep(0.0003 * (n % 30))
+            task.cancel()
+            await asyncio.wait([task])
     ours = {found["_id"] for found in raw.database["own"].find()} - {"first"}
     theirs = Counter(found["payload"] for found in raw.find({"q": "orders"}))
     assert theirs == {"warm": 1} | dict.fromkeys(ours, 2)
     assert len(ours) < 60
-
-
-async def _closed(client: Any) -> None:
-    closing = client.close()
-    if closing is not None:
-        await closing
 
 
 DIES = """
