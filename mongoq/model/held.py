@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -23,7 +24,7 @@ OBJECT_IDS = {ObjectId}
 _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
 _due = attrgetter("_due")
-_fields = itemgetter("_id", "q", "token", "when", "reserved")
+_fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +34,28 @@ class Held:
     Attributes:
         together: one token holds all of them.
         until: when the first of their leases ends.
+        ids: theirs.
     """
 
     together: bool
     until: datetime
+    ids: list[ObjectId]
 
 
 def all_held(items: Sequence[Any], namespace: str, queue: str) -> Held | None:
     """Look at what should be items, each there once, reserved from that queue; ``None`` when it takes a closer look."""
     if not (items and ITEMS.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
         return None
+    envelopes = list(map(_envelope, items))
     try:
-        ids, queues, tokens, ends, reserved = zip(*map(_fields, map(_envelope, items)), strict=True)
+        ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
     except KeyError:
         return None
-    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_IDS.issuperset(map(type, (*ids, *tokens)))):
+    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_IDS.issuperset(map(type, chain(ids, tokens)))):
         return None
     if len(set(map(bytes_of, ids))) < len(items):
         return None
-    return Held(len(set(map(bytes_of, tokens))) == 1, min(ends))
+    return Held(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
 
 
 def ids_of(items: Items) -> list[Any]:

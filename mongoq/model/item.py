@@ -261,8 +261,11 @@ class Item(Generic[M]):
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        document = {**self._document, "when": lease_until}
-        return Item(document, self._payload, self._now, self._namespace, self._due, kept=self._kept)
+        held: Item[M] = object.__new__(Item)  # a batch makes thousands, and to call the class takes twice as long
+        held._document = {**self._document, "when": lease_until}
+        held._payload, held._now, held._due = self._payload, self._now, self._due
+        held._namespace, held._kept = self._namespace, self._kept
+        return held
 
     def __eq__(self, other: object) -> bool:
         """Equal when everything that can be asked for is."""

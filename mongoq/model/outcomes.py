@@ -115,12 +115,12 @@ class Move(Outcome):
 
     to: Any
     _: KW_ONLY
-    payload: Any
-    patch: Mapping[str, Mapping[str, Any]] | None
-    delay: Duration | None
-    when: datetime | None
-    priority: int | None
-    headers: Mapping[str, Any] | None
+    payload: Any = KEEP
+    patch: Mapping[str, Mapping[str, Any]] | None = None
+    delay: Duration | None = None
+    when: datetime | None = None
+    priority: int | None = None
+    headers: Mapping[str, Any] | None = KEEP
 
     def __init__(
         self,
@@ -135,9 +135,18 @@ class Move(Outcome):
     ) -> None:
         told = self.__dict__  # a batch makes thousands, and setting a frozen attribute takes five times as long
         told["to"] = to
-        told["payload"], told["patch"] = payload, patch
-        told["delay"], told["when"] = delay, when
-        told["priority"], told["headers"] = priority, headers
+        if payload is not KEEP:
+            told["payload"] = payload
+        if patch is not None:
+            told["patch"] = patch
+        if delay is not None:
+            told["delay"] = delay
+        if when is not None:
+            told["when"] = when
+        if priority is not None:
+            told["priority"] = priority
+        if headers is not KEEP:
+            told["headers"] = headers
 
 
 @dataclass(frozen=True, slots=True)

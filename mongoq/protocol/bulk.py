@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 from bson import ObjectId
@@ -38,6 +38,7 @@ from mongoq.protocol.request import (
 __all__ = [
     "MARGIN",
     "STATE",
+    "Group",
     "Settlement",
     "Statement",
     "Tally",
@@ -47,6 +48,7 @@ __all__ = [
     "found_by",
     "groups",
     "settled",
+    "settled_alike",
     "statement",
     "statements",
     "tallied",
@@ -93,8 +95,21 @@ class Settlement:
 
 
 Wanted = tuple[Item[Any], Settlement]
-Group = tuple[Settlement, list[Item[Any]]]
-"""The items of one statement."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The items of one statement.
+
+    Attributes:
+        settlement: what is to become of them.
+        items: reserved under one token.
+        ids: theirs. After a command has been waited for, to ask each item again takes longer than to keep them.
+    """
+
+    settlement: Settlement
+    items: list[Item[Any]]
+    ids: list[Any]
 
 
 @dataclass(slots=True)
@@ -106,48 +121,66 @@ class Tally:
     failed: dict[Any, Exception] = field(default_factory=dict)
 
 
-def settled(context: QueueContext[Any], wanted: Sequence[Wanted], held: Held | None = None) -> Flow[dict[Any, Any]]:
+def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
     """Settle items, and return by ``id_key`` what their own flows returned, of those that did not go in a bulk.
 
     All are tried; then one ``BatchIncomplete`` tells which failed. Each command is safe to send again, and is sent
     again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
-
-    ``held`` is what the items have in common, where they have the settlement in common as well.
     """
-    tally = yield from tallied(context, wanted, held)
-    finish(context.name, tally.done, _by_id(wanted, tally.failed))
+    tally = yield from tallied(context, wanted)
+    _finish(context, tally, (item for item, _ in wanted))
     return tally.answers
 
 
-def _by_id(wanted: Sequence[Wanted], failed: Mapping[Any, Exception]) -> dict[Any, Exception]:
-    """Return errors by the id itself; one that cannot be a key, a document of another program's, by its text."""
-    if not failed:
-        return {}
-    ids = {id_key(item.id): item.id for item, _ in wanted}
-    return {key if isinstance(ids[key], dict) else ids[key]: error for key, error in failed.items()}
+def settled_alike(
+    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
+) -> Flow[dict[Any, Any]]:
+    """Do the same with items that have the settlement in common, and what ``held`` tells."""
+    if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
+        return (yield from settled(context, [(item, settlement) for item in items]))
+    together = _cut(settlement, items, held.ids) if held.together else groups(zip(items, repeat(settlement)))
+    tally = yield from _tallied(context, list(together), [])
+    _finish(context, tally, items)
+    return tally.answers
 
 
-def tallied(context: QueueContext[Any], wanted: Sequence[Wanted], held: Held | None = None) -> Flow[Tally]:
+def _finish(context: QueueContext[Any], tally: Tally, items: Iterable[Item[Any]]) -> None:
+    """Tell what failed by the id itself; one that cannot be a key, a document of another program's, by its text."""
+    ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
+    failed = {key if isinstance(ids[key], dict) else ids[key]: error for key, error in tally.failed.items()}
+    finish(context.name, tally.done, failed)
+
+
+def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]:
     """Do the same, and return what is known of each item, raising nothing."""
-    tally = Tally()
     soon = context.broker.clock.now() + MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
-    if held is not None and held.until > soon and not context.broker.serverless:
-        together += wanted
-    else:
-        for one in wanted:
-            (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
+    for one in wanted:
+        (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
+    return (yield from _tallied(context, list(groups(together)), alone))
+
+
+def _tallied(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[Tally]:
+    tally = Tally()
     try:
-        for bulk in _bulks(together, alike=held is not None and held.together):
+        for bulk in chunks(together, _size, items=_number, most=STATEMENTS):
             alone += yield from _in_bulk(context, bulk, tally)
         for item, settlement in alone:
             yield from _by_itself(item, settlement, tally)
     except Exception as error:
         known = {*map(id_key, tally.done), *tally.failed}
-        rest = [key for item, _ in wanted if (key := id_key(item.id)) not in known]
+        rest = [key for item, _ in [*_each(together), *alone] if (key := id_key(item.id)) not in known]
         tally.failed |= dict.fromkeys(rest, own_error(error))
     return tally
+
+
+def _size(group: Group) -> int:
+    return group.settlement.size
+
+
+def _number(group: Group) -> int:
+    return len(group.items)
 
 
 def ends_by(item: Item[Any], soon: datetime) -> bool:
@@ -178,24 +211,19 @@ def statement(
 
 def groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
     """Put together what may share a statement: the same token, and the same settlement."""
-    found: dict[Any, Group] = {}
+    found: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
     for item, settlement in wanted:
         key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
         if key in found:
             found[key][1].append(item)
         else:
             found[key] = settlement, [item]
-    return chain.from_iterable(map(_cut, found.values()))
+    return chain.from_iterable(_cut(settlement, items, ids_of(items)) for settlement, items in found.values())
 
 
-def _cut(group: Group) -> Iterator[Group]:
-    settlement, items = group
-    return ((settlement, items[start : start + IDS]) for start in range(0, len(items), IDS))
-
-
-def _bulks(wanted: Sequence[Wanted], *, alike: bool) -> Iterator[list[Group]]:
-    found = _cut((wanted[0][1], [item for item, _ in wanted])) if alike and wanted else groups(wanted)
-    return chunks(list(found), lambda group: group[0].size, items=lambda group: len(group[1]), most=STATEMENTS)
+def _cut(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
+    starts = range(0, len(items), IDS)
+    return (Group(settlement, items[start : start + IDS], ids[start : start + IDS]) for start in starts)
 
 
 def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flow[list[Wanted]]:
@@ -206,25 +234,27 @@ def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flo
     try:
         (refusals, total), again = yield from persisted(lambda: _sent(command))
     except ReplyLost as reply:
-        tally.failed |= {id_key(item.id): reply.cause for _, items in bulk for item in items}
+        tally.failed |= {id_key(id): reply.cause for group in bulk for id in group.ids}
         return []
     sent = [group for place, group in enumerate(bulk) if place not in refusals]
-    if total == sum(len(items) for _, items in sent):
+    if total == sum(map(_number, sent)):
         did(context, sent, tally)
     else:
         yield from _told_apart(context, _each(sent), None if again else total, tally)
     _refused({place: bulk[place] for place in refusals}, refusals, tally)
-    halfway = [bulk[place] for place in refusals if len(bulk[place][1]) > 1]
+    halfway = [bulk[place] for place in refusals if len(bulk[place].items) > 1]
     return (yield from _halfway(context, _each(halfway), tally))
 
 
 def statements(bulk: Iterable[Group]) -> list[Statement]:
     """Return the fenced statements of a bulk."""
-    return [statement(items[0].token, ids_of(items), settlement.update, settlement.room) for settlement, items in bulk]
+    return [
+        statement(group.items[0].token, group.ids, group.settlement.update, group.settlement.room) for group in bulk
+    ]
 
 
 def _each(bulk: Iterable[Group]) -> list[Wanted]:
-    return [(item, settlement) for settlement, items in bulk for item in items]
+    return [(item, group.settlement) for group in bulk for item in group.items]
 
 
 def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Flow[list[Wanted]]:
@@ -247,14 +277,15 @@ def did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None
     """Note what was settled, as ``fenced`` does for an item of its own."""
     events: Counter[Event] = Counter()
     woken: Counter[tuple[str, datetime]] = Counter()
-    for settlement, items in done:
-        tally.done += ids_of(items)
+    for group in done:
+        settlement, number = group.settlement, len(group.items)
+        tally.done += group.ids
         if settlement.event is not None:
             if context.broker.unsettled:
-                context.broker.unsettled.difference_update(map(reservation_key, items))
-            events[settlement.event] += len(items)
+                context.broker.unsettled.difference_update(map(reservation_key, group.items))
+            events[settlement.event] += number
         if settlement.wakes is not None:
-            woken[settlement.wakes] += len(items)
+            woken[settlement.wakes] += number
     for (queue, when), number in woken.items():
         context.broker.tell(queue, when, number=number)
     for event, number in events.items():
@@ -298,12 +329,11 @@ def _sent(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:
 
 def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: Tally) -> None:
     for place, group in groups.items():
-        settlement, items = group
-        if len(items) > 1:
+        if len(group.items) > 1:
             continue
-        error, patched = refusals[place], settlement.patch is not None
+        error, patched = refusals[place], group.settlement.patch is not None
         fits = not (patched and isinstance(error, Refused))
-        tally.failed[id_key(items[0].id)] = own_error(error) if fits else misfit(error)
+        tally.failed[id_key(group.ids[0])] = own_error(error) if fits else misfit(error)
 
 
 def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: Tally) -> Flow[None]:
@@ -321,7 +351,7 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
     for item, settlement in sent:
         verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
         if verdict:
-            did(context, [(settlement, [item])], tally)
+            did(context, [Group(settlement, [item], [item.id])], tally)
         elif verdict is None:
             tally.failed[id_key(item.id)] = ReservationLost(item.id, item.queue, certain=False)
         elif document and settlement.patch is not None and document.get("token") == item.token:

@@ -39,9 +39,8 @@ _Way = Callable[[Item[Any], bytes | None], Settlement]
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
     """Hand items on to other queues; ``resolve`` turns a handle into its context."""
-    pairs = _pairs(moves)
-    items, held = checked_items(context, [item for item, _ in pairs], "moves")
-    given = [move for _, move in pairs]
+    items, given = _apart(moves)
+    items, held = checked_items(context, items, "moves")
     alike = _are_alike(given)
     told = _told(context, given[:1] if alike else given, resolve)
     if not items:
@@ -56,16 +55,19 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
         yield from settled(context, [(item, moved(context, item, one, batch)) for item, one in each])
 
 
-def _pairs(moves: Any) -> list[tuple[Item[Any], Move]]:
+def _apart(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
+    """Return what should be the items, and the moves beside them."""
     pairs = listed(moves, "moves")
-    for place, pair in enumerate(pairs):
-        if type(pair) is tuple and len(pair) == 2 and type(pair[1]) is Move:
-            continue
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
-        if not isinstance(pair[1], Move):
-            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
-    return pairs
+    if not ({tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs))):
+        for place, pair in enumerate(pairs):
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+    given = [move for _, move in pairs]
+    if not {Move}.issuperset(map(type, given)):
+        for place, move in enumerate(given):
+            if not isinstance(move, Move):
+                raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(move).__name__}")
+    return [item for item, _ in pairs], given
 
 
 def _told(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
@@ -86,8 +88,8 @@ def _are_alike(moves: Sequence[Move]) -> bool:
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
     first = vars(moves[0])
-    with suppress(Exception):  # what is compared may be of any class
-        if first == vars(Move(moves[0].to)):  # of what is not told nothing else is equal
+    if len(first) == 1:  # it is told nothing but where to go
+        with suppress(Exception):  # what is compared may be of any class
             return list(map(vars, moves)).count(first) == len(moves)
     # equal is not enough: 1 equals True, which is refused
     return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import cache, partial
-from itertools import repeat
 from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
@@ -16,7 +15,7 @@ from mongoq.model.held import Held, all_held, one_due, remembers
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.protocol import settle
-from mongoq.protocol.bulk import Settlement, settled
+from mongoq.protocol.bulk import Settlement, settled, settled_alike
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import due
 from mongoq.protocol.fence import check_owner, is_back
@@ -98,7 +97,7 @@ def all_settled(
     """
     if held is None:
         return (yield from settled(context, [(item, settle(item)) for item in items]))
-    return (yield from settled(context, list(zip(items, repeat(settle(items[0])), strict=False)), held))
+    return (yield from settled_alike(context, items, settle(items[0]), held))
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:

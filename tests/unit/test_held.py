@@ -16,14 +16,18 @@ LEASE = NOW + timedelta(seconds=30)
 SOON = NOW + timedelta(seconds=1)
 
 
-def held(*changes: dict[str, Any]) -> Held | None:
-    return all_held([reserved_item(_id=ObjectId(), **each) for each in changes], "app.mongoq", "orders")
+COMMON = [
+    ("all", [{}, {}], True, LEASE),
+    ("held by several tokens", [{}, {"token": ObjectId(b"another one.")}], False, LEASE),
+    ("until the first lease ends", [{}, {"when": SOON}, {}], True, SOON),
+]
 
 
-def test_what_items_have_in_common() -> None:
-    assert held({}, {}) == Held(True, LEASE)
-    assert held({}, {"token": ObjectId()}) == Held(False, LEASE)
-    assert held({}, {"when": SOON}, {}) == Held(True, SOON)
+@pytest.mark.parametrize("case", COMMON, ids=lambda case: case[0])
+def test_what_items_have_in_common(case: Any) -> None:
+    _, changes, together, until = case
+    items = [reserved_item(_id=ObjectId(), **each) for each in changes]
+    assert all_held(items, "app.mongoq", "orders") == Held(together, until, ids_of(items))
 
 
 @pytest.mark.parametrize(
