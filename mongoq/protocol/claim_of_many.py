@@ -137,8 +137,11 @@ class ClaimOfMany:
         requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
         return Command("bulk_write", {"requests": requests, "ordered": False})
 
-    def item(self, document: Document) -> Item[Any]:
-        return self.context.raw_item(document, self.now, due=self.dues[id_key(document["_id"])])
+    def items(self, documents: Iterable[Document]) -> dict[Any, Item[Any]]:
+        """Return the items in envelopes that it has taken, by the keys of their ids."""
+        made, dues, now = self.context.raw_item, self.dues, self.now
+        keyed = [(id_key(document["_id"]), document) for document in documents]
+        return {key: made(document, now, due=dues[key]) for key, document in keyed}
 
 
 def _ids_and_dues(first: Sequence[Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:

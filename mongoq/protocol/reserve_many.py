@@ -163,17 +163,16 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
         # one of them fits no update, and says not which: those before it are given back, and each is tried alone
         yield from insisted(claim.give_back(claim.ids))
     taken = yield from _read_back(claim, list(claim.ids.values()), projection)
-    keys = {id_key(document["_id"]) for document in taken}
-    items = [claim.item(document) for document in taken]
-    if len(keys) == tried:
+    items = claim.items(taken)
+    if len(items) == tried:
         claim.context.state.crowd.tried(tried, 0)
     else:
-        rest = [id for key, id in claim.ids.items() if key not in keys]
-        items += yield from _left_over(claim, rest, tried, alone=not items and not claim.beside)
-        if len(items) == len(taken) == 1 and not claim.is_beside:
-            yield from _unmark(claim, items[0])
-    order = {key: place for place, key in enumerate(claim.ids)}
-    return sorted(items, key=lambda item: order[id_key(item.id)])
+        rest = [id for key, id in claim.ids.items() if key not in items]
+        others = yield from _left_over(claim, rest, tried, alone=not items and not claim.beside)
+        if len(items) == 1 and not others and not claim.is_beside:
+            yield from _unmark(claim, *items.values())
+        items |= {id_key(item.id): item for item in others}
+    return [items[key] for key in claim.ids if key in items]
 
 
 def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
@@ -267,7 +266,7 @@ def _taken_or_buried(claim: ClaimOfMany, id: Any, *, together: bool) -> Flow[Ite
         return None
     if before is None:
         return None
-    item = claim.item({**before, **mine, "attempts": attempts_of(before) + 1})
+    (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
     if not claim.context.settings.is_spent(attempts_of(before)) or is_suspect(before):
         return item
     yield from bury_exhausted(claim.context, item)
@@ -277,6 +276,8 @@ def _taken_or_buried(claim: ClaimOfMany, id: Any, *, together: bool) -> Flow[Ite
 def _decoded(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
     """Bury what does not fit the model; or raise with the first such item, which alone stays reserved."""
     context, decoded = claim.context, []
+    if context.codec.untyped:
+        return items
     for item in items:
         try:
             decoded.append(context.decoded(item))
