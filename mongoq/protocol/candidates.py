@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
+
+from bson import ObjectId
 
 from mongoq.model.envelope import Document
 from mongoq.protocol.context import QueueContext
@@ -13,6 +16,8 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Flow
 
 __all__ = ["candidates", "fresh_candidates"]
+
+_id, _when = itemgetter("_id"), itemgetter("when")
 
 
 def candidates(
@@ -31,7 +36,7 @@ def candidates(
         if not skip:
             heads.found(start, read[0] if read else None)
         if read:
-            return [document for document in read if _is_ordinary(document)]
+            return _ordinary(read)
         if skip:
             crowd.beyond()
         elif not (yield from looked_behind(context)):
@@ -42,13 +47,19 @@ def fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) ->
     """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
     filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
     read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
-    return [document for document in read if _is_ordinary(document)] or None
+    return _ordinary(read) or None
 
 
 def _fields(*, remembered: bool) -> dict[str, int]:
     return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
 
 
-def _is_ordinary(document: Document) -> bool:
-    """Say whether it can go into a batch; what some other program made of odd types is claimed by itself."""
-    return isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
+def _ordinary(read: list[Document]) -> list[Document]:
+    """Return what can go into a batch; what some other program made of odd types is claimed by itself."""
+    if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
+        return read
+    return [
+        document
+        for document in read
+        if isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.envelope import Document
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_keys
 from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.heads import eligible
@@ -137,13 +137,14 @@ class ClaimOfMany:
         requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
         return Command("bulk_write", {"requests": requests, "ordered": False})
 
-    def items(self, documents: Iterable[Document]) -> dict[Any, Item[Any]]:
+    def items(self, documents: Sequence[Document]) -> dict[Any, Item[Any]]:
         """Return the items in envelopes that it has taken, by the keys of their ids."""
-        made, dues, now = self.context.raw_item, self.dues, self.now
-        keyed = [(id_key(document["_id"]), document) for document in documents]
-        return {key: made(document, now, due=dues[key]) for key, document in keyed}
+        keys = id_keys([document["_id"] for document in documents])
+        items = self.context.raw_items(documents, self.now, [self.dues[key] for key in keys])
+        return dict(zip(keys, items, strict=True))
 
 
 def _ids_and_dues(first: Sequence[Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
-    ids = {id_key(document["_id"]): document["_id"] for document in first}
-    return ids, {key: document["when"] for key, document in zip(ids, first, strict=True)}
+    ids = [document["_id"] for document in first]
+    keys, dues = id_keys(ids), [document["when"] for document in first]
+    return dict(zip(keys, ids, strict=True)), dict(zip(keys, dues, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -221,6 +221,12 @@ class QueueContext(Generic[M]):
         if self.stage is None or not self.stage.keeps or "payload" not in document:
             return Item(document, payload, now, self.broker.namespace, due)
         return Item(document, payload, now, self.broker.namespace, due, kept=self.as_claimed(payload))
+
+    def raw_items(self, documents: Sequence[Document], now: datetime, dues: Sequence[datetime]) -> list[Item[Any]]:
+        """Return the items in many envelopes likewise."""
+        if self.stage is None or not self.stage.keeps:
+            return Item.many(documents, now, self.broker.namespace, dues)
+        return [self.raw_item(document, now, due=due) for document, due in zip(documents, dues, strict=True)]
 
     def as_claimed(self, payload: Any) -> Kept:
         """Return a payload as a trail keeps it."""

@@ -238,6 +238,16 @@ async def test_a_batch_is_released_to_its_place_unused(shell: Shell) -> None:
     assert [item.due for item in again[:3]] == [item.due for item in items]
 
 
+async def test_items_of_a_batch_know_each_when_they_were_due(shell: Shell) -> None:
+    queue, dues = shell.queue(), {}
+    for n in (3, 1, 2):
+        dues[n] = shell.clock.now()
+        await queue.push(n, priority=n)
+        shell.clock.advance(1)
+    items = await queue.reserve_many(3)
+    assert [(item.payload, item.due) for item in items] == [(n, dues[n]) for n in (1, 2, 3)]
+
+
 # --- suspects ------------------------------------------------------------------------------
 
 
