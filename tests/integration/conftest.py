@@ -1,0 +1,43 @@
+"""Fixtures of the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import mongoq
+from tests.clients import opened
+from tests.integration.crowds import CALLERS, Crowd, Listener, gathered, in_threads
+from tests.proxy import Proxy
+
+
+@pytest.fixture(params=["aio", "motor", "threads"])
+async def crowd(request: pytest.FixtureRequest, uri: str, database: str) -> AsyncIterator[Crowd]:
+    """A broker of each kind whose callers share commands."""
+    listener = Listener()
+    if request.param == "threads":
+        client: MongoClient[Any] = MongoClient(uri, event_listeners=[listener])
+        with ThreadPoolExecutor(CALLERS) as pool:
+            broker = mongoq.Broker(client[database]["mongoq"], group_commit=True)
+            broker.ensure_indexes()
+            yield Crowd("threads", broker, listener.counts, in_threads(pool))
+            broker.close()
+        client.close()
+        return
+    async with (
+        opened(request.param, uri, event_listeners=[listener]) as own,
+        mongoq.AsyncBroker(own[database]["mongoq"]) as shared,
+    ):
+        await shared.ensure_indexes()
+        yield Crowd(request.param, shared, listener.counts, gathered)
+
+
+@pytest.fixture
+def proxy(uri: str) -> Iterator[Proxy]:
+    """A proxy before the server, which loses messages when it is told to."""
+    with Proxy(uri) as running:
+        yield running

@@ -1,0 +1,128 @@
+"""Shared commands whose messages are lost, or that fail: each caller is told of its own part."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from datetime import UTC, datetime
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, OperationFailure
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from tests.integration.crowds import Crowd, calls
+from tests.proxy import Proxy
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+async def test_a_shared_command_whose_message_is_lost_tells_each_caller(
+    proxy: Proxy, database: str, raw: Any, kind: Any
+) -> None:
+    async with mongoq.connect_async(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders", history=60)
+        await queue.push("first")
+        proxy.lose(kind, "insert", times=1)
+        ids = await asyncio.gather(*(queue.push(n) for n in range(30)))
+        assert raw.count_documents({"_id": {"$in": ids}}) == 30
+        proxy.lose(kind, "update", times=1)
+        items = await asyncio.gather(*(queue.reserve() for _ in range(30)))
+        assert len({item.id for item in items}) == 30
+        proxy.lose(kind, "update", times=1)
+        assert await asyncio.gather(*(queue.commit(item) for item in items)) == [None] * 30
+        assert raw.count_documents({"processed": {"$exists": True}}) == 30
+
+
+async def test_a_callers_timeout_is_not_that_of_the_others(crowd: Crowd, raw: Any) -> None:
+    if crowd.kind == "threads":
+        pytest.skip("which thread sends is chance")
+    queue = crowd.queue()
+    await queue.push("first")
+    await asyncio.sleep(0.01)  # what sent it has ended, and the next one begins with who is in a hurry
+
+    async def hurried() -> Any:
+        with pymongo.timeout(0.000_001):
+            return await queue.push("hurried")
+
+    told = await asyncio.gather(hurried(), *(queue.push(n) for n in range(5)))
+    assert raw.count_documents({"_id": {"$in": told}}) == 6
+
+
+async def test_an_error_of_all_is_raised_by_each_for_itself(uri: str, database: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push("first")
+        item = await queue.reserve()
+        fault = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
+        admin: Any = MongoClient(uri).admin
+        admin.command({**fault, "data": {"failCommands": ["insert"], "errorCode": 13}})
+        try:
+            told = await asyncio.gather(*(queue.push(n) for n in range(5)), return_exceptions=True)
+        finally:
+            admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+            admin.client.close()
+        assert [one.code for one in told if isinstance(one, OperationFailure)] == [13] * 5
+        assert len({id(one) for one in told}) == 5
+        await queue.commit(item)
+
+
+async def test_a_shared_commit_whose_reply_is_lost_is_done(proxy: Proxy, database: str, raw: Any) -> None:
+    async with mongoq.connect_async(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await asyncio.gather(*(queue.push(n) for n in range(10)))
+        items = await asyncio.gather(*(queue.reserve() for _ in range(10)))
+        proxy.lose("reply", "delete", times=1)
+        assert await asyncio.gather(*(queue.commit(item) for item in items)) == [None] * 10
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
+async def test_a_shared_claim_survives_several_lost_messages(proxy: Proxy, database: str) -> None:
+    async with mongoq.connect_async(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await asyncio.gather(*(queue.push(n) for n in range(10)))
+        proxy.lose("request", "update", times=3)
+        items = await asyncio.gather(*(queue.reserve() for _ in range(10)))
+        assert len({item.id for item in items}) == 10
+
+
+async def test_a_broker_that_closes_without_its_server_leaves_no_caller_behind() -> None:
+    with EmbeddedServer() as server:
+        broker = await mongoq.connect_async(server.uri)
+        queue = broker.queue("orders")
+        await queue.push("first")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        first = asyncio.create_task(queue.push("under way"))
+        await asyncio.sleep(0.3)
+        waiting = [asyncio.create_task(queue.push(n)) for n in range(5)]
+        await asyncio.sleep(0)
+        await broker.close()
+        told = await asyncio.wait_for(asyncio.gather(first, *waiting, return_exceptions=True), 20)
+        assert all(isinstance(one, mongoq.BrokerClosed | AutoReconnect) for one in told), told
+
+
+async def test_an_id_of_another_program_disturbs_no_caller(crowd: Crowd, raw: Any) -> None:
+    queue = crowd.queue()
+    await crowd.together(calls(queue.push, range(3)))
+    odd = {"_id": {"a": 1}, "q": "orders", "payload": "odd", "when": datetime.now(UTC), "priority": 5, "attempts": 0}
+    raw.insert_one(odd)
+    items = [await crowd.one(queue.reserve) for _ in range(4)]
+    assert await crowd.together(calls(queue.commit, items)) == [None] * 4
+    told = await crowd.together(calls(queue.commit, items))
+    assert [type(one) for one in told] == [mongoq.ReservationLost] * 4
+
+
+async def test_errors_of_a_shared_settling_are_each_their_callers_own(uri: str, database: str, client: Any) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await asyncio.gather(*(queue.push(n) for n in range(5)))
+        items = await asyncio.gather(*(queue.reserve() for _ in range(5)))
+        fault = {"failCommands": ["delete"], "errorCode": 13}
+        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": fault})
+        told = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        assert len({id(one) for one in told if isinstance(one, OperationFailure)}) == 5
