@@ -87,6 +87,7 @@ class AsyncPast(Generic[M]):
         ids: Iterable[ObjectId] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        after: tuple[datetime, Any] | None = None,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         label: str = "",
@@ -122,8 +123,10 @@ class AsyncPast(Generic[M]):
             ids: these items, in the order in which they were processed; not together with a range or a filter.
             since: processed at this time or later (aware).
             until: processed before this time (aware); by default, before the replay began.
+            after: processed behind this position, which an earlier replay has told (``Replayed.position``); instead of
+                ``since``.
             where: a filter on payloads, as in ``history``.
-            limit: no more than so many items, the oldest first.
+            limit: no more than so many items, the oldest first; ``after=done.position`` takes the next ones.
             label: a name that tells this replay from another one of the same items, at most 100 bytes.
             transform: ``transform(payload, item)`` returns the payload of the copy, or ``mongoq.SKIP`` for none. A
                 plain function, called for each item just before its chunk is sent. ``None`` is refused, since it
@@ -133,8 +136,9 @@ class AsyncPast(Generic[M]):
             priority: the priority of the copies, instead of the originals'.
             once: how long copies are remembered, a ``timedelta`` or seconds. Default 7 days.
             rate: add no more than so many copies a second.
-            progress: called with what was done so far after each chunk that was written; a plain function.
-            dry_run: write nothing, and return what would be done.
+            progress: called with what was done so far after each chunk that was written, or would be; a plain function.
+            dry_run: write nothing, and return what would be done; ``transform`` and ``progress`` are called all the
+                same.
             page: items that are read, and written, at a time.
 
         Returns:
@@ -157,6 +161,7 @@ class AsyncPast(Generic[M]):
                 ids=ids,
                 since=since,
                 until=until,
+                after=after,
                 where=where,
                 limit=limit,
                 label=label,

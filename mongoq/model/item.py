@@ -35,7 +35,8 @@ class Failure:
     """The last failure of an item.
 
     Attributes:
-        type: the class of the error, or ``""`` when the caller gave only a text.
+        type: the class of the error, with its module unless it is Python's own, such as
+            ``pymongo.errors.DuplicateKeyError``; ``""`` when the caller gave only a text.
         message: the error's text, shortened.
         at: when it was reported, on the server's clock.
         traceback: where it happened, the outermost frame first, shortened to 4 KiB; ``""`` where the caller gave no
@@ -57,7 +58,8 @@ class Origin:
         id: its id there, or what the push returned; a burial keeps the id, and a copy has one of its own.
         reason: why it was buried; ``"replayed"`` for the copy of a replay, with the label if it had one;
             ``"published"`` for that of a push to a topic.
-        attempts: how often it had been reserved there.
+        attempts: how often it had been reserved there; of an item that a claim buried, since it had all its runs, the
+            number of runs that the queue then allowed.
         key: the key it had there; a key does not follow.
         at: when it was buried, copied or pushed, on the server's clock.
         stage: the stage of a pipeline that buried it.

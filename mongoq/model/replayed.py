@@ -29,6 +29,9 @@ SKIP: Final[Any] = _Skip()
 class Replayed:
     """What a replay has done, so far or in all: ``found == pushed + already + skipped + refused``.
 
+    Of a replay of dead letters, which go back themselves, ``pushed`` are those that went, and ``skipped`` those that
+    somebody holds; there is no ``already`` and no ``position``.
+
     Attributes:
         found: processed items that were selected.
         pushed: copies that were added; of a dry run, that would be.
@@ -36,8 +39,8 @@ class Replayed:
         skipped: items for which ``transform`` returned ``SKIP``.
         refused: items whose payload does not fit the target, or cannot be stored.
         refusals: the id of each and the reason, of the first 100.
-        missing: of ``ids=``, those that are not in the history of the queue.
-        position: ``processed`` and id of the last item that was done; ``since=position[0]`` goes on from there.
+        missing: of ``ids=``, those that are not in the history of the queue, or not among the dead letters.
+        position: ``processed`` and id of the last item that was done; ``after=position`` goes on behind it.
     """
 
     found: int = 0
@@ -47,7 +50,7 @@ class Replayed:
     refused: int = 0
     refusals: tuple[tuple[ObjectId, str], ...] = ()
     missing: tuple[ObjectId, ...] = ()
-    position: tuple[datetime, ObjectId] | None = None
+    position: tuple[datetime, Any] | None = None
 
     def __add__(self, more: Replayed) -> Replayed:
         """Return both together; the other came later."""

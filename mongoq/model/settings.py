@@ -67,7 +67,7 @@ class QueueSettings:
         lease: how long a reservation lasts unless ``reserve`` says otherwise.
         history: how long processed items are kept, or ``None`` to delete them.
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
-        dead: the queue that takes the buried, or ``None`` when this is a dead queue itself.
+        dead: the queue that takes the buried, or ``None`` when there is none, as of a dead queue itself.
     """
 
     name: str

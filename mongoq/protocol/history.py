@@ -15,6 +15,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
+from mongoq.model.codec import Encoding
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item
@@ -69,6 +70,17 @@ class Range:
     def order(self) -> list[tuple[str, int]]:
         """Processed items oldest first, live ones as they would be claimed."""
         return PROCESSED_ORDER if self.state == "processed" else ORDER
+
+    def behind(self, position: Any, encoding: Encoding) -> Range:
+        """Return the range of what lies behind a position that ``Replayed`` has told."""
+        if not isinstance(position, tuple | list) or len(position) != 2:
+            raise ArgumentInvalid("after", f"a time and an id, as Replayed.position tells them, not {position!r:.100}")
+        last = {"processed": moment(position[0], "after[0]"), "_id": position[1]}
+        try:
+            encoding.size(last)
+        except Exception as error:  # other programs may have used any id
+            raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error
+        return replace(self, after=last)
 
     def narrowed(self, filter: Mapping[str, Any]) -> Range:
         """Return the range of those that match a filter of envelopes as well."""

@@ -44,6 +44,7 @@ def replay(
     ids: Iterable[ObjectId] | None,
     since: datetime | None,
     until: datetime | None,
+    after: Any,
     where: Any,
     limit: int | None,
     label: str,
@@ -72,7 +73,11 @@ def replay(
     room = math.inf if limit is None else count(limit, "limit")
     pace = _Pace(rate)
     wanted = history_range(context, since=since, until=until, where=where, state="processed", page=page)
-    chosen = None if ids is None else _checked_ids(ids, since=since, until=until, where=where)
+    if after is not None and since is not None:
+        raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+    if after is not None:
+        wanted = wanted.behind(after, context.broker.encoding)
+    chosen = None if ids is None else _checked_ids(ids, since=since, until=until, after=after, where=where)
     yield from _begun(task, to)
     if chosen is None:
         source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
@@ -100,7 +105,7 @@ def _flag(value: Any, argument: str) -> bool:
 def _checked_ids(ids: Any, **others: Any) -> list[ObjectId]:
     for name, value in others.items():
         if value is not None:
-            raise ArgumentInvalid(name, "choose by ids=, or by since=, until= and where=, not by both")
+            raise ArgumentInvalid(name, "choose by ids=, or by since=, until=, after= and where=, not by both")
     return list(dict.fromkeys(object_id(id, f"ids[{n}]") for n, id in enumerate(listed(ids, "ids"))))
 
 

@@ -86,7 +86,9 @@ class Looking(Generic[M]):
 
         ``None`` deletes what is live and held by nobody; ``"reserved"`` takes items away from their holders, who
         get ``ReservationLost``; ``"processed"`` empties the history. Ids that were to be remembered are forgotten
-        with their items: pushed again, they are new. One command, not atomic: a crash of the server leaves the rest.
+        with the items that are deleted: pushed again, they are new. The id of an item that was settled and is not in
+        history stays remembered; ``remove`` forgets that one. One command, not atomic: a crash of the server leaves the
+        rest.
         """
         return self._driver.run(read.purge(self._context, state))
 

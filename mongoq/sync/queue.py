@@ -334,7 +334,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
 
         Args:
             item: what ``reserve`` returned.
-            reason: a short text to count by, at most 512 bytes; default the text of ``error``.
+            reason: a short text to count by, at most 512 bytes; default the text of ``error``, or ``"buried"``.
             error: what went wrong; its type and text are kept on the item, shortened to 4 KiB.
 
         Raises:

@@ -179,6 +179,33 @@ async def test_a_range_a_filter_and_a_limit_select(shell: Shell) -> None:
         assert [payload["n"] for payload in await _drained(shell, f"next{place}")] == expected
 
 
+@pytest.mark.parametrize("limit", [1, 3, 7])
+async def test_replays_that_are_limited_go_on_one_behind_the_other(shell: Shell, limit: int) -> None:
+    """Though many items were processed at the same moment, and some after it."""
+    queue = shell.queue(history=3600)
+    await queue.push_many(range(8))
+    await queue.commit_many(await queue.reserve_many(8))
+    shell.clock.advance(1)
+    await queue.push_many(range(8, 10))
+    await queue.commit_many(await queue.reserve_many(2))
+    found, position = [], None
+    for _ in range(11):
+        done = await queue.replay(to="next", limit=limit, after=position)
+        found.append(done.found)
+        position = done.position or position
+    assert (sum(found), max(found), found[-1]) == (10, limit, 0)
+    assert await _drained(shell, "next") == list(range(10))
+
+
+async def test_what_lies_behind_a_position_can_be_narrowed(shell: Shell) -> None:
+    queue = await _processed(shell, range(6))
+    position = (await queue.replay(to="first", limit=2)).position
+    until = (await queue.peek(5, state="processed"))[-1].processed
+    chosen = await queue.replay(to="next", after=list(position), until=until, where={"$ne": 3}, page=1)
+    assert chosen.found == 1
+    assert await _drained(shell, "next") == [2]
+
+
 async def test_items_are_chosen_by_id(shell: Shell) -> None:
     queue = await _processed(shell, range(10))
     await _processed(shell, ["other"], name="other")
@@ -340,6 +367,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"since": AWARE, "until": AWARE - timedelta(seconds=1)}, "until"),
     ({"where": {"a": {"$function": {}}}}, "where.a"),
     ({"where": {}}, "where"),
+    ({"after": AWARE}, "after"),
+    ({"after": (AWARE,)}, "after"),
+    ({"after": (AWARE, ObjectId(), 1)}, "after"),
+    ({"after": "ab"}, "after"),
+    ({"after": ("a", "b")}, "after[0]"),
+    ({"after": (datetime(2024, 1, 1), ObjectId())}, "after[0]"),
+    ({"after": (AWARE, 2**70)}, "after[1]"),
+    ({"after": (AWARE, object())}, "after[1]"),
+    ({"after": (AWARE, ObjectId()), "since": AWARE}, "after"),
+    ({"after": (AWARE, ObjectId()), "ids": [ObjectId()]}, "after"),
     ({"limit": 0}, "limit"),
     ({"limit": -1}, "limit"),
     ({"limit": 1.5}, "limit"),
