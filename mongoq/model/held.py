@@ -20,6 +20,7 @@ Items = Sequence[Item[Any]]
 
 ITEMS = {Item}
 OBJECT_IDS = {ObjectId}
+DATES = {datetime}
 
 _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
@@ -52,6 +53,8 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> Held | None:
     except KeyError:
         return None
     if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_IDS.issuperset(map(type, chain(ids, tokens)))):
+        return None
+    if not DATES.issuperset(map(type, ends)):
         return None
     if len(set(map(bytes_of, ids))) < len(items):
         return None

@@ -135,6 +135,9 @@ class Move(Outcome):
     ) -> None:
         told = self.__dict__  # a batch makes thousands, and setting a frozen attribute takes five times as long
         told["to"] = to
+        if type(self) is not Move:  # its class may have attributes of these names
+            told.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
+            return
         if payload is not KEEP:
             told["payload"] = payload
         if patch is not None:

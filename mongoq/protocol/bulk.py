@@ -6,7 +6,7 @@ The server answers a bulk with totals only. When fewer items were found than wer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, repeat
@@ -145,9 +145,9 @@ def settled_alike(
 
 
 def _finish(context: QueueContext[Any], tally: Tally, items: Iterable[Item[Any]]) -> None:
-    """Tell what failed by the id itself; one that cannot be a key, a document of another program's, by its text."""
+    """Tell what failed by the id itself; one of another program's that cannot be a key, a document say, by its text."""
     ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
-    failed = {key if isinstance(ids[key], dict) else ids[key]: error for key, error in tally.failed.items()}
+    failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
     finish(context.name, tally.done, failed)
 
 
@@ -185,7 +185,7 @@ def _number(group: Group) -> int:
 
 def ends_by(item: Item[Any], soon: datetime) -> bool:
     until = item.lease_until
-    return until is None or until <= soon
+    return not isinstance(until, datetime) or until <= soon  # other programs may have written anything there
 
 
 def _by_itself(item: Item[Any], settlement: Settlement, tally: Tally) -> Flow[None]:

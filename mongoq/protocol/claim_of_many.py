@@ -66,12 +66,12 @@ class ClaimOfMany:
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
         mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
-        ids, dues = _ids_and_dues(first)
+        found = _by_key(first)
+        ids, dues = _ids_and_dues(found)
         if not where:
             return cls(context, dues, ids, now, mine, sparing)
         # other programs may have written anything there
-        onces = {key: document.get("once") for key, document in zip(ids, first, strict=True)}
-        remembered = {key: once for key, once in onces.items() if isinstance(once, datetime)}
+        remembered = {key: once for key, each in found.items() if isinstance(once := each.get("once"), datetime)}
         priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
         return cls(context, dues, ids, now, mine, sparing, where=where, remembered=remembered, priorities=priorities)
 
@@ -86,7 +86,7 @@ class ClaimOfMany:
         beside: bool,
     ) -> ClaimOfMany:
         """Return a claim with the marks of others before it, of what was eligible at a time."""
-        ids, dues = _ids_and_dues(first)
+        ids, dues = _ids_and_dues(_by_key(first))
         return cls(context, dues, ids, now, mine, beside=beside)
 
     @property
@@ -144,7 +144,18 @@ class ClaimOfMany:
         return dict(zip(keys, items, strict=True))
 
 
-def _ids_and_dues(first: Sequence[Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
-    ids = [document["_id"] for document in first]
-    keys, dues = id_keys(ids), [document["when"] for document in first]
-    return dict(zip(keys, ids, strict=True)), dict(zip(keys, dues, strict=True))
+def _by_key(first: Sequence[Document]) -> dict[Any, Document]:
+    """Return what was read by the keys of the ids; an item that was moved meanwhile was read twice, and comes once."""
+    keys = id_keys([document["_id"] for document in first])
+    found = dict(zip(keys, first, strict=True))
+    if len(found) < len(first):
+        found = dict(zip(reversed(keys), reversed(first), strict=True))
+        return {key: found[key] for key in dict.fromkeys(keys)}
+    return found
+
+
+def _ids_and_dues(found: Mapping[Any, Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
+    return (
+        {key: document["_id"] for key, document in found.items()},
+        {key: document["when"] for key, document in found.items()},
+    )

@@ -58,16 +58,16 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
 def _apart(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
     """Return what should be the items, and the moves beside them."""
     pairs = listed(moves, "moves")
-    if not ({tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs))):
-        for place, pair in enumerate(pairs):
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
-    given = [move for _, move in pairs]
-    if not {Move}.issuperset(map(type, given)):
-        for place, move in enumerate(given):
-            if not isinstance(move, Move):
-                raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(move).__name__}")
-    return [item for item, _ in pairs], given
+    if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
+        given = [move for _, move in pairs]
+        if {Move}.issuperset(map(type, given)):
+            return [item for item, _ in pairs], given
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    return [item for item, _ in pairs], [move for _, move in pairs]
 
 
 def _told(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
@@ -88,7 +88,7 @@ def _are_alike(moves: Sequence[Move]) -> bool:
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
     first = vars(moves[0])
-    if len(first) == 1:  # it is told nothing but where to go
+    if len(first) == 1 and {Move}.issuperset(map(type, moves)):  # it is told nothing but where to go
         with suppress(Exception):  # what is compared may be of any class
             return list(map(vars, moves)).count(first) == len(moves)
     # equal is not enough: 1 equals True, which is refused

@@ -16,7 +16,7 @@ import mongomock
 import pymongo.asynchronous.collection
 import pymongo.collection
 import pytest
-from bson import ObjectId
+from bson import Code, DatetimeMS, Decimal128, ObjectId
 from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
 
 import mongoq
@@ -25,6 +25,7 @@ from mongoq.model.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
 from mongoq.protocol import bulk, move_many, push, push_many, reserve_many, settle_many
+from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.request import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.verdicts import carried_out
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
@@ -132,6 +133,28 @@ def test_moves_with_equal_payloads_share_a_statement_and_1_is_not_true() -> None
     assert (sent, outcome.argument) == ([], "moves[1].delay")
 
 
+class Named(Move):
+    priority = -50  # type: ignore[assignment]  # what a move is told, or not, counts
+
+
+class Computed(Move):
+    priority = property(lambda self: 9)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("ways", "priorities"),
+    [
+        ([Named("next"), Move("next")], [None]),
+        ([Move("next"), Named("next", priority=None)], [None]),
+        ([Computed("next"), Move("next")], [9, None]),
+        ([Move("next"), Computed("next")], [None, 9]),
+    ],
+)
+def test_moves_of_classes_of_the_users_own_are_told_apart(ways: list[Move], priorities: list[int | None]) -> None:
+    (command,), _ = play(move_many.move_many(context(), zip(items(2), ways, strict=True), str), [updated(2)])
+    assert [arguments["update"]["$set"].get("priority") for _, arguments in requests(command)] == priorities
+
+
 def test_a_move_with_a_payload_is_the_same_alone_and_in_a_batch() -> None:
     sent = []
     for lease in (LEASE, NOW):
@@ -148,6 +171,35 @@ def test_a_move_with_a_payload_is_the_same_alone_and_in_a_batch() -> None:
 
 def _decoded(document: Any) -> Any:
     return bson.decode(bson.encode(document, codec_options=codec_options()), codec_options())
+
+
+@pytest.mark.parametrize("id", [Decimal128("1"), Code("1"), {"n": 1}, "text"])
+def test_an_id_of_another_program_is_told_when_its_item_is_lost(id: Any) -> None:
+    given = [reserved_item(_id=id), reserved_item(_id=IDS[0])]
+    sent, outcome = play(settle_many.commit_many(context(), given), [total(1), found({**taken(0), "_id": id})])
+    assert len(sent) == 2
+    assert isinstance(outcome, mongoq.BatchIncomplete)
+    assert outcome.done == [IDS[0]]
+    assert [type(error) for error in outcome.failed.values()] == [mongoq.ReservationLost]
+    assert next(iter(outcome.failed)) in (id, repr(id))
+
+
+@pytest.mark.parametrize("when", [None, "soon", DatetimeMS(-(10**15))])
+def test_what_another_program_has_dated_is_settled_by_itself(when: Any) -> None:
+    given = [reserved_item(_id=IDS[0], when=when), reserved_item(_id=IDS[1])]
+    sent, outcome = play(settle_many.commit_many(context(), given), [total(1), total(1)])
+    assert outcome is None
+    assert [command.method for command in sent] == ["bulk_write", "delete_one"]
+    assert sent[1].arguments["filter"]["_id"] == IDS[0]
+
+
+def test_what_was_moved_while_the_index_was_read_is_claimed_once_from_its_first_place() -> None:
+    later = NOW + timedelta(seconds=1)
+    read = [{"_id": IDS[0], "when": NOW}, {"_id": IDS[1], "when": NOW}, {"_id": IDS[0], "when": later}]
+    for where in (None, {"payload.n": 1}):
+        made = ClaimOfMany.of(context(), read, timedelta(seconds=30), where=where)
+        assert list(made.ids.values()) == IDS[:2]
+        assert set(made.dues.values()) == {NOW}
 
 
 def test_patches_never_share_a_statement() -> None:

@@ -31,7 +31,7 @@ def test_what_items_have_in_common(case: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"q": "others"}, {"token": None}, {"token": "text"}, {"_id": "text"}, {"reserved": False}]
+    "change", [{"q": "others"}, {"token": None}, {"token": "text"}, {"_id": "text"}, {"reserved": False}, {"when": "x"}]
 )
 def test_what_needs_a_closer_look(change: dict[str, Any]) -> None:
     items = [reserved_item(_id=ObjectId()), reserved_item(**change), reserved_item(_id=ObjectId())]
