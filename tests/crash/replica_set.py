@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -32,6 +33,8 @@ PATIENCE = 150.0
 A member that has rolled back asks nobody for a minute who lacked what it needs (``kNoRequiredOpTimeDenylistDuration``,
 ``kTooStaleDenylistDuration`` in mongod's sync_source_resolver.cpp).
 """
+STUCK = 75.0
+"""Seconds after which a member that gets nowhere is started again: it has denied itself all others for longer."""
 PORTS = range(20000, 30000)
 """Below the ports that systems give to connections, so that nobody gets the port of a server that is down."""
 
@@ -125,8 +128,21 @@ class ReplicaSet:
                 self._nodes[place] = self._start(place)
 
     def wait_until_whole(self) -> None:
-        """Wait until all members run, one of them is primary, and the others follow it."""
-        self.wait_until(self._is_whole)
+        """Wait until all members run, one of them is primary, and the others follow it.
+
+        A member that gets nowhere beside a primary is killed and started again, as its operator would.
+        """
+        stuck = time.monotonic() + STUCK
+
+        def is_whole() -> bool:
+            nonlocal stuck
+            whole = self._is_whole()
+            if not whole and time.monotonic() > stuck and self.primary() is not None:
+                stuck = math.inf
+                self._start_again()
+            return whole
+
+        self.wait_until(is_whole)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds."""
@@ -136,6 +152,14 @@ class ReplicaSet:
                 f"the set did not get there; it has {[*map(self._hello, self._running())]}"
             )
             time.sleep(0.05)
+
+    def _start_again(self) -> None:
+        """Start those again, on their data, that neither take writes nor follow who does."""
+        for place in list(self._running()):
+            reply = self._hello(place)
+            if not (reply.get("isWritablePrimary") or reply.get("secondary")):
+                self._kill(place)
+                self._nodes[place] = self._start(place)
 
     def _start(self, place: int) -> Node:
         options = replace(self._options, port=self._ports[place])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient, WriteConcern
 
+from tests.crash import replica_set
 from tests.crash.replica_set import ReplicaSet
 
 
@@ -57,5 +58,17 @@ def test_a_primary_that_stands_still_is_replaced(three: ReplicaSet, items: Any) 
     three.wait_until(lambda: three.primary() is not None)
     assert three.primary() != stalled
     three.restore()
+    three.wait_until_whole()
+    items.insert_one({})
+
+
+def test_a_member_that_gets_nowhere_is_started_again(
+    three: ReplicaSet, items: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = next(port for place, port in enumerate(three.ports) if place != three.primary())
+    with MongoClient[Any]("127.0.0.1", port, directConnection=True) as member:
+        member.admin.command("replSetMaintenance", True)  # neither a primary nor a secondary, until it is told
+        three.wait_until(lambda: not member.admin.command("hello")["secondary"])
+    monkeypatch.setattr(replica_set, "STUCK", 0.0)
     three.wait_until_whole()
     items.insert_one({})
