@@ -92,7 +92,7 @@ def id_key(id: Any) -> Any:
 
 
 def id_keys(ids: Sequence[Any]) -> list[Any]:
-    """Return the keys of many ids, in a fifth of the time where all are ObjectIds."""
+    """Return the keys of many ids, in half the time where all are ObjectIds."""
     if {ObjectId}.issuperset(map(type, ids)):
         return list(map(bytes_of, ids))
     return list(map(id_key, ids))
@@ -134,7 +134,7 @@ class Item(Generic[M]):
     def many(
         cls, documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]
     ) -> list[Item[Any]]:
-        """Return the items in many envelopes, in half the time: to call the class takes longer than all the rest."""
+        """Return the items in many envelopes, in two thirds of the time: what is left out is the call of the class."""
         made: list[Item[Any]] = []
         for document, due in zip(documents, dues, strict=True):
             item: Item[Any] = object.__new__(cls)
@@ -294,7 +294,7 @@ class Item(Generic[M]):
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        held: Item[M] = object.__new__(Item)  # a batch makes thousands, and to call the class takes twice as long
+        held: Item[M] = object.__new__(Item)  # a batch makes thousands; to call the class takes half as long again
         held._document = {**self._document, "when": lease_until}
         held._payload, held._now, held._due = self._payload, self._now, self._due
         held._namespace, held._kept = self._namespace, self._kept

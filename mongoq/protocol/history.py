@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,7 +11,7 @@ from types import NoneType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from bson import DatetimeMS, Decimal128, ObjectId, Timestamp
+from bson import DatetimeMS, Decimal128, ObjectId, Regex, Timestamp
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
@@ -77,6 +78,8 @@ class Range:
             raise ArgumentInvalid("after", f"a time and an id, as Replayed.position tells them, not {position!r:.100}")
         last = {"processed": moment(position[0], "after[0]"), "_id": position[1]}
         try:
+            if isinstance(position[1], list | tuple | re.Pattern | Regex):
+                raise TypeError("no document has such an id")
             encoding.size(last)
         except Exception as error:  # other programs may have used any id
             raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error

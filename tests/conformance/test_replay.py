@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -375,6 +376,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"after": (datetime(2024, 1, 1), ObjectId())}, "after[0]"),
     ({"after": (AWARE, 2**70)}, "after[1]"),
     ({"after": (AWARE, object())}, "after[1]"),
+    ({"after": (AWARE, re.compile("x"))}, "after[1]"),
+    ({"after": (AWARE, [1])}, "after[1]"),
     ({"after": (AWARE, ObjectId()), "since": AWARE}, "after"),
     ({"after": (AWARE, ObjectId()), "ids": [ObjectId()]}, "after"),
     ({"limit": 0}, "limit"),
