@@ -74,7 +74,7 @@ class AioDriver:
         ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
         """
         perform = perform or self._perform
-        if self._background is not None:
+        if self._background is not None and not self._background.armed:
             self._background.attend()
         taken: Taken = []
         try:
@@ -96,7 +96,7 @@ class AioDriver:
             raise
         finally:
             flow.close()
-            if self._background is not None:
+            if self._background is not None and not self._background.armed:
                 self._background.noticed()
 
     @property
@@ -273,7 +273,7 @@ class AioDriver:
             self._tasks.discard(asyncio.current_task())
 
     async def _send(self, command: Command[Any]) -> Any:
-        if self._backend.is_plain(command):
+        if command.resolved and self._backend.is_plain(command):
             return plain.outcome(command, await self._backend.call_plain(command))
         reply = self._backend.call(command)
         if command.target == "sessions" and not inspect.isawaitable(reply):

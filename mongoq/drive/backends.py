@@ -77,7 +77,9 @@ class Backend:
 
     def call(self, command: Command[Any]) -> Any:
         """Call the driver's method that sends a command; returns what that returns."""
-        arguments = self.arguments(command.method, command.arguments)
+        arguments = command.arguments
+        if self.serverless or command.method == "bulk_write":
+            arguments = self.arguments(command.method, arguments)
         if command.session is not None:
             arguments = {**arguments, "session": command.session}
         return getattr(self.targets[command.target], command.method)(**arguments)

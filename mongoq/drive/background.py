@@ -21,32 +21,36 @@ PATIENCE = 2.0
 
 
 class Background(ABC):
-    """Writes counters down some seconds after the first of them; each kind of driver has a clock of its own."""
+    """Writes counters down some seconds after the first of them; each kind of driver has a clock of its own.
+
+    Attributes:
+        armed: what is counted now will be written, and there is nothing to see to.
+    """
 
     def __init__(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         self._counters = counters
         self.flush = flush
-        self._armed = self._stopped = False
+        self.armed = self._stopped = False
         forks.attend(self)
 
     def attend(self) -> None:
         """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""
-        if not self._armed and not self._stopped:
-            self._armed = True
+        if not self.armed and not self._stopped:
+            self.armed = True
             try:
                 self._arm(INTERVAL)
             except RuntimeError as error:  # no thread can be started just now
-                self._armed = False
+                self.armed = False
                 logger.debug("counters will be written later: %r", error)
 
     def noticed(self) -> None:
         """See to what an operation counted; called after each, since it may outlast what ``attend`` had armed."""
-        if not self._armed and self._counters:
+        if not self.armed and self._counters:
             self.attend()
 
     def written(self) -> None:
         """Go on waiting when something was counted meanwhile."""
-        self._armed = False
+        self.armed = False
         self.noticed()
 
     @abstractmethod
@@ -65,4 +69,4 @@ class Background(ABC):
     def forget(self) -> None:
         """Start afresh in a forked child: what was counted is the parent's to write."""
         self._counters.take()
-        self._armed = False
+        self.armed = False

@@ -36,16 +36,7 @@ def on_main_thread() -> bool:
 
 _seen: tuple[Any, ...] = ()
 _found: tuple[tuple[int, Handler], ...] = ()
-
-
-def _handlers() -> tuple[tuple[int, Handler], ...]:
-    """Return the handlers in Python, with their numbers; made anew only when one has changed."""
-    global _seen, _found  # noqa: PLW0603  # read and written on the main thread alone
-    seen = tuple(map(_signal.getsignal, _NUMBERS))
-    if seen != _seen:
-        _found = tuple((number, handler) for number, handler in zip(_NUMBERS, seen, strict=True) if callable(handler))
-        _seen = seen
-    return _found
+"""The handlers in Python, with their numbers, among those that were ``_seen`` last."""
 
 
 class Deferral:
@@ -57,7 +48,12 @@ class Deferral:
     __slots__ = ("_handlers", "_noted")
 
     def __init__(self) -> None:
-        self._handlers = _handlers()
+        global _seen, _found  # read and written on the main thread alone
+        seen = tuple(map(_signal.getsignal, _NUMBERS))
+        if seen != _seen:
+            found = ((number, handler) for number, handler in zip(_NUMBERS, seen, strict=True) if callable(handler))
+            _seen, _found = seen, tuple(found)
+        self._handlers = _found
         self._noted: dict[int, FrameType | None] = {}
         try:
             for number, _ in self._handlers:

@@ -68,7 +68,7 @@ class ThreadDriver:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        if self._background is not None:
+        if self._background is not None and not self._background.armed:
             self._background.attend()
         taken: Taken = []
         try:
@@ -90,7 +90,7 @@ class ThreadDriver:
             raise
         finally:
             flow.close()
-            if self._background is not None:
+            if self._background is not None and not self._background.armed:
                 self._background.noticed()
 
     def run_within(self, seconds: float, flow: Flow[T]) -> T:
@@ -194,7 +194,7 @@ class ThreadDriver:
             reply.set_exception(error)
 
     def _send(self, command: Command[Any]) -> Any:
-        if self._backend.is_plain(command):
+        if command.resolved and self._backend.is_plain(command):
             return plain.outcome(command, self._backend.call_plain(command))
         reply = self._backend.call(command)
         return list(reply) if command.method in ("find", "aggregate") else reply

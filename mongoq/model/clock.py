@@ -93,8 +93,6 @@ class _Reckoning:
     wall_gap: float
 
     def milliseconds(self, local: float) -> float:
-        if not self.ahead:
-            return (local + self.offset) * 1000
         return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW))) * 1000
 
 
@@ -135,18 +133,21 @@ class ServerClock:
 
     def now(self) -> datetime:
         """Return the server's time; raises ``RuntimeError`` when it was never measured."""
-        reckoning = self._reckoning or self._reckoned()
-        milliseconds = reckoning.milliseconds(self.local())
-        if milliseconds > self._last:  # noqa: PLR1730  # this runs at every command, and max() costs more
+        reckoning, local = self._reckoning or self._reckoned(), self.local()
+        # this runs at every command: ``milliseconds``, ``max`` and ``_from_milliseconds`` would cost more than the rest
+        milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
+        if milliseconds > self._last:  # noqa: PLR1730
             self._last = milliseconds
-        return _from_milliseconds(self._last)
+        return datetime.fromtimestamp(int(self._last) / 1000, UTC)
 
     def stamp(self) -> datetime:
         """Return ``now`` less the uncertainty of both ends, so that a consumer it wakes finds the item."""
-        reckoning = self._reckoning or self._reckoned()
-        early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
-        self._last_stamp = max(self._last_stamp, early)
-        return _from_milliseconds(self._last_stamp)
+        reckoning, local = self._reckoning or self._reckoned(), self.local()
+        milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
+        early = milliseconds - 2000 * reckoning.uncertainty
+        if early > self._last_stamp:  # noqa: PLR1730
+            self._last_stamp = early
+        return datetime.fromtimestamp(int(self._last_stamp) / 1000, UTC)
 
     def _reckoned(self) -> _Reckoning:
         if self._reckoning is None:

@@ -88,7 +88,10 @@ class Encoding:
 
     def wrapped(self, name: str, value: Any, *, limit: int) -> bytes:
         """Do the same, and return ``{name: value}`` as BSON."""
-        check(value, name)
+        try:
+            _CHECKS.get(type(value), _check)(value, 1)
+        except Exception as error:
+            _unfit(value, name, error)
         try:
             raw = bson.encode({name: value}, codec_options=self.options)
         except UNENCODABLE as error:
@@ -118,7 +121,7 @@ class Encoding:
     def unwrapped(self, name: str, raw: bytes) -> Any:
         """Return what ``wrapped`` has encoded, in the form that travels as those very bytes."""
         if raw[4] == DOCUMENT:
-            return self.of_bytes(raw[raw.index(0, 5) + 1 : -1])
+            return RawBSONDocument(raw[raw.index(0, 5) + 1 : -1], self.undecoded)
         return self.of_bytes(raw)[name]
 
     def decoded(self, value: Any) -> Any:
@@ -256,11 +259,16 @@ def check(value: Any, argument: str) -> Any:
     """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` naming where it does not."""
     try:
         _CHECKS.get(type(value), _check)(value, 1)
-    except _Refusal as refusal:
-        raise PayloadInvalid(refusal.path(argument), refusal.problem) from refusal.__cause__
     except Exception as error:
-        raise PayloadInvalid(argument, _unreadable(value, error)) from error
+        _unfit(value, argument, error)
     return value
+
+
+def _unfit(value: Any, argument: str, error: Exception) -> NoReturn:
+    """Tell the caller of a value whose check has raised an error."""
+    if isinstance(error, _Refusal):
+        raise PayloadInvalid(error.path(argument), error.problem) from error.__cause__
+    raise PayloadInvalid(argument, _unreadable(value, error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +310,8 @@ class Codec(Generic[M]):
         """Do the same, and return ``{"payload": payload}`` as BSON."""
         if type(payload) is Wrapped:
             return payload.raw
-        return self._encoding.wrapped("payload", self._dumped(payload), limit=SIZE_LIMIT)
+        plain = self._typed is None and type(payload) is dict
+        return self._encoding.wrapped("payload", payload if plain else self._dumped(payload), limit=SIZE_LIMIT)
 
     def wrapped_many(self, payloads: Sequence[Any]) -> list[bytes]:
         """Do the same for many payloads, in half the time; an error does not tell which of them it is about."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 __all__ = ["EVENTS", "Counters", "Event"]
@@ -27,14 +28,18 @@ class Counters:
 
     def take(self) -> dict[str, Counter[str]]:
         """Return the sums by queue of all that was counted so far, and forget it."""
-        sums: dict[str, Counter[str]] = {}
+        taken: Counter[tuple[str, str, int]] = Counter(self._popped())  # in C: a busy process has 100,000 of them
+        sums: dict[str, Counter[str]] = defaultdict(Counter)
+        for (queue, event, number), times in taken.items():
+            sums[queue][event] += number * times
+        return dict(sums)
+
+    def _popped(self) -> Iterator[tuple[str, str, int]]:
         for _ in range(len(self._events)):
             try:
-                queue, event, number = self._events.popleft()
+                yield self._events.popleft()
             except IndexError:  # another thread takes them as well
-                break
-            sums.setdefault(queue, Counter())[event] += number
-        return sums
+                return
 
     def put_back(self, sums: dict[str, Counter[str]]) -> None:
         """Keep what could not be written for the next time."""

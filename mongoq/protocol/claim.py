@@ -163,7 +163,7 @@ def _claim(
         resolved=True,
     )
     try:
-        before = yield from command
+        before = yield command
     except ReplyLost:
         after = yield from insisted(_held_under(context, mine, now))
         if after is None and sends > 1:

@@ -38,11 +38,16 @@ class Known:
     read_at: float = float("-inf")
     changed_at: float = float("-inf")
 
-    def stale(self, age: float, told_since: float = float("inf")) -> bool:
-        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told."""
+    def stale(self, age: float, hub: Hub | None = None) -> bool:
+        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told.
+
+        They are told by the stream of the ``hub``, if it is open.
+        """
         if self.read_at <= self.changed_at:
             return True
-        return self.read_at <= told_since and time.monotonic() - self.read_at >= age
+        now = time.monotonic()
+        told = hub is not None and now < hub.alive_until and self.read_at > hub.since
+        return not told and now - self.read_at >= age
 
 
 @dataclass(slots=True)
@@ -170,6 +175,7 @@ class QueueContext(Generic[M]):
     Attributes:
         broker: the broker's side.
         options: what the handle was told.
+        name: the queue's name.
         codec: how its payloads are encoded.
         state: what is known of the queue's control document.
         overriding: settings that hold for this handle alone, whatever is stored.
@@ -183,20 +189,19 @@ class QueueContext(Generic[M]):
     codec: Codec[M]
     overriding: Mapping[str, Any] = field(default_factory=dict)
     stage: StageMark | None = None
+    name: str = field(init=False)
     state: QueueState = field(init=False)
     saved: bool = field(init=False)
     unfit: int = field(init=False, default=0)
+    _untyped: bool = field(init=False)
     _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
     _settings: QueueSettings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = self.broker.state(self.options.name)
+        self.name = self.options.name
+        self.state = self.broker.state(self.name)
         self.saved = not self.options.given
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self.options.name
+        self._untyped = self.codec.untyped
 
     @property
     def settings(self) -> QueueSettings:
@@ -213,7 +218,8 @@ class QueueContext(Generic[M]):
 
     def placed(self, priority: int, when: datetime) -> None:
         """Take in that an item was put into the queue, perhaps before what this process claims next."""
-        self.state.heads.note(priority, when)
+        if self.state.heads.fast:
+            self.state.heads.note(priority, when)
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item in an envelope, with its payload as it is stored."""
@@ -257,7 +263,7 @@ class QueueContext(Generic[M]):
 
     def decoded(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
-        return item if self.codec.untyped else item.with_payload(self.codec.load(item.payload))
+        return item if self._untyped else item.with_payload(self.codec.load(item.payload))
 
 
 def context_of(to: Any) -> Any:

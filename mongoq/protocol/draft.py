@@ -47,8 +47,9 @@ class Draft:
 
     def stamp(self) -> None:
         """Take its place in the queue, before whoever pushes from now on; whoever it will be sent with."""
+        clock = self.context.broker.clock
         self.id = self.given or ObjectId()
-        self.due = due(self.context.broker.clock, self.delay, self.when)
+        self.due = clock.stamp() if self.delay is None and self.when is None else due(clock, self.delay, self.when)
 
     def envelope(self) -> Document:
         """Return the envelope."""

@@ -57,7 +57,8 @@ def fenced(
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:
-        context.broker.unsettled.discard(reservation_key(item))
+        if context.broker.unsettled:
+            context.broker.unsettled.discard(reservation_key(item))
         context.count(event)
 
 
@@ -82,17 +83,19 @@ def lost(context: QueueContext[Any], item: Item[Any], found: Document | None) ->
 
 def check_owner(context: QueueContext[Any], item: Any) -> None:
     """Refuse an item that another handle reserved, or that nobody reserved."""
+    if isinstance(item, Item) and item.held_in(context.broker.namespace, context.name):
+        return
     if not isinstance(item, Item):
         raise ArgumentInvalid("item", f"an Item that reserve() returned, not {type(item).__name__}")
     if (item.namespace, item.queue) != (context.broker.namespace, context.name):
         raise ItemForeign(item.id, f"{context.broker.namespace}/{context.name}", f"{item.namespace}/{item.queue}")
-    if item.token is None:
-        raise ReservationLost(item.id, item.queue, reserved=False)
+    raise ReservationLost(item.id, item.queue, reserved=False)
 
 
-def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
+def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]:
+    """Do what must come before an item is settled: it is this handle's to settle, and the broker is ready."""
     check_owner(context, item)
-    yield from prepared(context)
+    return prepared(context)
 
 
 def is_back(found: Document, when: datetime) -> bool | None:

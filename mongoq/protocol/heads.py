@@ -70,7 +70,7 @@ def _branches(queue: str, now: datetime, priority: int, floor: Floor) -> list[di
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Start:
     """Where one claim begins.
 

@@ -47,7 +47,8 @@ class Hub:
         narrowed: it tells of too many.
         reading_until: the time at which the server answers the reader, whatever happens.
         replaced: the readers that still wait for an answer nobody needs.
-        since: when the stream was opened, on the monotonic clock; ``inf`` while there is none.
+        since: when the stream was opened, on the monotonic clock; ``inf`` while there is none. It has told of every
+            change of a control document from then on, while it is alive.
         alive_until: until when the stream counts as alive unless the server answers.
         closed: the broker is closed.
     """
@@ -99,10 +100,6 @@ class Hub:
             soon = time.monotonic() + POLL_IDLE / 2
             rooms = [room for room in self.rooms.values() if room.tickets and room.poll < soon and not room.glances()]
             return sorted(rooms, key=lambda room: room.poll)[:TOGETHER]
-
-    def told_since(self) -> float:
-        """Return since when the stream has told of every change of a control document; ``inf`` while it does not."""
-        return self.since if time.monotonic() < self.alive_until else math.inf
 
     def wanted(self) -> frozenset[str]:
         """Return the queues somebody waits for, or did a moment ago."""

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bson import ObjectId
 
-from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, insisted, matched
+from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, Shared, insisted, matched
 
-__all__ = ["confirmed", "insert_alone", "inserted", "inserted_alone"]
-
-
-def insert_alone(envelope: Mapping[str, Any]) -> Flow[Any]:
-    """Insert an envelope by a command of its own."""
-    yield from Command("insert_one", {"document": envelope})
+__all__ = ["confirmed", "insert_command", "inserted", "inserted_alone"]
 
 
-def inserted(insert: Flow[Any], id: Callable[[], ObjectId], *, given: bool) -> Flow[bool]:
-    """Insert an item, and say whether it is new; one whose id was ``given`` may be there already, or be done.
+def insert_command(envelope: Mapping[str, Any]) -> Command[Any]:
+    """Return the command that inserts an envelope by itself."""
+    return Command("insert_one", {"document": envelope})
 
-    ``id`` tells its id once it was sent.
-    """
+
+def inserted(insert: Command[Any] | Shared[Any], id: ObjectId, *, given: bool) -> Flow[bool]:
+    """Insert an item, and say whether it is new; one whose id was ``given`` may be there already, or be done."""
     try:
-        yield from insert
+        yield insert
     except Duplicate:
         if not given:
             raise
         return False
     except ReplyLost:
-        if not (yield from confirmed(id())):
+        if not (yield from confirmed(id)):
             raise
     return True
 
 
 def inserted_alone(envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
     """Do the same by a command of its own."""
-    return inserted(insert_alone(envelope), lambda: envelope["_id"], given=given)
+    return inserted(insert_command(envelope), envelope["_id"], given=given)
 
 
 def confirmed(id: ObjectId) -> Flow[bool]:

@@ -58,7 +58,7 @@ class Lane(Generic[W]):
     @property
     def is_free(self) -> bool:
         """Whether a further batch may be sent now."""
-        return self.flying < self._parts
+        return not self.flying or (self.flying < self.abreast and self.flying < self._parts)
 
     @property
     def _parts(self) -> int:

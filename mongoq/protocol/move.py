@@ -116,7 +116,7 @@ def handover(
 ) -> Handover:
     """Check what a move is told."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
-    patched = checked_patch(context, patch, replaces_payload=replace_payload)
+    patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
     wrapped = to.codec.wrapped(payload) if replace_payload else None
     if key is not None:
         changes["key"] = check_key(key)

@@ -26,8 +26,6 @@ PATCHED_LIMIT = SIZE_LIMIT + 32 * 1024
 
 def checked_patch(context: QueueContext[Any], patch: Any, *, replaces_payload: bool) -> Patch:
     """Return the operators to send; a patch beside a new payload is refused."""
-    if patch is None:
-        return {}
     if replaces_payload:
         raise PatchInvalid("patch", "give either payload= or patch=, not both")
     return patch_update(patch, context.broker.encoding)

@@ -79,11 +79,11 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[_Popped | N
         {"filter": start.filter, "sort": ORDER},
         undo=lambda document: document and _put_back(document, token),
     )
-    document = yield from command
+    document = yield command
     heads.found(start, document)
     if document is None:
         return None
-    if expires := expiry(now, None, document.get("once")):
+    if "once" in document and (expires := expiry(now, None, document["once"])):
         yield from _remember(document, now, expires, token)
     return document, _popped_item(context, document, now)
 

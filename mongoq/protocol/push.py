@@ -14,10 +14,10 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import Draft
-from mongoq.protocol.insert import insert_alone, inserted
+from mongoq.protocol.insert import insert_command, inserted
 from mongoq.protocol.keyed import OnDuplicate, keyed_by, push_keyed
 from mongoq.protocol.publish import publish
-from mongoq.protocol.request import Flow
+from mongoq.protocol.request import Command, Flow, Shared
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
@@ -27,12 +27,8 @@ REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered unless it says otherwise."""
 
 
-Insert = Callable[[Draft], Flow[Any]]
-"""Inserts the item of a draft."""
-
-
-def _alone(draft: Draft) -> Flow[None]:
-    yield from insert_alone(draft.envelope())
+Insert = Callable[[Draft], Command[Any] | Shared[Any]]
+"""Returns the request that inserts the item of a draft."""
 
 
 def push(
@@ -47,7 +43,7 @@ def push(
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
-    insert: Insert = _alone,
+    insert: Insert | None = None,
     joined: bool = False,
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
@@ -55,7 +51,7 @@ def push(
     The same ``id`` again, while it is remembered, inserts nothing. ``joined`` is said of a push within a transaction of
     the caller's, before which the bindings were read.
     """
-    keyed = keyed_by(key, on_duplicate)
+    keyed = None if key is None and on_duplicate == "keep" else keyed_by(key, on_duplicate)
     draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
     yield from prepared(context, fresh=False)
     if not joined:
@@ -66,10 +62,12 @@ def push(
         yield from publish(context.broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
-    elif (yield from inserted(insert(draft), lambda: draft.id, given=identified)):
-        context.placed(draft.priority, draft.due)
-        context.count("put")
-        context.broker.tell(context.name, draft.due, id=draft.id)
+    else:
+        request = insert_command(draft.envelope()) if insert is None else insert(draft)
+        if (yield from inserted(request, draft.id, given=identified)):
+            context.placed(draft.priority, draft.due)
+            context.count("put")
+            context.broker.tell(context.name, draft.due, id=draft.id)
     return draft.id
 
 
@@ -86,10 +84,11 @@ def _drafted(
 ) -> Draft:
     """Check what a push is told."""
     wrapped = context.codec.wrapped(payload)
-    stored_headers = checked_headers(headers, context.broker.encoding)
+    stored_headers = None if headers is None else checked_headers(headers, context.broker.encoding)
     given = None if id is None else object_id(id)
-    remember = remembered(once, given is not None)
-    check_due(delay, when)
+    remember = REMEMBER if once is None else remembered(once, given is not None)
+    if delay is not None or when is not None:
+        check_due(delay, when)
     return Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
 
 

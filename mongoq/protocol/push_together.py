@@ -12,7 +12,7 @@ from mongoq.protocol import push as pushing
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import Draft, envelopes
-from mongoq.protocol.insert import insert_alone
+from mongoq.protocol.insert import insert_command
 from mongoq.protocol.lane import Lanes, copies
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
 
@@ -27,16 +27,15 @@ def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any)
     return pushing.push(context, payload, insert=partial(_insert, lanes), **told)
 
 
-def _insert(lanes: Lanes, draft: Draft) -> Flow[Any]:
-    shared: Shared[Any] = Shared(lanes.lane("push", _inserted, abreast=True), draft)
-    return (yield shared)
+def _insert(lanes: Lanes, draft: Draft) -> Shared[Any]:
+    return Shared(lanes.lane("push", _inserted, abreast=True), draft)
 
 
 def _inserted(drafts: list[Draft]) -> Flow[list[Any]]:
     """Insert the items of several drafts; a lost reply, or any other error, is told to those of its command."""
+    if len(drafts) == 1:
+        return [(yield insert_command(drafts[0].envelope()))]
     made = envelopes(drafts)
-    if len(made) == 1:
-        return [(yield from insert_alone(made[0]))]
     told: list[Any] = []
     for chunk in chunks(list(zip(drafts, made, strict=True)), lambda one: len(one[0].wrapped)):
         refusals: Mapping[int, Exception] = {}

@@ -33,7 +33,7 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
     With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
     nothing to do, and no flow is made.
     """
-    if context.saved and not (fresh and context.state.stale(REFRESH, context.broker.hub.told_since())):
+    if context.saved and not (fresh and context.state.stale(REFRESH, context.broker.hub)):
         return ready(context.broker, write=True)
     return _prepared(context)
 

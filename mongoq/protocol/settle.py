@@ -58,7 +58,7 @@ def commit(
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
     broker = context.broker
     value = context.codec.wrapped(payload) if replace_payload else None
-    patched = checked_patch(context, patch, replaces_payload=replace_payload)
+    patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
     yield from begin(context, item)
     now = broker.clock.now()
     changes = {} if value is None else {"payload": broker.encoding.unwrapped("payload", value)}

@@ -30,7 +30,7 @@ def refreshed(broker: BrokerContext) -> Flow[None] | tuple[()]:
 
     Almost always there is nothing to do, and no flow is made.
     """
-    if not broker.topics.stale(REFRESH, broker.hub.told_since()):
+    if not broker.topics.stale(REFRESH, broker.hub):
         return ()
     return _refreshed(broker)
 

@@ -12,8 +12,7 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.protocol import at_most_once
-from mongoq.protocol.insert import insert_alone, inserted
+from mongoq.protocol import at_most_once, insert
 from mongoq.protocol.request import Flow, ReplyLost, Wait
 from mongoq.worker.aio.claims import AsyncClaims
 from mongoq.worker.aio.engine import AsyncEngine
@@ -238,16 +237,19 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         runs.append(payload)
         return mongoq.Drop()
 
-    def lossy(envelope: Any) -> Flow[None]:
-        yield from insert_alone(envelope)
-        while lost:
-            while not runs:
-                yield Wait(0.02)
-            yield Wait(0.2)  # until that is settled
-            raise ReplyLost(lost.pop())
-
     def inserted_alone(envelope: Any, *, given: bool) -> Flow[bool]:
-        return inserted(lossy(envelope), lambda: envelope["_id"], given=given)
+        flow = insert.inserted_alone(envelope, given=given)
+        reply = yield next(flow)
+        try:
+            while lost:
+                while not runs:
+                    yield Wait(0.02)
+                yield Wait(0.2)  # until that is settled
+                reply = yield flow.throw(ReplyLost(lost.pop()))
+            flow.send(reply)
+        except StopIteration as stop:
+            return bool(stop.value)
+        raise AssertionError("an insert asks for one thing more at most")
 
     monkeypatch.setattr(at_most_once, "inserted_alone", inserted_alone)
     site.drain(pipeline)

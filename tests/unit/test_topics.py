@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from bson import ObjectId
 
 from mongoq.model.publication import published_id
 from mongoq.protocol.context import Topics
+from mongoq.protocol.hub import Hub
 
 
 def test_the_id_of_a_copy_is_always_the_same() -> None:
@@ -47,7 +49,8 @@ def test_an_older_answer_does_not_take_the_place_of_a_newer_one() -> None:
 
 def test_what_the_stream_tells_while_a_change_of_our_own_is_under_way_is_read() -> None:
     """It may have come after ours."""
-    topics, asked_at = Topics(), time.monotonic()
+    topics, hub, asked_at = Topics(), Hub(), time.monotonic()
+    hub.since, hub.alive_until = 0.0, math.inf
     topics.changed_at = time.monotonic()
     topics.put({"orders": ("billing",)}, asked_at, written=True)
-    assert topics.stale(3600.0, 0.0)
+    assert topics.stale(3600.0, hub)
