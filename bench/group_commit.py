@@ -1,4 +1,7 @@
-"""``python -m bench group-commit``: many callers of single operations, beside Keuss on the same server."""
+"""``python -m bench group-commit``: many callers of single operations, beside Keuss on the same server.
+
+And beside a group commit by hand with the bare driver: what is missing to it is ours, the rest the server's.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ from urllib.parse import urlsplit, urlunsplit
 from pymongo import AsyncMongoClient
 
 from bench import report
+from bench.bare import Bare
 from bench.benchmark import Benchmark
+from bench.group_bare import GroupBare
 from bench.keuss import VERSION, Keuss
 from bench.operations import PAYLOAD_BYTES, payload
 from bench.place import Place, place
+from bench.shells import bare_collection
 from mongoq import AsyncBroker
 
 __all__ = ["BENCHMARK"]
@@ -39,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keuss", type=Path, metavar="FOLDER", help="where Keuss is, or is installed; default a new one"
     )
-    parser.add_argument("--no-keuss", action="store_true", help="measure mongoq alone, with and without group commit")
+    parser.add_argument("--no-keuss", action="store_true", help="leave Keuss out")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def _measured(
     here: Place, keuss: Keuss | None, operation: str, callers: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike."""
-    rates: dict[str, list[float]] = {"mongoq": [], "alone": [], **({"keuss": []} if keuss else {})}
+    rates: dict[str, list[float]] = {"mongoq": [], "alone": [], "bare": [], **({"keuss": []} if keuss else {})}
     for _ in range(options.rounds):
         for way, found in rates.items():
             if way == "keuss" and keuss is not None:
@@ -84,39 +90,47 @@ def _measured(
                     _keuss_uri(here), WHAT[operation], callers=callers, seconds=options.seconds, items=items
                 )
             else:
-                rate = asyncio.run(_rate(here, operation, callers, options.seconds, shared=way == "mongoq"))
+                rate = asyncio.run(_rate(here, operation, callers, options.seconds, way))
             found.append(rate)
     result: dict[str, Any] = {"operation": operation, "callers": callers}
     for way, found in rates.items():
         result[way] = {"per_second": round(statistics.median(found)), "all": [round(rate) for rate in found]}
-    result["times_alone"] = round(statistics.median(rates["mongoq"]) / statistics.median(rates["alone"]), 2)
+    for way, times in {way: _times(rates, "mongoq", way) for way in rates if way != "mongoq"}.items():
+        result[f"times_{way}"] = times
     if keuss:
-        result["times_keuss"] = round(statistics.median(rates["mongoq"]) / statistics.median(rates["keuss"]), 2)
+        result["bare_times_keuss"] = _times(rates, "bare", "keuss")
         target = TARGETS.get((operation, callers))
         result |= {"target": target, "reached": target is None or result["times_keuss"] >= target}
     report.progress(
         f"{callers:4} callers, {operation:20} "
         + ", ".join(f"{way} {result[way]['per_second']:,}/s" for way in rates)
-        + (f"; {result['times_keuss']} times Keuss" if keuss else "")
+        + f"; {result['times_bare']} times bare"
+        + (f", {result['times_keuss']} times Keuss, which bare is {result['bare_times_keuss']} times" if keuss else "")
     )
     return result
 
 
-async def _rate(here: Place, operation: str, callers: int, seconds: float, *, shared: bool) -> float:
+def _times(rates: dict[str, list[float]], way: str, other: str) -> float:
+    return round(statistics.median(rates[way]) / statistics.median(rates[other]), 2)
+
+
+async def _rate(here: Place, operation: str, callers: int, seconds: float, way: str) -> float:
     client: AsyncMongoClient[Any] = AsyncMongoClient(here.uri)
     try:
-        async with AsyncBroker(client[here.database][here.collection], group_commit=shared) as broker:
+        async with AsyncBroker(client[here.database][here.collection], group_commit=way != "alone") as broker:
             queue = broker.queue("bench.group", lease=600)
+            collection = bare_collection(client, here.database, here.collection)
+            used = queue if way != "bare" else GroupBare(Bare(collection, queue.name, to=queue.name, by="bench"))
 
             async def push() -> bool:
-                await queue.push(payload())
+                await used.push(payload())
                 return True
 
             async def reserve_and_commit() -> bool:
-                item = await queue.reserve()
+                item = await used.reserve()
                 if item is None:
                     raise RuntimeError("the queue ran empty; give fewer --seconds")
-                await queue.commit(item)
+                await used.commit(item)
                 return True
 
             await queue.purge()

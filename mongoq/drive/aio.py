@@ -164,14 +164,18 @@ class AioDriver:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _perform(self, request: Request, taken: Taken) -> Any:
-        """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
+    def _perform(self, request: Request, taken: Taken) -> Awaitable[Any]:
+        """Perform a request in a way that bears with a caller who is cancelled."""
         if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
         if isinstance(request, Shared):
-            return await self._shared(request, taken)
-        if not isinstance(request, Command):
-            return await self._otherwise(request)
+            return self._shared(request, taken)
+        if isinstance(request, Command):
+            return self._sent_apart(request, taken)
+        return self._otherwise(request)
+
+    async def _sent_apart(self, request: Command[Any], taken: Taken) -> Any:
+        """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
         self._disturbance.look()
         if request.session is not None:
             reply = await self._in_turn(request)

@@ -1,8 +1,8 @@
-"""Push: one envelope, one ``insert``."""
+"""Push: one envelope, one ``insert``, which callers may share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,8 @@ from mongoq.protocol.draft import Draft
 from mongoq.protocol.insert import insert_command, inserted
 from mongoq.protocol.keyed import OnDuplicate, keyed_by, push_keyed
 from mongoq.protocol.publish import publish
-from mongoq.protocol.request import Command, Flow, Shared
+from mongoq.protocol.push_together import shared_insert
+from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import refreshed
 
@@ -25,10 +26,6 @@ __all__ = ["REMEMBER", "check_due", "checked_headers", "push", "remembered"]
 
 REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered unless it says otherwise."""
-
-
-Insert = Callable[[Draft], Command[Any] | Shared[Any]]
-"""Returns the request that inserts the item of a draft."""
 
 
 def push(
@@ -43,31 +40,32 @@ def push(
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
-    insert: Insert | None = None,
-    joined: bool = False,
+    session: Any = None,
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
 
-    The same ``id`` again, while it is remembered, inserts nothing. ``joined`` is said of a push within a transaction of
-    the caller's, before which the bindings were read.
+    The same ``id`` again, while it is remembered, inserts nothing. Before a push within a transaction of the caller's,
+    which has a ``session``, the bindings were read.
     """
+    broker, joined = context.broker, session is not None
     keyed = None if key is None and on_duplicate == "keep" else keyed_by(key, on_duplicate)
     draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
     yield from prepared(context, fresh=False)
     if not joined:
-        yield from refreshed(context.broker)
+        yield from refreshed(broker)
     draft.stamp()
     identified = draft.given is not None
-    if bound := context.broker.topics.bound.get(context.name):
-        yield from publish(context.broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
+    if bound := broker.topics.bound.get(context.name):
+        yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
     else:
-        request = insert_command(draft.envelope()) if insert is None else insert(draft)
-        if (yield from inserted(request, draft.id, given=identified)):
+        lanes = None if joined else broker.lanes
+        insert = insert_command(draft.envelope()) if lanes is None else shared_insert(lanes, draft)
+        if (yield from inserted(insert, draft.id, given=identified)):
             context.placed(draft.priority, draft.due)
             context.count("put")
-            context.broker.tell(context.name, draft.due, id=draft.id)
+            broker.tell(context.name, draft.due, id=draft.id)
     return draft.id
 
 

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from bson import ObjectId
-
-from mongoq.protocol import push as pushing
 from mongoq.protocol.batch import chunks
-from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import Draft, envelopes
 from mongoq.protocol.insert import insert_command
 from mongoq.protocol.lane import Lanes, copies
 from mongoq.protocol.request import Command, Flow, PartlyRefused, Shared
 
-__all__ = ["push"]
+__all__ = ["shared_insert"]
 
 
-def push(context: QueueContext[Any], payload: Any, *, session: Any, **told: Any) -> Flow[ObjectId]:
-    """Insert one item, with those of other callers, and return its id."""
-    lanes, joined = context.broker.lanes, session is not None
-    if lanes is None or joined:
-        return pushing.push(context, payload, joined=joined, **told)
-    return pushing.push(context, payload, insert=partial(_insert, lanes), **told)
-
-
-def _insert(lanes: Lanes, draft: Draft) -> Shared[Any]:
+def shared_insert(lanes: Lanes, draft: Draft) -> Shared[Any]:
+    """Return the request to insert the item of a draft with those of other callers."""
     return Shared(lanes.lane("push", _inserted, abreast=True), draft)
 
 

@@ -24,7 +24,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin
 from mongoq.protocol.lane import copies
 from mongoq.protocol.move_many import moved
-from mongoq.protocol.push_together import push
+from mongoq.protocol.push import push
 from mongoq.protocol.request import Command, Flow, Shared
 from mongoq.protocol.reserve_many import claim_some
 from mongoq.protocol.settle_many import Batch, committing, extending, rolling_back
@@ -57,9 +57,10 @@ def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | Non
     lane = context.broker.lanes.lane(("reserve", context.name), _claimed)
     while True:
         try:
-            return (yield from Shared(lane, (context, lease), kind=lease, undo=_released))
+            claimed: Item[Any] | None = yield Shared(lane, (context, lease), kind=lease, undo=_released)
         except _NotYet:
-            pass
+            continue
+        return claimed
 
 
 class _NotYet(Exception):
@@ -85,7 +86,7 @@ def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -
         return (yield from settling.alone())
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("settle", context.name), _tallied)
-    return (yield from Shared(lane, settling))
+    return (yield Shared(lane, settling))
 
 
 def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:

@@ -16,7 +16,7 @@ import mongoq
 from mongoq.model.codec import codec_options
 from mongoq.protocol import draft, push_together
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.push import push as push_alone
+from mongoq.protocol.push import push
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from tests.unit.scripted import NOW, context, matched, play
 from tests.unit.test_together import OPTIONS, shared_context
@@ -24,7 +24,7 @@ from tests.unit.test_together import OPTIONS, shared_context
 
 def asking(queue: QueueContext[Any], payload: Any, **told: Any) -> tuple[Flow[ObjectId], Any]:
     """A caller who waits in the lane, and what it asks for there."""
-    flow = push_together.push(queue, payload, session=None, **OPTIONS | told)
+    flow = push(queue, payload, **OPTIONS | told)
     shared = next(flow)
     assert isinstance(shared, Shared)
     return flow, shared.entry
@@ -68,9 +68,9 @@ def test_they_are_inserted_as_each_by_itself_would_be(monkeypatch: pytest.Monkey
     made = [id for id in ids if id != GIVEN]
     assert made == sorted(set(made)), "in the order of the callers"
     assert ids[6] == GIVEN
-    alone = []
+    alone, queue.broker.lanes = [], None
     for (handle, payload, options), id in zip(told, ids, strict=True):
-        (command,), _ = play(push_alone(handle, payload, **OPTIONS | options), [None])
+        (command,), _ = play(push(handle, payload, **OPTIONS | options), [None])
         alone.append({**command.arguments["document"], "_id": id})
     assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
 
@@ -96,7 +96,8 @@ def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
     queue = shared_context()
     flow, entry = asking(queue, {"n": 1})
     (insert,), _ = play(push_together._inserted([entry]), [None])
-    (alone,), _ = play(push_alone(queue, {"n": 1}, **OPTIONS), [None])
+    queue.broker.lanes = None
+    (alone,), _ = play(push(queue, {"n": 1}, **OPTIONS), [None])
     assert insert.method == alone.method == "insert_one"
     assert {**insert.arguments["document"], "_id": 0} == {**alone.arguments["document"], "_id": 0}
     assert ended(flow) == insert.arguments["document"]["_id"]
@@ -145,7 +146,7 @@ def test_what_is_bad_is_refused_before_it_meets_others() -> None:
 def test_a_topic_gets_its_copies() -> None:
     queue = shared_context()
     queue.broker.topics.put({"orders": ("mail",)}, time.monotonic() + 3600, written=True)
-    flow = push_together.push(queue, {"n": 1}, session=None, **OPTIONS)
+    flow = push(queue, {"n": 1}, **OPTIONS)
     insert = next(flow)
     assert isinstance(insert, Command)
     assert insert.arguments["document"]["q"] == "mail"
