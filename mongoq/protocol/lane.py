@@ -21,7 +21,7 @@ W = TypeVar("W")
 
 MOST = 1_000
 """Callers of one batch."""
-CROWD = 128
+CROWD = 48
 """Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
