@@ -93,6 +93,8 @@ class _Reckoning:
     wall_gap: float
 
     def milliseconds(self, local: float) -> float:
+        if not self.ahead:
+            return (local + self.offset) * 1000
         return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW))) * 1000
 
 
