@@ -125,7 +125,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             on_duplicate=on_duplicate,
             session=session,
         )
-        return await self._driver.run(within(self._context, session, pushing))
+        return await self._driver.run(pushing if session is None else within(self._context, session, pushing))
 
     async def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Take the first eligible item for good, or return ``None``: at most once, no settling (``findAndModify``).
@@ -227,7 +227,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
         committing = together.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
-        await self._driver.run(within(self._context, session, committing, item))
+        await self._driver.run(committing if session is None else within(self._context, session, committing, item))
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; beyond its retries, bury it at once (one ``update``).
@@ -326,7 +326,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
             key=key,
             session=session,
         )
-        await self._driver.run(within(self._context, session, moving, item))
+        await self._driver.run(moving if session is None else within(self._context, session, moving, item))
 
     async def bury(
         self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None

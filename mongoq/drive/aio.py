@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 import pymongo
@@ -114,7 +115,7 @@ class AioDriver:
     def share_in(self, lanes: Lanes) -> None:
         """Send what callers share in these lanes."""
         lanes.abreast = ABREAST
-        self._lanes = AioLanes(self._own, lambda flow: self.run(flow, self._perform_here), self._undo)
+        self._lanes = AioLanes(self._own, partial(self.run, perform=self._perform_here), self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""

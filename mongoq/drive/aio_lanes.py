@@ -73,7 +73,8 @@ class AioLanes:
         batch: list[Ticket[Waiter]] = []
         try:
             while batch := lane.board(asyncio.Future.done):
-                self._launch(lane)
+                if lane.waiting:
+                    self._launch(lane)
                 for ticket, told in zip(batch, await self._told(lane, batch), strict=True):
                     self._deliver(ticket, told)
                 if len(batch) == 1:

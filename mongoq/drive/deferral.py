@@ -18,22 +18,6 @@ _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal
 Handler = Callable[[int, FrameType | None], Any]
 
 
-_main = threading.main_thread().ident
-
-
-def _after_fork() -> None:
-    global _main  # noqa: PLW0603  # the forked child's only thread is its main one
-    _main = threading.get_ident()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def on_main_thread() -> bool:
-    """Say whether this is the thread in which Python runs the handlers of signals."""
-    return threading.get_ident() == _main
-
-
 _seen: tuple[Any, ...] = ()
 _found: tuple[tuple[int, Handler], ...] = ()
 """The handlers in Python, with their numbers, among those that were ``_seen`` last."""
@@ -42,10 +26,12 @@ _found: tuple[tuple[int, Handler], ...] = ()
 class Deferral:
     """From here to ``end`` handlers of signals only take note; then those that were meant run, and may raise.
 
-    For the main thread. A signal that comes a second time goes through at once, since the command may hang.
+    For the main thread, ``thread``. A signal that comes a second time goes through at once, since the command may hang.
     """
 
     __slots__ = ("_handlers", "_noted")
+
+    thread = threading.main_thread().ident
 
     def __init__(self) -> None:
         global _seen, _found  # read and written on the main thread alone
@@ -103,3 +89,15 @@ def _give_back(rest: list[tuple[int, Handler]]) -> None:
             rest.pop()
         finally:
             _give_back(rest)
+
+
+def on_main_thread() -> bool:
+    """Say whether this is the thread in which Python runs the handlers of signals."""
+    return threading.get_ident() == Deferral.thread
+
+
+def _after_fork() -> None:
+    Deferral.thread = threading.get_ident()  # the forked child's only thread is its main one
+
+
+os.register_at_fork(after_in_child=_after_fork)

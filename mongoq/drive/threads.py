@@ -16,7 +16,7 @@ import pymongo
 from mongoq.drive import background, plain, wakeup
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
-from mongoq.drive.deferral import Deferral, on_main_thread
+from mongoq.drive.deferral import Deferral
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.sessions import Sessions
 from mongoq.drive.thread_lanes import ThreadLanes
@@ -150,7 +150,7 @@ class ThreadDriver:
         if not isinstance(request, Command):
             return self._otherwise(request)
         self._disturbance.look()
-        deferral = Deferral() if on_main_thread() else None
+        deferral = Deferral() if threading.get_ident() == Deferral.thread else None
         try:
             reply = self._send(request)
             if request.undo is not None:

@@ -214,7 +214,7 @@ class QueueContext(Generic[M]):
 
     def count(self, event: Event, number: int = 1) -> None:
         """Count something that has happened to the queue."""
-        self.broker.counters.add(self.name, event, number)
+        self.broker.counters.append((self.name, event, number))
 
     def placed(self, priority: int, when: datetime) -> None:
         """Take in that an item was put into the queue, perhaps before what this process claims next."""

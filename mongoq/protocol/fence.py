@@ -17,7 +17,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item, reservation_key
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Flow, matched, persisted
+from mongoq.protocol.request import Command, Flow, ReplyLost, matched, persisted
 from mongoq.protocol.settings import prepared
 
 __all__ = ["Verdict", "begin", "check_owner", "deleted", "fenced", "is_back", "lost", "update_command"]
@@ -51,9 +51,12 @@ def fenced(
     ``None`` for a command that does not settle the item.
     """
     command.resolved = command.method == "update_one"  # a delete leaves nothing to read
-    done, again = yield from persisted(command.__iter__)
-    if again and not done:
-        done = yield from _resolved(context, item, happened)
+    try:
+        done = yield command
+    except ReplyLost:
+        done, _ = yield from persisted(command.__iter__, sent=1)
+        if not done:
+            done = yield from _resolved(context, item, happened)
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:

@@ -169,12 +169,12 @@ def insisted(command: Command[T], begun: Begun | None = None) -> Flow[T]:
         return (yield from command)
 
 
-def persisted(send: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
+def persisted(send: Callable[[], Flow[T]], *, sent: int = 0) -> Flow[tuple[T, bool]]:
     """Send such a command, which does without the driver's retry, until there is a reply, ``SENDS`` times at most.
 
-    Returns its result, and whether a reply was lost before it.
+    Some of them it may have been ``sent`` for already. Returns its result, and whether a reply was lost before it.
     """
-    for lost in range(SENDS - 1):
+    for lost in range(sent, SENDS - 1):
         try:
             return (yield from send()), lost > 0
         except ReplyLost:

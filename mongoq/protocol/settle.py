@@ -53,13 +53,23 @@ def processed_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tupl
 
 
 def commit(
-    context: QueueContext[Any], item: Item[Any], *, payload: Any, replace_payload: bool, patch: Any = None
+    context: QueueContext[Any],
+    item: Item[Any],
+    *,
+    payload: Any = None,
+    replace_payload: bool = False,
+    patch: Any = None,
+    begun: bool = False,
 ) -> Flow[None]:
-    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
+    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
+
+    Here and below ``begun`` says that ``begin`` was done for this item, by who lets callers share commands.
+    """
     broker = context.broker
     value = context.codec.wrapped(payload) if replace_payload else None
     patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
-    yield from begin(context, item)
+    if not begun:
+        yield from begin(context, item)
     now = broker.clock.now()
     changes = {} if value is None else {"payload": broker.encoding.unwrapped("payload", value)}
     update = kept_update(context, item, now, changes)
@@ -101,10 +111,13 @@ def settled_by(found: Document, item: Item[Any]) -> bool | None:
     return None if found.get("token") == item.token else False
 
 
-def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
+def rollback(
+    context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any, begun: bool = False
+) -> Flow[None]:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
     length = duration(delay, "delay")
-    yield from begin(context, item)
+    if not begun:
+        yield from begin(context, item)
     most = context.settings.most_attempts
     if most is not None and item.attempts >= most:
         yield from bury(context, item, reason=EXHAUSTED_REASON, error=error, attempts=item.attempts)
@@ -149,10 +162,13 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     context.placed(item.priority, when)
 
 
-def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
+def extend(
+    context: QueueContext[Any], item: Item[Any], *, lease: Duration | None, begun: bool = False
+) -> Flow[datetime]:
     """Let the lease end so much later than now, and return that time."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    yield from begin(context, item)
+    if not begun:
+        yield from begin(context, item)
     until = context.broker.clock.now() + (length or context.settings.lease)
     command = update_command(item.id, item.token, {"$set": {"when": until}})
     yield from fenced(context, item, command, lambda found: is_extended(found, item, until), None)

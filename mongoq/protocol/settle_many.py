@@ -125,7 +125,7 @@ def committing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Set
 
 def _commit(context: QueueContext[Any], item: Item[Any], now: datetime, marks: Marks) -> Settlement:
     update = settle.kept_update(context, item, now, {})
-    alone = partial(settle.commit, context, payload=None, replace_payload=False)
+    alone = partial(settle.commit, context)
     if update is None:
         return Settlement(update, settle.unless_ours, "commit", alone)
     # committed before, within the same millisecond, an item looks just the same

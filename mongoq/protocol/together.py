@@ -36,7 +36,7 @@ M = TypeVar("M")
 
 @dataclass(slots=True, eq=False)
 class _Settling:
-    """An item that a caller settles: how in a batch, and how by itself."""
+    """An item that a caller settles, which is ready for it: how in a batch, and how by itself."""
 
     context: QueueContext[Any]
     item: Item[Any]
@@ -128,17 +128,17 @@ def commit(
     session: Any = None,
 ) -> Flow[None]:
     """Settle an item as done; with a payload or a patch, by itself."""
-    alone = partial(settle.commit, context, item, payload=payload, replace_payload=replace_payload, patch=patch)
     if context.broker.lanes is None or replace_payload or patch is not None or session is not None:
-        return alone()
+        return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
+    alone = partial(settle.commit, context, item, begun=True)
     return _settled(context, item, _Settling(context, item, partial(committing, context, item), alone))
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
-    alone = partial(settle.rollback, context, item, delay=delay, error=error)
     if context.broker.lanes is None:
-        return alone()
+        return settle.rollback(context, item, delay=delay, error=error)
+    alone = partial(settle.rollback, context, item, delay=delay, error=error, begun=True)
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
     within = partial(rolling_back, context, item, length=length, error=error)
@@ -147,9 +147,9 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
     """Let the lease end so much later than now, and return that time."""
-    alone = partial(settle.extend, context, item, lease=lease)
     if context.broker.lanes is None:
-        return alone()
+        return settle.extend(context, item, lease=lease)
+    alone = partial(settle.extend, context, item, lease=lease, begun=True)
     length = None if lease is None else duration(lease, "lease", zero=False)
     return _settled(context, item, _Settling(context, item, partial(extending, context, lease=length), alone))
 
@@ -159,9 +159,9 @@ def move(
 ) -> Flow[None]:
     """Hand an item on to another queue; with a key for it there, by itself."""
     handed = moves.handover(context, to, **told)
-    alone = partial(moves.hand_on, context, item, handed)
     if context.broker.lanes is None or "key" in handed.changes or session is not None:
-        return alone()
+        return moves.hand_on(context, item, handed)
+    alone = partial(moves.hand_over, context, item, handed)
 
     def within(batch: Batch) -> Settlement:
         return moved(context, item, (handed, handed.payload), batch)

@@ -173,14 +173,10 @@ def check_awaitable(result: Any) -> None:
 
 
 def within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = None) -> Flow[T]:
-    """Return the flow as it runs in the transaction of a session: the flow itself when there is none.
+    """Run the flow in the transaction of a session.
 
     ``item`` is the one that the flow settles; a push settles none, and goes by the bindings of topics.
     """
-    return flow if session is None else _within(context, session, flow, item)
-
-
-def _within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any) -> Flow[T]:
     broker, reservation = context.broker, reservation_key(item)
     join: Command[None] = Command("join", {}, target="sessions", session=session)
     yield from join

@@ -126,7 +126,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             on_duplicate=on_duplicate,
             session=session,
         )
-        return self._driver.run(within(self._context, session, pushing))
+        return self._driver.run(pushing if session is None else within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Take the first eligible item for good, or return ``None``: at most once, no settling (``findAndModify``).
@@ -228,7 +228,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
         committing = together.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
-        self._driver.run(within(self._context, session, committing, item))
+        self._driver.run(committing if session is None else within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; beyond its retries, bury it at once (one ``update``).
@@ -327,7 +327,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
             key=key,
             session=session,
         )
-        self._driver.run(within(self._context, session, moving, item))
+        self._driver.run(moving if session is None else within(self._context, session, moving, item))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).

@@ -172,6 +172,7 @@ REVEALED = [
 ]
 
 
+@pytest.mark.prove
 def test_callers_see_the_types_they_expect(tmp_path: Path) -> None:
     (tmp_path / "caller.py").write_text(CALLER)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path), "caller.py"]
