@@ -4,7 +4,7 @@ PYTHON ?= python3
 ROWS ?= 5000
 ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
-JOBS ?= 3
+JOBS ?= 4
 # Mutants that `make prove` draws by chance; `make mutants` runs all of them.
 MUTANTS ?= 15
 # The first PySpark that has all that the format uses.
@@ -13,6 +13,8 @@ OLDEST_SPARK ?= 4.2.0
 BIN := .venv/bin
 # Spark would otherwise start its workers with the first python3 on PATH.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+# Tests start hundreds of interpreters, each of which would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 STAMP := .venv/.setup-complete
 
 # The stamp names the checkout it was written for: a copied or moved tree is set up again.
@@ -30,7 +32,8 @@ help: ## Show this list
 	@echo "  PYTHON=python3  the interpreter that setup uses, 3.11 or later"
 	@echo "  ROWS=5000       the flights that the demo takes"
 	@echo "  ENGINE=spark    what runs the demo's stages: spark, threads or asyncio"
-	@echo "  JOBS=3          the processes that the tests are spread over"
+	@echo "  JOBS=4          the processes that the tests are spread over"
+	@echo "  LONG=1          the longest campaigns too, in prove; they double its time"
 
 setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
 
@@ -40,17 +43,17 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh $(REDO)
 demo: setup ## Run the flights demo on a private mongod, with a report by Spark and flights.png
 	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine $(ENGINE)
 
-test: setup ## Run all tests but the long campaigns
+test: setup ## Run all tests but the campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10
 
-prove: setup ## Run the long campaigns, and a sample of the mutants
+prove: setup ## Run the campaigns, and a sample of the mutants; with LONG=1 the longest campaigns as well
 	@$(BIN)/python -m pytest -m prove tests/crash -n 2 # with nothing else: replica sets lose and find their primaries all the time
-	@$(BIN)/python -m pytest -m prove --ignore tests/crash -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -m "prove$(if $(LONG),, and not long)" --ignore tests/crash -n $(JOBS) --dist loadgroup
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
 spark-oldest: setup ## Run the tests of streams and writes with the oldest PySpark that will do
 	@test -d build/pyspark-$(OLDEST_SPARK) || $(BIN)/python -m pip install --quiet --target build/pyspark-$(OLDEST_SPARK) pyspark==$(OLDEST_SPARK)
-	@PYTHONPATH=$(CURDIR)/build/pyspark-$(OLDEST_SPARK) $(BIN)/python -m pytest -m "not prove and not slow" \
+	@PYTHONPATH=$(CURDIR)/build/pyspark-$(OLDEST_SPARK) $(BIN)/python -m pytest -m "not long and not slow" \
 		tests/spark/test_call_order.py tests/spark/test_queue_stream.py tests/spark/test_write_stream.py tests/spark/test_replay.py
 
 mutants: setup ## Break the product line by line: the tests must notice each time

@@ -22,6 +22,7 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import heads
 from tests.proxy import Proxy
+from tests.servers import spare_the_journal
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
 # What a JVM of a test compiles hardly ever runs often enough to be worth a second compilation.
@@ -65,6 +66,7 @@ def memory() -> Iterator[Path]:
 def server(memory: Path) -> Iterator[EmbeddedServer]:
     """A replica set of one node, with fail points."""
     with EmbeddedServer(memory / "server", parameters={"enableTestCommands": 1}) as running:
+        spare_the_journal(running)
         yield running
 
 

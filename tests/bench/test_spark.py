@@ -10,6 +10,7 @@ from tests.bench.running import ran
 pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.spark]
 
 
+@pytest.mark.long
 def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
     sizes = ["--read=1000", "--write=1000", "--stream=500", "--hops=100", "--frames=500", "--rounds=1"]
     result = ran(tmp_path / "spark.json", "spark", *sizes)
@@ -21,6 +22,7 @@ def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
     assert set(result["missed"]) <= set(LEAST)
 
 
+@pytest.mark.long
 def test_the_memory_of_each_kind_of_process_is_told(tmp_path: Path) -> None:
     result = ran(tmp_path / "memory.json", "spark-memory", "--items", "1000", "2000")
     assert list(result["peak_mib"]) == ["1000", "2000"]

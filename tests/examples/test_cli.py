@@ -52,8 +52,9 @@ def collection(client: MongoClient[Any], database: str) -> Any:
 
 
 @needs_spark
+@pytest.mark.prove
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engines", [["spark"], pytest.param(ENGINES, marks=pytest.mark.prove)], ids=["spark", "all"])
+@pytest.mark.parametrize("engines", [["spark"], pytest.param(ENGINES, marks=pytest.mark.long)], ids=["spark", "all"])
 def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Path, engines: Sequence[str]) -> None:
     told = []
     for engine in engines:
@@ -117,15 +118,8 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "asyncio",
-        pytest.param("threads", marks=pytest.mark.prove),
-        pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove)),
-    ],
-)
+@pytest.mark.prove
+@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=(*ON_SPARK, pytest.mark.long))])
 def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     arguments = "--rows", ROWS, "--no-spark", "--uri", own_uri, "--engine", engine
     process = start(*arguments)
@@ -140,8 +134,17 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     assert collection.distinct("origin.reason", {"q": "flights.errors"}) == ["never departed"]
 
 
-@pytest.mark.parametrize("engine", [*WORKERS, pytest.param("spark", marks=(*ON_SPARK, pytest.mark.prove))])
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("signum", "engine"),
+    [
+        (signal.SIGINT, "threads"),
+        (signal.SIGTERM, "asyncio"),
+        pytest.param(signal.SIGINT, "asyncio", marks=pytest.mark.prove),
+        pytest.param(signal.SIGTERM, "threads", marks=pytest.mark.prove),
+        pytest.param(signal.SIGINT, "spark", marks=(*ON_SPARK, pytest.mark.prove)),
+        pytest.param(signal.SIGTERM, "spark", marks=(*ON_SPARK, pytest.mark.prove, pytest.mark.long)),
+    ],
+)
 def test_an_interrupted_run_puts_everything_down(
     start: Start, collection: Any, own_uri: str, signum: signal.Signals, engine: str
 ) -> None:
@@ -162,7 +165,8 @@ def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signal
 
 
 @needs_spark
-@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float, tmp_path: Path) -> None:
     process = start("--rows", 50, "--png", tmp_path / "flights.png")
     deadline = time.monotonic() + 60
@@ -226,6 +230,7 @@ def test_spark_that_answers_no_more_is_ended(tmp_path: Path, capfd: pytest.Captu
     process.stdin.close()
 
 
+@pytest.mark.prove
 def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
     arguments = "--rows", 50, "--no-spark", "--keep", tmp_path / "data"
     assert proven(output_of(start(*arguments))) == proven(output_of(start(*arguments)))

@@ -55,6 +55,7 @@ def numbers(pattern: str, output: str) -> list[int]:
 
 
 @pytest.mark.prove
+@pytest.mark.long
 @needs_spark
 def test_the_whole_example_on_a_server_of_its_own(launch: Launch) -> None:
     output = output_of(launch(MODULE, "--rows", ROWS, "--day", "2013-01-01"))

@@ -252,7 +252,7 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("soon_forgotten")
-@pytest.mark.parametrize("engine, begun", [("threads", RAW), ("asyncio", WAITING)])
+@pytest.mark.parametrize("engine, begun", [pytest.param("threads", RAW, marks=pytest.mark.prove), ("asyncio", WAITING)])
 def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, begun: str) -> None:
     collection = raw.database["punctuality_400"]
     arguments = "--rows", 400, "--uri", own_uri, "--engine", engine, "--lease", 1

@@ -48,7 +48,7 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, notes: P
     assert broker.queues() == sorted([OUT, ERRORS])
 
 
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", [pytest.param("threads", marks=pytest.mark.prove), "asyncio"])
 def test_killed_workers_change_nothing_about_what_comes_out(
     uri: str, database: str, broker: mongoq.Broker, engine: str, tmp_path: Path
 ) -> None:
@@ -57,7 +57,7 @@ def test_killed_workers_change_nothing_about_what_comes_out(
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.long)])
 def test_a_hundred_kills_change_nothing_about_what_comes_out(
     uri: str, database: str, broker: mongoq.Broker, engine: str, tmp_path: Path
 ) -> None:

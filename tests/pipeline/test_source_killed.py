@@ -67,7 +67,7 @@ def fought(
     assert numbers(broker) == list(range(records))
 
 
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.prove)])
 def test_kills_lose_and_repeat_nothing(
     uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery
 ) -> None:
@@ -76,7 +76,7 @@ def test_kills_lose_and_repeat_nothing(
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
+@pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.long)])
 def test_sixty_kills_lose_and_repeat_nothing(
     uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery
 ) -> None:

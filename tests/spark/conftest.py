@@ -18,6 +18,7 @@ from pymongo.collection import Collection
 
 from mongoq.embedded import EmbeddedServer
 from mongoq.model.indexes import INDEXES
+from tests.servers import spare_the_journal
 
 pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")
 
@@ -40,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def server(memory: Path) -> Iterator[EmbeddedServer]:
     with EmbeddedServer(memory / "spark") as server:
+        spare_the_journal(server)
         yield server
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.spark.recording import MOST, Recording
 
+pytestmark = pytest.mark.prove
+
 
 @dataclass(frozen=True)
 class Call:

@@ -93,7 +93,7 @@ def crowded(server: Any, client: Any) -> Iterator[Any]:
     collection.drop()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("ways", ["sorted", "sampled"])
 @pytest.mark.parametrize("partitions", [2, 7, 20])
 def test_partitions_of_many_items_are_balanced_within_a_tenth(

@@ -277,7 +277,7 @@ SQL = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_spark_finds_the_same_rows(stored: Any, spark: Any) -> None:
     options = stored.options(queue=None, queues='["orders", "refunds"]', mode="permissive", view="all")
     reader = spark.read.format("mongoq").options(**options).schema(SCHEMA)

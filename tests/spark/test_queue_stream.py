@@ -79,6 +79,7 @@ def test_available_now_reads_all_there_is_once_and_leaves_nothing_reserved(strea
     _until(lambda: streams.counted() == {"reserve": 25, "commit": 25})
 
 
+@pytest.mark.prove
 def test_a_batch_that_failed_is_read_again_the_same_by_the_next_start(streams: Streams) -> None:
     streams.store.add_many(6)
     batches: list[tuple[int, list[tuple[str, str]]]] = []
@@ -160,6 +161,7 @@ def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(stream
     assert (streams.held(), streams.left()) == (0, 0)
 
 
+@pytest.mark.prove
 def test_several_items_are_made_of_one_whatever_task_fails_between(streams: Streams, tmp_path: Path) -> None:
     streams.store.add_many(4)
     broken, place = tmp_path / "broken", streams.store.options(queue=None)

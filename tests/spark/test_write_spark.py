@@ -121,10 +121,14 @@ def test_a_job_under_a_label_is_done_once(spark: Any, target: Target, save: Any)
     assert len(target.documents) == 400
 
 
-class FailingOnce:
-    """A function over Arrow batches whose tasks die once, as soon as something of theirs or others' is pushed.
+TASKS = 2
 
-    The first time the rows come in another order.
+
+class FailingOnce:
+    """A function over Arrow batches whose tasks die once, as soon as all have begun and something is pushed.
+
+    One that had not begun when another one failed the job would die in the next. The first time the rows come in
+    another order.
     """
 
     def __init__(self, marker: Path, target: Target) -> None:
@@ -134,7 +138,7 @@ class FailingOnce:
     def __call__(self, batches: Any) -> Any:
         from pyspark import TaskContext
 
-        marker = Path(f"{self.marker}-{TaskContext.get().partitionId()}")  # type: ignore[union-attr]
+        marker = self.markers()[TaskContext.get().partitionId()]  # type: ignore[union-attr]
         rows = list(batches)
         if marker.exists():
             yield from rows
@@ -144,17 +148,21 @@ class FailingOnce:
         self.wait()
         raise ValueError("this task dies")
 
+    def markers(self) -> list[Path]:
+        return [Path(f"{self.marker}-{task}") for task in range(TASKS)]
+
     def wait(self) -> None:
         uri, database, collection = self.place
         with MongoClient[dict[str, Any]](uri) as client:
-            while client[database][collection].count_documents({"q": "orders"}) == 0:
+            items = client[database][collection]
+            while not all(map(Path.exists, self.markers())) or items.count_documents({"q": "orders"}) == 0:
                 time.sleep(0.05)
 
 
 def _failing(spark: Any, target: Target, path: Path) -> tuple[Any, Counter[int]]:
     """Return a table whose tasks die once, and what it holds."""
     rows = [(n % 50, "x" * 4000) for n in range(1000)]
-    frame = spark.createDataFrame(rows, "n int, s string").repartition(2)
+    frame = spark.createDataFrame(rows, "n int, s string").repartition(TASKS)
     return frame.mapInArrow(FailingOnce(path / "died", target), "n int, s string"), Counter(n for n, _ in rows)
 
 

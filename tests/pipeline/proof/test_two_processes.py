@@ -102,12 +102,6 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
     }
 
 
-def test_two_processes_and_their_primary_are_killed_and_nothing_changes_about_what_comes_out(
-    memory: Path, tmp_path: Path
-) -> None:
-    fought(memory, tmp_path, kills=9, crashes=2)
-
-
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_fifty_kills_of_two_processes_and_their_primary_change_nothing(memory: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,8 +24,11 @@ from tests.pipeline.proof.roles import DATABASE
 
 __all__ = ["PATIENCE", "Laboratory", "Place", "fed", "left", "outcome", "payloads", "written"]
 
-BENCHES = 10
-"""Trials at a time: most of the time each waits, for a lease to end or a transaction to be given up."""
+BENCHES = min(10, -(-24 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+"""Trials at a time: most of the time each waits, for a lease to end or a transaction to be given up.
+
+24 in all processes of pytest together: with 40 on two cores, handlers outlive their leases again and again.
+"""
 PATIENCE = 60.0
 
 Place = tuple[int, Side]

@@ -149,7 +149,9 @@ def fought(
 
 @pytest.mark.prove
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("graph", ["everything", "fork-join", "fork-loop"])
+@pytest.mark.parametrize(
+    "graph", ["everything", *(pytest.param(one, marks=pytest.mark.long) for one in ("fork-join", "fork-loop"))]
+)
 def test_nothing_is_lost_or_doubled_when_executors_and_drivers_are_killed(
     graph: str, spark_environment: dict[str, str], memory: Path, tmp_path: Path
 ) -> None:

@@ -125,7 +125,8 @@ def _at_work(driver: Driver, collection: Any) -> None:
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
-def test_nothing_is_lost_or_doubled_when_many_drivers_are_killed(
-    spark_environment: dict[str, str], memory: Path, tmp_path: Path
+@pytest.mark.parametrize(("kills", "falls"), [(2, 1), pytest.param(5, 2, marks=pytest.mark.long)])
+def test_nothing_is_lost_or_doubled_when_drivers_are_killed(
+    spark_environment: dict[str, str], memory: Path, tmp_path: Path, kills: int, falls: int
 ) -> None:
-    fought(spark_environment, memory, tmp_path, kills=5, falls=2)
+    fought(spark_environment, memory, tmp_path, kills=kills, falls=falls)

@@ -37,9 +37,14 @@ from tests.pipeline.proof.trial import fed, outcome, written
 
 QUICK = mongoq.Fixed(0.01)
 PATIENCE = 120
+SAMPLE = {"linear", "fork-join"}
+"""Graphs that are tried when not all are."""
 
 
-@pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"source"}))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.prove] * (name not in SAMPLE)) for name in sorted(set(GRAPHS) - {"source"})],
+)
 def test_a_graph_comes_to_the_same_as_with_workers(drained: Any, broker: mongoq.Broker, name: str) -> None:
     fed(broker, name)
     progress = drained(GRAPHS[name].pipeline())
@@ -142,6 +147,7 @@ def enriching(**options: Any) -> mongoq.Pipeline:
     return pipeline
 
 
+@pytest.mark.prove
 def test_frames_items_and_batches_go_together(drained: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
     broker.queue("raw").push_many([{"n": n} for n in range(10)])
     progress = drained(enriching(errors="errors"), checkpoint=tmp_path)
@@ -155,6 +161,7 @@ def test_frames_items_and_batches_go_together(drained: Any, broker: mongoq.Broke
     assert drained(enriching(errors="errors"), checkpoint=str(tmp_path)).stages["finish"].moved == 1
 
 
+@pytest.mark.prove
 def test_a_frame_stage_that_stops_ends_the_run_when_the_others_are_done(
     drained: Any, broker: mongoq.Broker, tmp_path: Path
 ) -> None:
@@ -450,7 +457,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_script_needs_no_module_of_its_own(
     store: Any, client: Any, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -581,6 +588,7 @@ def test_a_frame_query_that_somebody_stops_ends_the_run(
         run.stop()
 
 
+@pytest.mark.prove
 def test_a_second_run_with_frames_leaves_the_first_alone(
     start: Any, broker: mongoq.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_handler_that_does_not_end_is_given_up_when_the_grace_is_over(start: A
     assert (counts.total, counts.reserved, counts.ready) == (1, 0, 1)
 
 
+@pytest.mark.prove
 def test_a_run_can_be_stopped_while_the_server_is_away(
     spark: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
