@@ -11,4 +11,4 @@ __all__ = ["require_rich"]
 def require_rich() -> None:
     """End the program with a line that says what to install, if that is missing."""
     if find_spec("rich") is None:
-        sys.exit("rich is not installed: run pip install 'mongoq-driver[demo]', or make setup")
+        sys.exit("rich is not installed: run make setup and .venv/bin/python, or pip install '.[demo]' in the checkout")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pymongo
 from pymongo import AsyncMongoClient, MongoClient
@@ -21,6 +21,7 @@ from pymongo.errors import (
 
 from mongoq.aio import AsyncBroker
 from mongoq.drive.background import PATIENCE
+from mongoq.drive.numbered import numbering
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.sync import Broker
@@ -101,6 +102,13 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         """Show no URI, since it may hold credentials."""
         return f"<connect_async {self._collection!r}>"
 
+    if not TYPE_CHECKING:  # a type checker knows by itself what it lacks
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Tell who forgot to await it."""
+            problem = f"no broker yet, so it has no {name!r}: await connect_async(uri), or use it as async with"
+            raise AttributeError(problem, name=name, obj=self)
+
     def __await__(self) -> Generator[Any, None, AsyncBroker]:
         """Connect."""
         return self._connect().__await__()
@@ -138,11 +146,15 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
 def _close(client: MongoClient[Any]) -> None:
     """Close a client; it tells the server which sessions end, and does not wait long for one that has gone."""
     with pymongo.timeout(PATIENCE):
+        for session in numbering(client):
+            session.end_session()
         client.close()
 
 
 async def _close_async(client: AsyncMongoClient[Any]) -> None:
     with pymongo.timeout(PATIENCE):
+        for session in numbering(client):
+            await session.end_session()
         await client.close()
 
 

@@ -233,7 +233,7 @@ def _lost_sentence(item_id: Any, queue: str, held_by: str | None, until: datetim
     if held_by is None:
         return (
             f"the reservation of item {item_id} of queue {queue!r} is lost, and nobody holds the item now: "
-            f"it was settled, replaced, released or removed; discard this result"
+            f"it was settled, perhaps by an earlier call of yours, replaced, released or removed; discard this result"
         )
     return (
         f"the reservation of item {item_id} of queue {queue!r} is lost: {held_by} holds it until {until}; "

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
-from mongoq.drive.aio_lanes import ABREAST, AioLanes
+from mongoq.drive.aio_lanes import SHARES, AioLanes
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
+from mongoq.drive.numbered import Numbered
 from mongoq.drive.sessions import Sessions
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
@@ -50,9 +51,9 @@ logger = logging.getLogger("mongoq.drive")
 class AioDriver:
     """Performs the requests of a flow on the running event loop.
 
-    Every command runs in a task of the driver's: cancelling one inside PyMongo drops its connection, and a command
-    that was sent may have happened. A cancelled caller leaves at once; its command ends, and what it took is given
-    back.
+    Commands run in tasks of the driver's: cancelling one inside PyMongo drops its connection, and a command that was
+    sent may have happened. A cancelled caller leaves at once; its command ends, and what it took is given back. Only a
+    command that takes nothing, and that nobody shares, may run in the caller's own task (``here``).
     """
 
     asynchronous = shares = True
@@ -62,6 +63,7 @@ class AioDriver:
         self._backend = backend
         self._disturbance = Disturbance(backend, clock)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._callers: set[asyncio.Future[None]] = set()
         self._turns: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
         self._background: AioBackground | None = None
@@ -114,8 +116,9 @@ class AioDriver:
 
     def share_in(self, lanes: Lanes) -> None:
         """Send what callers share in these lanes."""
-        lanes.abreast = ABREAST
+        lanes.shares = SHARES
         self._lanes = AioLanes(self._own, partial(self.run, perform=self._perform_here), self._undo)
+        lanes.caller, lanes.go_on = _caller, self._lanes.go_on
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
@@ -141,11 +144,12 @@ class AioDriver:
         if self._hub is not None:
             self._hub.wake()
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
-        while self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=background.PATIENCE)
+        while under_way := self._tasks | self._callers:
+            _, late = await asyncio.wait(under_way, timeout=background.PATIENCE)
             if late and self._backend.is_cut_off():
-                for task in late:
-                    task.cancel()
+                for each in late:
+                    each.cancel()
+                self._callers.clear()  # the driver tells them when the client closes
             await asyncio.sleep(0)
 
     async def _hush(self) -> None:
@@ -172,7 +176,7 @@ class AioDriver:
         if isinstance(request, Shared):
             return self._shared(request, taken)
         if isinstance(request, Command):
-            return self._sent_apart(request, taken)
+            return self._sent_here(request) if request.here else self._sent_apart(request, taken)
         return self._otherwise(request)
 
     async def _sent_apart(self, request: Command[Any], taken: Taken) -> Any:
@@ -195,6 +199,18 @@ class AioDriver:
             taken.append((request, reply))
         return reply if request.parse is None else request.parse(reply)
 
+    async def _sent_here(self, request: Command[Any]) -> Any:
+        """Send a command from the caller's task; a cancelled one takes its connection with it."""
+        self._disturbance.look()
+        under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._callers.add(under_way)
+        try:
+            reply = await self._send(request)
+        finally:
+            self._callers.discard(under_way)
+            under_way.cancel()
+        return reply if request.parse is None else request.parse(reply)
+
     async def _shared(self, shared: Shared[Any], taken: Taken) -> Any:
         assert self._lanes is not None
         waiter = self._lanes.enter(shared)
@@ -203,7 +219,7 @@ class AioDriver:
         except asyncio.CancelledError:
             if shared.undo is not None:
                 taken.clear()  # its own undo gives back all that the flow had taken
-            self._lanes.leave(shared, waiter)
+            self._lanes.leave(shared)
             raise
         if shared.undo is not None:
             taken.append((shared, told))
@@ -277,9 +293,22 @@ class AioDriver:
             waiter.cancel()  # nothing, unless this task was cancelled itself, at the end of the loop
             self._tasks.discard(asyncio.current_task())
 
-    async def _send(self, command: Command[Any]) -> Any:
+    def _send(self, command: Command[Any]) -> Coroutine[Any, Any, Any]:
         if command.resolved and self._backend.is_plain(command):
-            return plain.outcome(command, await self._backend.call_plain(command))
+            return self._send_plain(command)
+        if (numbered := self._backend.numbered(command)) is not None:
+            return self._send_numbered(command, numbered)
+        return self._send_by_driver(command)
+
+    async def _send_plain(self, command: Command[Any]) -> Any:
+        lent = self._backend.lend()
+        try:
+            return plain.outcome(command, await self._backend.call_plain(command, lent))
+        finally:
+            if lent is not None:
+                lent.back()
+
+    async def _send_by_driver(self, command: Command[Any]) -> Any:
         reply = self._backend.call(command)
         if command.target == "sessions" and not inspect.isawaitable(reply):
             return reply
@@ -287,6 +316,14 @@ class AioDriver:
             return await reply
         cursor = await reply if inspect.isawaitable(reply) else reply
         return await cursor.to_list(None)
+
+    async def _send_numbered(self, command: Command[Any], numbered: Numbered) -> Any:
+        with numbered:
+            while True:
+                try:
+                    return plain.outcome(command, await self._backend.call_plain(command, numbered))
+                except Exception as error:
+                    numbered.again(error, lost=isinstance(interruption(error), ReplyLost))
 
     async def _give_back(self, command: Command[Any] | Shared[Any], reply: Any, *, wait: bool) -> None:
         """Undo a command of a flow that failed; a caller that was cancelled does not wait for it."""
@@ -305,6 +342,11 @@ class AioDriver:
                     continue
                 logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)
             return
+
+
+def _caller() -> int:
+    """Tell the running task from others; the task itself would be kept."""
+    return id(asyncio.current_task())
 
 
 class AioBackground(Background):

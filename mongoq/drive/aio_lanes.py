@@ -10,23 +10,26 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.lane import Lane, Ticket, copies
+from mongoq.protocol.lane import Lane, copies
 from mongoq.protocol.request import Flow, Shared
 
-__all__ = ["ABREAST", "AioLanes"]
+__all__ = ["SHARES", "AioLanes"]
 
 logger = logging.getLogger("mongoq.drive")
 
 Waiter = asyncio.Future[Any]
 
-ABREAST = 2
-"""Batches of pushes under way at a time: while the server writes one, the loop makes the other. Three are no faster."""
+SHARES = 2
+"""Batches of a crowd: while the server writes one, the loop makes the other, or the callers of one settle what it took.
+
+Three batches of pushes are no faster.
+"""
 
 
 class AioLanes:
     """Sends the batches of lanes.
 
-    A caller's own task never sends: cancelled, it would take the others' command down. A caller who is cancelled
+    A caller's own task never sends for others: cancelled, it would take their command down. A caller who is cancelled
     leaves at once; an item that comes for it goes to the next who waits for one, or is given back.
     """
 
@@ -42,61 +45,81 @@ class AioLanes:
 
     def enter(self, shared: Shared[Any]) -> Waiter:
         """Let a caller wait for its part of a batch; the answer is what it is told."""
-        lane: Lane[Waiter] = shared.lane
-        waiter = asyncio.get_running_loop().create_future()
-        lane.waiting.append(Ticket(shared, waiter))
+        lane: Lane = shared.lane
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        shared.waiter = waiter
+        lane.waiting.append(shared)
         self._launch(lane)
         return waiter
 
-    def _launch(self, lane: Lane[Waiter]) -> None:
+    def go_on(self, lane: Lane) -> None:
+        """Have those sent who came while a caller sent for itself; at the end of the loop they have gone as well."""
+        while lane.waiting and lane.waiting[0].waiter.done():
+            lane.waiting.popleft()
+        self._launch(lane)
+
+    def _launch(self, lane: Lane) -> None:
         """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
         if lane.waiting and lane.is_free:
             lane.flying += 1
             self._own(self._fly(lane), Context()).add_done_callback(partial(self._landed, lane))
 
-    def _landed(self, lane: Lane[Waiter], flight: asyncio.Task[None]) -> None:
+    def _landed(self, lane: Lane, flight: asyncio.Task[bool]) -> None:
         """Go on with who came at the last moment; when the driver gives up, or the loop ends, nobody is left behind."""
-        lane.flying -= 1
+        if flight.cancelled() or flight.exception() is not None or not flight.result():
+            lane.flying -= 1
         if flight.cancelled():
             _strand(lane.waiting)
             lane.waiting.clear()
         self._launch(lane)
 
-    def leave(self, shared: Shared[Any], waiter: Waiter) -> None:
+    def leave(self, shared: Shared[Any]) -> None:
         """Let a caller go that was cancelled; what came for it in that very moment is not lost."""
         shared.entry = None  # it may be large, and wait for long
+        waiter: Waiter = shared.waiter
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._hand_on(shared, waiter.result())
 
-    async def _fly(self, lane: Lane[Waiter]) -> None:
-        """Send batches until nobody waits; who comes in the meantime goes with the next one."""
-        batch: list[Ticket[Waiter]] = []
+    async def _fly(self, lane: Lane) -> bool:
+        """Send batches until nobody waits; who comes in the meantime goes with the next one.
+
+        Returns whether the lane knows already that it is over: a lone caller who goes on may then send for itself.
+        """
+        batch: list[Shared[Any]] = []
         try:
             while batch := lane.board(asyncio.Future.done):
                 if lane.waiting:
                     self._launch(lane)
-                for ticket, told in zip(batch, await self._told(lane, batch), strict=True):
-                    self._deliver(ticket, told)
+                tolds = await self._told(lane, batch)
+                over = lane.last is not None and len(batch) == 1 and not lane.waiting
+                if over:
+                    lane.flying -= 1
+                for shared, told in zip(batch, tolds, strict=True):
+                    self._deliver(shared, told)
+                if over:
+                    return True
                 if len(batch) == 1:
                     await asyncio.sleep(0)  # a lone caller who goes on at once has come back by then
         finally:
             _strand(batch)  # nobody, unless this task was cancelled
+        return False
 
-    async def _told(self, lane: Lane[Waiter], batch: list[Ticket[Waiter]]) -> list[Any]:
+    async def _told(self, lane: Lane, batch: list[Shared[Any]]) -> list[Any]:
         try:
-            return list(await self._run(lane.send([ticket.shared.entry for ticket in batch])))
+            return list(await self._run(lane.send([shared.entry for shared in batch])))
         except Exception as error:
             return list(copies(error, len(batch)))
         finally:
             lane.landed(batch)
 
-    def _deliver(self, ticket: Ticket[Waiter], told: Any) -> None:
-        if ticket.waiter.done():
-            self._hand_on(ticket.shared, told)
+    def _deliver(self, shared: Shared[Any], told: Any) -> None:
+        waiter: Waiter = shared.waiter
+        if waiter.done():
+            self._hand_on(shared, told)
         elif isinstance(told, Exception):
-            ticket.waiter.set_exception(told)
+            waiter.set_exception(told)
         else:
-            ticket.waiter.set_result(told)
+            waiter.set_result(told)
 
     def _hand_on(self, shared: Shared[Any], told: Any) -> None:
         """Hand what came for a caller that has gone to the next who waits for it, or give it back."""
@@ -110,7 +133,7 @@ class AioLanes:
                 self._own(self._undo(shared, told))
 
 
-def _strand(tickets: Iterable[Ticket[Waiter]]) -> None:
-    for ticket in tickets:
-        if not ticket.waiter.done():
-            ticket.waiter.set_exception(BrokerClosed())
+def _strand(waiting: Iterable[Shared[Any]]) -> None:
+    for shared in waiting:
+        if not shared.waiter.done():
+            shared.waiter.set_exception(BrokerClosed())

@@ -25,6 +25,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.drive import plain
+from mongoq.drive.numbered import Numbered, Numbers, numbers_of
 from mongoq.drive.sessions import Sessions
 from mongoq.model.codec import Options, codec_options
 from mongoq.protocol.request import (
@@ -46,6 +47,9 @@ MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419,
 UNHEARD_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
 
+AGAIN = "RetryableWriteError"
+"""The label of such an error, whatever its code is: another program may stand before the server."""
+
 STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
 
 
@@ -61,6 +65,7 @@ class Backend:
         asynchronous: methods return awaitables.
         serverless: mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
+        numbers: what numbers writes, if the driver's own layer need not.
     """
 
     targets: Mapping[Target, Any]
@@ -70,6 +75,7 @@ class Backend:
     asynchronous: bool
     serverless: bool
     namespace: str
+    numbers: Numbers | None = None
 
     def is_cut_off(self) -> bool:
         """Say whether the client sees no server that takes writes."""
@@ -88,10 +94,27 @@ class Backend:
         """Say whether it goes by ``call_plain`` (``mongoq.drive.plain``)."""
         return command.resolved and not self.serverless and plain.is_plain(command)
 
-    def call_plain(self, command: Command[Any]) -> Any:
-        """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands."""
+    def call_plain(self, command: Command[Any], lent: Numbered | None) -> Any:
+        """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands.
+
+        In a session that was ``lent``, and under its number unless the flow finds out what becomes of the command.
+        """
         spelled = plain.spelled(command, self.targets["collection"].name)
-        return self.targets["database"].command(spelled, codec_options=self.options)
+        if lent is None:  # the driver makes a session for each command, which takes longer
+            return self.targets["database"].command(spelled, codec_options=self.options)
+        if not command.resolved:
+            spelled["txnNumber"] = lent.number
+        return self.targets["database"].command(spelled, codec_options=self.options, session=lent.session)
+
+    def lend(self) -> Numbered | None:
+        """Return a session for a command (``mongoq.drive.numbered``)."""
+        return None if self.numbers is None else self.numbers.lend(self.client)
+
+    def numbered(self, command: Command[Any]) -> Numbered | None:
+        """Return a number for a write that goes by ``call_plain`` with one; ``None`` where the driver sends it."""
+        if self.numbers is not None and plain.is_one(command):
+            return self.numbers.lend(self.client)
+        return None
 
     def kill_command(self, cursor: int) -> Command[Any]:
         """Return the command that closes a cursor."""
@@ -147,6 +170,7 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         asynchronous=asynchronous,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
+        numbers=None if serverless or kind == "motor" else numbers_of(client),
     )
 
 
@@ -154,11 +178,15 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
     is_async = isinstance(collection, AsyncCollection) or kind == "motor"
     is_sync = isinstance(collection, Collection) or kind == "mongomock"
     if asynchronous and not is_async:
-        hint = "; use mongoq.Broker for it" if is_sync else ""
+        hint = "; use mongoq.Broker for it" if is_sync else _hint(collection, "await mongoq.connect_async(uri)")
         raise TypeError(f"collection: a PyMongo AsyncCollection or a Motor collection, not {_name(collection)}{hint}")
     if not asynchronous and not is_sync:
-        hint = "; use mongoq.AsyncBroker for it" if is_async else ""
+        hint = "; use mongoq.AsyncBroker for it" if is_async else _hint(collection, "mongoq.connect(uri)")
         raise TypeError(f"collection: a PyMongo Collection or a mongomock collection, not {_name(collection)}{hint}")
+
+
+def _hint(collection: Any, way: str) -> str:
+    return f"; {way} makes a broker from a URI" if isinstance(collection, str) else ""
 
 
 def _name(value: Any) -> str:
@@ -177,7 +205,7 @@ def interruption(error: Exception) -> Interruption | None:
         return Blocked(error)
     if isinstance(error, AutoReconnect) and not isinstance(error, ServerSelectionTimeoutError):
         return ReplyLost(error)
-    if isinstance(error, OperationFailure) and error.code in UNHEARD_CODES:
+    if isinstance(error, OperationFailure) and (error.code in UNHEARD_CODES or error.has_error_label(AGAIN)):
         return ReplyLost(error)
     if isinstance(error, OperationFailure) and error.code in MISFIT_CODES:
         return Refused(error)

@@ -1,7 +1,8 @@
 """Writes by the commands themselves, without the driver's layer that retries them.
 
 For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
-all that is ours. A flow that finds out by itself what became of a command whose reply was lost needs neither.
+all that is ours. A flow that finds out by itself what became of a command whose reply was lost needs neither; others
+have the record, under a number of ours (``mongoq.drive.numbered``).
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError,
 
 from mongoq.protocol.request import Command
 
-__all__ = ["DUPLICATE_CODE", "Outcome", "is_plain", "outcome", "spelled"]
+__all__ = ["DUPLICATE_CODE", "Outcome", "is_one", "is_plain", "outcome", "spelled"]
 
 DUPLICATE_CODE = 11000
 MAJORITY = {"w": "majority"}
+WRITES = frozenset(
+    {"insert_one", "insert_many", "update_one", "delete_one", "find_one_and_update", "find_one_and_delete"}
+)
+TOLD = frozenset({"document", "documents", "ordered", "filter", "update", "sort"})
 COUNTS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
 """What the driver's error for some of many statements calls those that happened, unless they are deletes."""
 
 
 class Outcome(NamedTuple):
-    """What an update or a delete has done, by the names of the driver's own results."""
+    """What an update or a delete has done, by the names of the driver's own results; nobody asks that of an insert."""
 
     matched_count: int
     deleted_count: int
@@ -38,6 +43,11 @@ def is_plain(command: Command[Any]) -> bool:
     return len(kinds) == 1
 
 
+def is_one(command: Command[Any]) -> bool:
+    """Say whether it can be sent so under a number: it writes single documents, and nothing it is told is left out."""
+    return command.method in WRITES and command.session is None and command.arguments.keys() <= TOLD
+
+
 def spelled(command: Command[Any], collection: str) -> dict[str, Any]:
     """Return the command as the server takes it."""
     return _SPELLINGS[command.method](collection, command.arguments)
@@ -47,13 +57,11 @@ def outcome(command: Command[Any], reply: Mapping[str, Any]) -> Any:
     """Return what the driver's method returns; raises what it raises."""
     if "writeErrors" in reply or "writeConcernError" in reply:
         raise _failure(command, reply)
-    if command.method == "find_one_and_update":
+    if command.method.startswith("find"):
         return reply["value"]
-    return _counted(command, reply["n"])
-
-
-def _counted(command: Command[Any], n: int) -> Outcome:
-    return Outcome(0, n) if _deletes(command) else Outcome(n, 0)
+    if command.method.startswith("insert"):
+        return None
+    return Outcome(0, reply["n"]) if _deletes(command) else Outcome(reply["n"], 0)
 
 
 def _deletes(command: Command[Any]) -> bool:
@@ -75,9 +83,8 @@ def _failure(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
     return kind(first["errmsg"], first["code"], first)
 
 
-def _insert(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _insert(collection: str, documents: Sequence[Any], *, ordered: bool = True) -> dict[str, Any]:
     """The documents do not count among the 16 MiB of a command: the driver sends them behind it."""
-    ordered, documents = arguments["ordered"], arguments["documents"]
     return {"insert": collection, "ordered": ordered, "writeConcern": MAJORITY, "documents": documents}
 
 
@@ -107,12 +114,20 @@ def _bulk(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_and_modify(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    command: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"]}
+    command: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"], "writeConcern": MAJORITY}
     if "sort" in arguments:
         command["sort"] = dict(arguments["sort"])
     if "maxTimeMS" in arguments:
         command["maxTimeMS"] = arguments["maxTimeMS"]
-    return {**command, "update": arguments["update"], "new": False, "writeConcern": MAJORITY}
+    return command
+
+
+def _find_and_update(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_find_and_modify(collection, arguments), "update": arguments["update"], "new": False}
+
+
+def _find_and_delete(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_find_and_modify(collection, arguments), "remove": True}
 
 
 _SPELLINGS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
@@ -120,7 +135,9 @@ _SPELLINGS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
     "update_many": lambda collection, one: _update(collection, [_updated(one, many=True)]),
     "delete_one": lambda collection, one: _delete(collection, [_deleted(one, many=False)]),
     "delete_many": lambda collection, one: _delete(collection, [_deleted(one, many=True)]),
-    "find_one_and_update": _find_and_modify,
-    "insert_many": _insert,
+    "find_one_and_update": _find_and_update,
+    "find_one_and_delete": _find_and_delete,
+    "insert_one": lambda collection, one: _insert(collection, [one["document"]]),
+    "insert_many": lambda collection, many: _insert(collection, many["documents"], ordered=many["ordered"]),
     "bulk_write": _bulk,
 }

@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 
 from mongoq.drive import forks
 from mongoq.drive.deferral import on_main_thread
-from mongoq.protocol.lane import Lane, Lanes, Ticket, copies
+from mongoq.protocol.lane import Lane, Lanes, copies
 from mongoq.protocol.request import Flow, ReplyLost, Shared
 
 __all__ = ["ThreadLanes"]
@@ -44,10 +44,6 @@ class _Waiter:
     def lead(self) -> None:
         self.leads = True
         self.woken.set()
-
-
-_Ticket = Ticket[_Waiter]
-_Lane = Lane[_Waiter]
 
 
 def _is_gone(waiter: _Waiter) -> bool:
@@ -93,11 +89,10 @@ class ThreadLanes:
         return told
 
     def _told(self, shared: Shared[Any]) -> Any:
-        lane: _Lane = shared.lane
-        ticket = Ticket(shared, _Waiter())
-        waiter = ticket.waiter
+        lane: Lane = shared.lane
+        waiter = shared.waiter = _Waiter()
         with self._lock:
-            lane.waiting.append(ticket)
+            lane.waiting.append(shared)
             if lane.is_free:
                 lane.flying += 1
                 waiter.leads = True
@@ -108,18 +103,18 @@ class ThreadLanes:
                 else:
                     waiter.woken.wait()
         except BaseException:
-            self._abandon(lane, ticket)
+            self._abandon(lane, shared)
             raise
         self._hand_over(lane, waiter)
         return waiter.told[0]
 
-    def _lead(self, lane: _Lane) -> None:
+    def _lead(self, lane: Lane) -> None:
         """Send the next batch."""
         with self._lock:
             batch = lane.board(_is_gone)
         told: list[Any] = []
         try:
-            flow = lane.send([ticket.shared.entry for ticket in batch])
+            flow = lane.send([shared.entry for shared in batch])
             told = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
         except Exception as error:
             told = copies(error, len(batch))
@@ -128,45 +123,46 @@ class ThreadLanes:
                 told = copies(ReplyLost(AutoReconnect("the thread that sent it has ended")), len(batch))
             self._deliver(lane, batch, told)
 
-    def _deliver(self, lane: _Lane, batch: list[_Ticket], told: list[Any]) -> None:
-        left: list[tuple[_Ticket, Any]] = []
+    def _deliver(self, lane: Lane, batch: list[Shared[Any]], told: list[Any]) -> None:
+        left: list[tuple[Shared[Any], Any]] = []
         with self._lock:
             lane.landed(batch)
-            for ticket, one in zip(batch, told, strict=True):
-                if ticket.waiter.gone:
-                    left.append((ticket, one))
+            for shared, one in zip(batch, told, strict=True):
+                if shared.waiter.gone:
+                    left.append((shared, one))
                 else:
-                    ticket.waiter.tell(one)
-        for ticket, one in left:
-            self._leave(lane, ticket, one)
+                    shared.waiter.tell(one)
+        for shared, one in left:
+            self._leave(lane, shared, one)
 
-    def _hand_over(self, lane: _Lane, waiter: _Waiter) -> None:
+    def _hand_over(self, lane: Lane, waiter: _Waiter) -> None:
         """Let the first of those who wait lead, if this thread led."""
         if not waiter.leads:
             return
         with self._lock:
             waiter.leads = False
-            heir = next((ticket.waiter for ticket in lane.waiting if not ticket.waiter.gone), None)
+            heir = next((shared.waiter for shared in lane.waiting if not shared.waiter.gone), None)
             if heir is None:
                 lane.flying -= 1
             else:
                 heir.lead()
 
-    def _abandon(self, lane: _Lane, ticket: _Ticket) -> None:
+    def _abandon(self, lane: Lane, shared: Shared[Any]) -> None:
+        waiter: _Waiter = shared.waiter
         with self._lock:
-            ticket.waiter.gone = True
-            told = list(ticket.waiter.told)
-        self._hand_over(lane, ticket.waiter)
+            waiter.gone = True
+            told = list(waiter.told)
+        self._hand_over(lane, waiter)
         for one in told:
-            self._leave(lane, ticket, one)
+            self._leave(lane, shared, one)
 
-    def _leave(self, lane: _Lane, ticket: _Ticket, told: Any) -> None:
+    def _leave(self, lane: Lane, shared: Shared[Any], told: Any) -> None:
         """Hand what came for a thread that has gone to the next who waits for it, or give it back."""
-        if isinstance(told, Exception) or told is None or ticket.shared.undo is None:
+        if isinstance(told, Exception) or told is None or shared.undo is None:
             return
         with self._lock:
-            heir = lane.take_over(ticket.shared.kind, _is_gone)
+            heir = lane.take_over(shared.kind, _is_gone)
             if heir is not None:
                 heir.waiter.tell(told)
         if heir is None:
-            self._undo(ticket.shared, told)
+            self._undo(shared, told)

@@ -18,6 +18,7 @@ from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.deferral import Deferral
 from mongoq.drive.disturbance import Disturbance
+from mongoq.drive.numbered import Numbered
 from mongoq.drive.sessions import Sessions
 from mongoq.drive.thread_lanes import ThreadLanes
 from mongoq.errors import BrokerClosed
@@ -195,9 +196,27 @@ class ThreadDriver:
 
     def _send(self, command: Command[Any]) -> Any:
         if command.resolved and self._backend.is_plain(command):
-            return plain.outcome(command, self._backend.call_plain(command))
+            return self._send_plain(command)
+        if (numbered := self._backend.numbered(command)) is not None:
+            return self._send_numbered(command, numbered)
         reply = self._backend.call(command)
         return list(reply) if command.method in ("find", "aggregate") else reply
+
+    def _send_plain(self, command: Command[Any]) -> Any:
+        lent = self._backend.lend()
+        try:
+            return plain.outcome(command, self._backend.call_plain(command, lent))
+        finally:
+            if lent is not None:
+                lent.back()
+
+    def _send_numbered(self, command: Command[Any], numbered: Numbered) -> Any:
+        with numbered:
+            while True:
+                try:
+                    return plain.outcome(command, self._backend.call_plain(command, numbered))
+                except Exception as error:
+                    numbered.again(error, lost=isinstance(interruption(error), ReplyLost))
 
     def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back what a command took for a call that failed; it is fenced, and so safe to send again."""

@@ -11,15 +11,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
 from mongoq.model.arguments import Duration, duration, moment
 
-__all__ = ["Clock", "LocalClock", "Sample", "ServerClock", "VirtualClock"]
+__all__ = ["Clock", "LocalClock", "Sample", "ServerClock", "VirtualClock", "milliseconds", "time_of"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 REFRESH = 60.0
 """Seconds after which an offset is measured again."""
 DRIFT = 0.25
@@ -39,13 +40,23 @@ class Clock(Protocol):
         """Return a time that no other process can still see in the future; never runs backwards."""
         ...
 
+    def stamped(self) -> int:
+        """Return a ``stamp`` in milliseconds since 1970, as BSON holds it: a ``datetime`` takes long to make."""
+        ...
+
     def due(self) -> bool:
         """Say whether the offset should be measured before the next command."""
         ...
 
 
-def _from_milliseconds(value: float) -> datetime:
-    return datetime.fromtimestamp(int(value) / 1000, UTC)
+def milliseconds(time: datetime) -> int:
+    """Return a time in milliseconds since 1970."""
+    return (time - EPOCH) // MILLISECOND
+
+
+def time_of(milliseconds: int) -> datetime:
+    """Return the time that is so many milliseconds after 1970."""
+    return EPOCH + milliseconds * MILLISECOND
 
 
 _LOCAL = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
@@ -144,12 +155,16 @@ class ServerClock:
 
     def stamp(self) -> datetime:
         """Return ``now`` less the uncertainty of both ends, so that a consumer it wakes finds the item."""
+        return time_of(self.stamped())
+
+    def stamped(self) -> int:
+        """Return the same in milliseconds since 1970."""
         reckoning, local = self._reckoning or self._reckoned(), self.local()
         milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
         early = milliseconds - 2000 * reckoning.uncertainty
         if early > self._last_stamp:  # noqa: PLR1730
             self._last_stamp = early
-        return datetime.fromtimestamp(int(self._last_stamp) / 1000, UTC)
+        return int(self._last_stamp)
 
     def _reckoned(self) -> _Reckoning:
         if self._reckoning is None:
@@ -162,9 +177,13 @@ class LocalClock:
 
     def now(self) -> datetime:
         """Return the machine's time."""
-        return _from_milliseconds(time.time() * 1000)
+        return time_of(self.stamped())
 
     stamp = now
+
+    def stamped(self) -> int:
+        """Return it in milliseconds since 1970."""
+        return int(time.time() * 1000)
 
     def due(self) -> bool:
         """Nothing to measure."""
@@ -182,6 +201,10 @@ class VirtualClock:
         return self._now
 
     stamp = now
+
+    def stamped(self) -> int:
+        """Return it in milliseconds since 1970."""
+        return milliseconds(self._now)
 
     def due(self) -> bool:
         """Nothing to measure."""

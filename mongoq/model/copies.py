@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binascii import hexlify
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,6 +13,7 @@ import bson
 from bson import DatetimeMS, ObjectId
 from bson.raw_bson import RawBSONDocument
 
+from mongoq.model.clock import EPOCH, MILLISECOND, milliseconds
 from mongoq.model.codec import Encoding, codec_options
 from mongoq.model.envelope import new_envelope, origin_document
 from mongoq.model.item import Document, Item
@@ -21,8 +22,6 @@ __all__ = ["COPY_MARK", "CopyIds", "CopyStencil", "Line", "copy_envelope"]
 
 COPY_MARK = "replayed"
 """The field of a copy that names the queue whose history it was copied from; it survives moves and burials."""
-MILLISECOND = timedelta(milliseconds=1)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ANY_ID = codec_options()
 """Other programs may have used anything for an id."""
 
@@ -52,7 +51,7 @@ class CopyIds:
 
 def _milliseconds(date: Any) -> int:
     if type(date) is datetime and date.tzinfo is UTC:
-        return (date - EPOCH) // MILLISECOND
+        return milliseconds(date)
     return int(date if isinstance(date, DatetimeMS) else DatetimeMS(date))  # which takes longer
 
 

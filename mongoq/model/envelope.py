@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from bson import ObjectId
@@ -14,6 +16,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.codec import Encoding
 from mongoq.model.delivery import delivery_hash
+from mongoq.model.ids import bytes_of
 from mongoq.model.item import Document, Item
 from mongoq.model.traces import shortened
 
@@ -24,6 +27,7 @@ __all__ = [
     "attempts_of",
     "error_document",
     "expiry",
+    "fresh_envelope",
     "new_envelope",
     "origin_document",
     "spliced",
@@ -35,6 +39,13 @@ WORKER = str(Path(__file__).resolve().parent.parent / "worker") + os.sep
 """Where the files lie that call handlers, and whose frames say nothing about an error in one."""
 ID = b"\x07_id\0"
 """What stands before the 12 bytes of an ObjectId that is an ``_id``, in BSON."""
+WHEN, PRIORITY = b"\x09when\0", b"\x10priority\0"
+"""What stands before the date, and before the priority."""
+REST = b"\x10attempts\0\0\0\0\0\x08reserved\0\0\0"
+"""What stands behind the priority of an item that nobody has had, and the end."""
+_rest = Struct(f"<{len(WHEN)}sq{len(PRIORITY)}si{len(REST)}s").pack
+_FIXED = 4 + len(ID) + 12 - 5 + len(_rest(WHEN, 0, PRIORITY, 0, REST))
+"""The bytes of an envelope but for the queue and what is wrapped."""
 
 
 def new_envelope(
@@ -64,6 +75,23 @@ def new_envelope(
     return document
 
 
+def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priority: int) -> RawBSONDocument:
+    """Return such an envelope as the bytes that travel, in a third of the time; of one without headers.
+
+    It is due ``at`` so many milliseconds since 1970, and holds what ``wrapped`` has encoded.
+    """
+    head = _head(queue)
+    size = _FIXED + len(head) + len(wrapped)
+    parts = size.to_bytes(4, "little"), ID, bytes_of(id), head, wrapped[4:-1], _rest(WHEN, at, PRIORITY, priority, REST)
+    return RawBSONDocument(b"".join(parts))
+
+
+@lru_cache(maxsize=4096)
+def _head(queue: str) -> bytes:
+    name = queue.encode()
+    return b"".join((b"\x02q\0", (len(name) + 1).to_bytes(4, "little"), name, b"\0"))
+
+
 class Stencil:
     """Makes the envelopes of many items, which differ in id and payload alone, from parts that are encoded once."""
 
@@ -75,9 +103,13 @@ class Stencil:
         self._before, self._after = bytes(before), bytes(after) + b"\0"
         self._rest = 4 + len(ID) + 12 + len(before) + len(self._after) - 5
 
+    def size(self, wrapped: bytes) -> int:
+        """Return the bytes of the envelope of an item, given ``{"payload": payload}`` in BSON."""
+        return self._rest + len(wrapped)
+
     def envelope(self, id: bytes, wrapped: bytes) -> RawBSONDocument:
         """Return the envelope of an item, given the 12 bytes of its id, and ``{"payload": payload}`` in BSON."""
-        size = (self._rest + len(wrapped)).to_bytes(4, "little")
+        size = self.size(wrapped).to_bytes(4, "little")
         raw = b"".join((size, ID, id, self._before, wrapped[4:-1], self._after))
         return RawBSONDocument(raw)  # it is sent, and never looked into
 

@@ -37,7 +37,7 @@ class Run(ThreadedRun):
     At the end of the block it is stopped in good order, and waited for.
     """
 
-    def __init__(self, graph: Graph, broker: Broker, *, drain: bool, grace: timedelta, heartbeat: timedelta) -> None:
+    def __init__(self, graph: Graph, broker: Broker, *, grace: timedelta, heartbeat: timedelta) -> None:
         super().__init__(graph.name)
         self._graph = graph
         self._broker = broker
@@ -47,7 +47,11 @@ class Run(ThreadedRun):
         for one in _screening(own):
             broker._driver.run(checked_by_server(one.queue._context, one.screen))
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+
+    def _begun(self, *, drain: bool) -> Self:
+        """Set it to work, which its maker does once."""
         self._begin(self._work, drain)
+        return self
 
     def _work(self, drain: bool) -> None:
         self._engine.run(drain=drain)

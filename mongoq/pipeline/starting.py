@@ -17,6 +17,7 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress
 from mongoq.pipeline.runs import AsyncRun, Run
 from mongoq.sync import Broker
+from mongoq.worker.signals import listening
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ class Starting:
 
         Errors of the server are raised when it cannot be reached.
         """
-        return self._started(broker, stages, drain=False, grace=grace, heartbeat=heartbeat)
+        return self._made(broker, stages, grace=grace, heartbeat=heartbeat)._begun(drain=False)
 
     def drain(
         self,
@@ -94,18 +95,17 @@ class Starting:
         And what ``start`` raises.
         """
         _check_progress(progress)
-        with self._started(broker, stages, drain=True, grace=grace, heartbeat=heartbeat) as run:
+        run = self._made(broker, stages, grace=grace, heartbeat=heartbeat)
+        with listening(run.stop), run._begun(drain=True):
             if progress:
                 shown(self.graph.name, run)
             run.wait()
             return run.progress()
 
-    def _started(
-        self, broker: Broker, stages: Sequence[str] | None, *, drain: bool, grace: Duration, heartbeat: Duration
-    ) -> Run:
+    def _made(self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration) -> Run:
         self.check()
         _check_broker(broker, Broker, AsyncBroker, "start_async and drain_async")
-        return Run(self.graph.only(stages), broker, drain=drain, **_lengths(grace, heartbeat))
+        return Run(self.graph.only(stages), broker, **_lengths(grace, heartbeat))
 
     def run_on_spark(
         self,

@@ -15,7 +15,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome
 from mongoq.protocol.bulk import tallied
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.insert import inserted_alone
+from mongoq.protocol.insert import inserted
 from mongoq.protocol.marking import Marker
 from mongoq.protocol.move import EXHAUSTED_REASON, burial
 from mongoq.protocol.move_many import Moves, Resolve
@@ -59,7 +59,7 @@ def pushed_on(
         try:
             for envelope in _envelopes(context, item, outcome, moves):
                 envelope["once"] = context.broker.clock.now() + REMEMBERED
-                yield from inserted_alone(envelope, given=True)  # sent again, it finds itself
+                yield from inserted(envelope, given=True)  # sent again, it finds itself
                 noted(context, envelope)
                 if isinstance(outcome, Failed | Dead):
                     context.count("dead")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import chain, repeat
 from typing import Any
 
@@ -21,7 +21,7 @@ from mongoq.model.held import Held, ids_of
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.protocol.batch import IDS, chunks, finish, own_error
 from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.fence import lost
+from mongoq.protocol.fence import MARGIN, ends_by, is_ours_alone, lost
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import (
@@ -36,7 +36,6 @@ from mongoq.protocol.request import (
 )
 
 __all__ = [
-    "MARGIN",
     "STATE",
     "Group",
     "Settlement",
@@ -44,7 +43,6 @@ __all__ = [
     "Tally",
     "Wanted",
     "did",
-    "ends_by",
     "found_by",
     "groups",
     "settled",
@@ -56,9 +54,6 @@ __all__ = [
 ]
 
 STATEMENTS = 1_000
-MARGIN = timedelta(seconds=1)
-"""An item whose lease ends so soon may be taken by somebody else while its bulk is under way."""
-
 STATE: dict[str, Any] = dict.fromkeys(("q", "when", "token", "settled", "processed", "reserved", "by"), 1)
 
 Statement = tuple[str, dict[str, Any]]
@@ -181,11 +176,6 @@ def _size(group: Group) -> int:
 
 def _number(group: Group) -> int:
     return len(group.items)
-
-
-def ends_by(item: Item[Any], soon: datetime) -> bool:
-    until = item.lease_until
-    return not isinstance(until, datetime) or until <= soon  # other programs may have written anything there
 
 
 def _by_itself(item: Item[Any], settlement: Settlement, tally: Tally) -> Flow[None]:
@@ -345,7 +335,7 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
     read_as = {id_key(item.id): _verdict(item, settlement, found.get(id_key(item.id))) for item, settlement in sent}
     if total is None:
         for item, settlement in sent:
-            if settlement.update is None and id_key(item.id) not in found and _is_ours_alone(item, soon):
+            if settlement.update is None and id_key(item.id) not in found and is_ours_alone(item, soon):
                 read_as[id_key(item.id)] = True
     verdicts = _verdicts(read_as, total, telling=all(settlement.telling for _, settlement in sent))
     for item, settlement in sent:
@@ -358,11 +348,6 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
             tally.failed[id_key(item.id)] = too_large(settlement.patch)
         else:
             tally.failed[id_key(item.id)] = lost(context, item, document)
-
-
-def _is_ours_alone(item: Item[Any], soon: datetime) -> bool:
-    """Say whether nobody else can have deleted the item: its lease runs, and no push of its key can replace it."""
-    return item.key is None and not ends_by(item, soon)
 
 
 def _verdict(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:

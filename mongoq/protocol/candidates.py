@@ -15,7 +15,7 @@ from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Flow
 
-__all__ = ["candidates", "fresh_candidates"]
+__all__ = ["candidates", "fresh_candidates", "ordinary"]
 
 _id, _when = itemgetter("_id"), itemgetter("when")
 
@@ -36,7 +36,7 @@ def candidates(
         if not skip:
             heads.found(start, read[0] if read else None)
         if read:
-            return _ordinary(read)
+            return ordinary(read)
         if skip:
             crowd.beyond()
         elif not (yield from looked_behind(context)):
@@ -47,14 +47,14 @@ def fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) ->
     """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
     filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
     read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
-    return _ordinary(read) or None
+    return ordinary(read) or None
 
 
 def _fields(*, remembered: bool) -> dict[str, int]:
     return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
 
 
-def _ordinary(read: list[Document]) -> list[Document]:
+def ordinary(read: list[Document]) -> list[Document]:
     """Return what can go into a batch; what some other program made of odd types is claimed by itself."""
     if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
         return read

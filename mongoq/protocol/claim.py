@@ -13,6 +13,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_seconds
 from mongoq.model.envelope import Document, attempts_of, shorten
+from mongoq.model.ids import new_id
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
@@ -31,6 +32,7 @@ __all__ = [
     "is_suspect",
     "reason_of",
     "refuse_or_bury",
+    "renewed",
     "reserve",
     "reserve_now",
     "runs_of",
@@ -44,7 +46,7 @@ OnInvalid = Literal["bury", "raise"]
 
 
 Take = Callable[[QueueContext[Any], timedelta], Flow["Item[Any] | None"]]
-"""Claims an item that can be handed out, undecoded."""
+"""Claims an item that can be handed out, undecoded, and that is held for half of the lease at least."""
 
 
 def reserve(
@@ -84,7 +86,7 @@ def reserve_now(
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
-        held = yield from _renewed(context, decoded, length)
+        held = decoded if take else (yield from renewed(context, decoded, length))
         if held is not None:
             context.count("reserve")
             return held
@@ -123,7 +125,7 @@ def claim_telling(
     return None
 
 
-def _renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
+def renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
     """Let the lease begin anew when the claim has used up half of it; ``None`` when the item is lost by now."""
     until, now = item.lease_until, context.broker.clock.now()
     if until is None or now < until - lease / 2:
@@ -147,7 +149,7 @@ def _claim(
     item waits for the end of that lease.
     """
     broker = context.broker
-    token, now = ObjectId(), broker.clock.now()
+    token, now = new_id(), broker.clock.now()
     mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
     heads = context.state.heads
     start = heads.start(context.name, now)
@@ -175,7 +177,7 @@ def _claim(
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         return (yield from _claim(context, lease, patience))
-    heads.found(start, before)
+    context.state.claimed(start, before)
     if before is None:
         return None, False, False
     attempts = attempts_of(before)

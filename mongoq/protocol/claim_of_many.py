@@ -10,15 +10,18 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.envelope import Document
+from mongoq.model.ids import new_id
 from mongoq.model.item import Item, id_keys
 from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.heads import eligible
-from mongoq.protocol.request import Command
+from mongoq.protocol.request import Command, number_matched
 from mongoq.protocol.settle import release_update
 
 __all__ = ["ClaimOfMany"]
 
+UNTOUCHED: Mapping[str, Any] = {"by": None, "key": None, "once": None}
+"""What nobody has had, and nobody can replace: none of these is there (``mongoq.protocol.untouched``)."""
 COUNTABLE = 2**31
 """Attempts below this can be counted on; other programs may have written anything."""
 
@@ -39,6 +42,7 @@ class ClaimOfMany:
         where: what an item must fulfil besides; what does not was settled before.
         remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
         priorities: those of the items.
+        untouched: the envelopes of all, where they were read whole and need not be read again.
         lapsed: what it has left there.
     """
 
@@ -52,6 +56,7 @@ class ClaimOfMany:
     where: Mapping[str, Any] = field(default_factory=dict)
     remembered: Mapping[Any, Any] = field(default_factory=dict)
     priorities: frozenset[int] = frozenset()
+    untouched: Sequence[Document] = ()
     lapsed: list[Any] = field(default_factory=list)
 
     @classmethod
@@ -63,13 +68,14 @@ class ClaimOfMany:
         *,
         sparing: bool = False,
         where: Mapping[str, Any] | None = None,
+        untouched: bool = False,
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
-        mine = {"when": now + lease, "reserved": True, "token": ObjectId(), "by": str(context.broker.identity)}
+        mine = {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
         found = _by_key(first)
         ids, dues = _ids_and_dues(found)
         if not where:
-            return cls(context, dues, ids, now, mine, sparing)
+            return cls(context, dues, ids, now, mine, sparing, untouched=first if untouched else ())
         # other programs may have written anything there
         remembered = {key: once for key, each in found.items() if isinstance(once := each.get("once"), datetime)}
         priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
@@ -109,7 +115,6 @@ class ClaimOfMany:
     def command(self) -> Command[Any]:
         """Return the claim of all that have runs left; alone, an item is not one of a batch."""
         most = self.context.settings.most_attempts
-        batch = {"batch": self.token} if len(self.ids) > 1 or self.is_beside else {}
         kept = {"reserved": {"$ne": True}} if self.sparing else {}
         return Command(
             "update_many",
@@ -118,12 +123,23 @@ class ClaimOfMany:
                     **self.filter(list(self.ids.values())),
                     "attempts": {"$lt": COUNTABLE if most is None else most},
                     **kept,
+                    **(UNTOUCHED if self.untouched else {}),
                 },
-                "update": {"$set": {**self.mine, **batch}, "$inc": {"attempts": 1}},
+                "update": {"$set": self._marks, "$inc": {"attempts": 1}},
             },
+            number_matched,
             undo=lambda _: self.give_back(self.ids),
             resolved=True,
         )
+
+    @property
+    def _marks(self) -> dict[str, Any]:
+        return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
+
+    def taken(self) -> list[Document]:
+        """Return the envelopes of untouched items as they are once it has taken all of them."""
+        marks = {**self._marks, "attempts": 1}
+        return [{**document, **marks} for document in self.untouched]
 
     def give_back(self, keys: Iterable[Any]) -> Command[Any]:
         """Return the command that hands back what this claim holds of these, unused."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.clock import EPOCH, Clock, VirtualClock
+from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
@@ -17,9 +17,10 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
 from mongoq.model.trail import Kept, StageMark, kept
 from mongoq.protocol.crowd import Crowd
-from mongoq.protocol.heads import Heads
+from mongoq.protocol.heads import Heads, Start
 from mongoq.protocol.hub import Hub
 from mongoq.protocol.lane import Lanes
+from mongoq.protocol.shelf import Shelf
 
 __all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
 
@@ -82,7 +83,9 @@ class QueueState(Known):
         stored: the options that are stored, in the form used inside.
         heads: where the queue begins.
         crowd: how far to keep from others who claim batches.
+        shelf: what was read of its head and not claimed yet.
         fenced_off: the priorities with a document at their end.
+        calm_until: until when, on the monotonic clock, an operation need not look whether anything is to be done first.
         held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
             others off the first of it.
     """
@@ -91,8 +94,16 @@ class QueueState(Known):
     stored: Mapping[str, Any] = field(default_factory=dict)
     heads: Heads = field(default_factory=Heads)
     crowd: Crowd = field(default_factory=Crowd)
+    shelf: Shelf = field(default_factory=Shelf)
     fenced_off: set[int] = field(default_factory=set)
+    calm_until: float = float("-inf")
     held_up: float = 0.0
+
+    def claimed(self, start: Start, first: Document | None) -> None:
+        """Take in what a claim of one item found first; ``None`` when there was nothing."""
+        self.heads.found(start, first)
+        if first is not None and self.shelf.is_filled:
+            self.shelf.took({id_key(first["_id"])})
 
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Remember what was read or written; the same options keep their identity."""
@@ -116,6 +127,7 @@ class BrokerContext:
         indexed: the indexes and the schema document were written.
         states: what is known of each queue's control document.
         topics: what is known of the topics.
+        calm_until: until when, on the monotonic clock, a push need not look whether anything is to be done first.
         lanes: where callers share commands; ``None`` when each sends its own.
         counters: what was done and not yet written down.
         stats: the last answer of ``stats``, and when it was read.
@@ -135,6 +147,7 @@ class BrokerContext:
     indexed: bool = False
     states: dict[str, QueueState] = field(default_factory=dict)
     topics: Topics = field(default_factory=Topics)
+    calm_until: float = float("-inf")
     unsettled: set[Any] = field(default_factory=set)
     lanes: Lanes | None = None
     counters: Counters = field(default_factory=Counters)
@@ -155,8 +168,22 @@ class BrokerContext:
         """Return what is known of the queue, made at first use."""
         return self.states.setdefault(queue, QueueState())
 
-    def tell(self, queue: str, when: datetime | None = None, *, id: Any = None, number: int = 1) -> None:
-        """Wake who waits in this process for what was just put into a queue, or at the time that it is due."""
+    def tell(
+        self,
+        queue: str,
+        when: datetime | None = None,
+        *,
+        id: Any = None,
+        number: int = 1,
+        priority: int | None = None,
+    ) -> None:
+        """Wake who waits in this process for what was just put into a queue, or at the time that it is due.
+
+        And claim nothing from there that was read before and stands behind it; without a ``priority``, nothing at all.
+        """
+        state = self.states.get(queue)
+        if state is not None and state.shelf.is_filled and number > 0 and (when is None or when <= self.clock.now()):
+            state.shelf.placed(priority, when)
         room = self.hub.rooms.get(queue)
         if room is not None and number > 0:
             due = 0.0 if when is None else (when - self.clock.now()).total_seconds()
@@ -165,7 +192,7 @@ class BrokerContext:
 
 def event_key(id: Any, when: datetime) -> Any:
     """Return what an item and its date are known by when the change stream tells of them."""
-    return id_key(id), (when - EPOCH) // timedelta(milliseconds=1)
+    return id_key(id), milliseconds(when)
 
 
 @dataclass(slots=True)
@@ -215,6 +242,18 @@ class QueueContext(Generic[M]):
     def count(self, event: Event, number: int = 1) -> None:
         """Count something that has happened to the queue."""
         self.broker.counters.append((self.name, event, number))
+
+    def put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
+        """Count what was just put into the queue, and tell who claims from there, or waits, in this process.
+
+        It is due ``at`` so many milliseconds since 1970.
+        """
+        broker, state = self.broker, self.state
+        broker.counters.append((self.name, "put", number))
+        if state.heads.fast:
+            state.heads.note(priority, time_of(at))
+        if state.shelf.is_filled or self.name in broker.hub.rooms:
+            broker.tell(self.name, time_of(at), id=id, number=number, priority=priority)
 
     def placed(self, priority: int, when: datetime) -> None:
         """Take in that an item was put into the queue, perhaps before what this process claims next."""

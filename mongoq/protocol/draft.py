@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,14 +9,15 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.arguments import Duration, duration, moment
-from mongoq.model.clock import Clock
-from mongoq.model.envelope import Document, Stencil, new_envelope
+from mongoq.model.clock import Clock, milliseconds, time_of
+from mongoq.model.envelope import Document, fresh_envelope, new_envelope
+from mongoq.model.ids import new_id
 from mongoq.protocol.context import QueueContext
 
-__all__ = ["Draft", "due", "envelopes"]
+__all__ = ["Draft", "Kind", "due"]
 
-SEVERAL = 4
-"""Envelopes that are encoded together no slower than each by itself; sixteen take a sixth less."""
+Kind = tuple[str, int, int]
+"""The queue and the priority of an item, and when it is due, in milliseconds since 1970."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,8 +29,8 @@ class Draft:
         headers: in the form to send.
         given: the id that the producer gave.
         remember: for how long a given id is remembered.
-        id: the item's, from its ``stamp`` on, and so is ``due``.
-        due: from when on it is eligible.
+        id: the item's, from its ``stamp`` on, and so is ``at``.
+        at: from when on it is eligible, in milliseconds since 1970.
     """
 
     context: QueueContext[Any]
@@ -43,52 +42,46 @@ class Draft:
     given: ObjectId | None
     remember: timedelta
     id: ObjectId = field(init=False)
-    due: datetime = field(init=False)
+    at: int = field(init=False)
 
     def stamp(self) -> None:
         """Take its place in the queue, before whoever pushes from now on; whoever it will be sent with."""
         clock = self.context.broker.clock
-        self.id = self.given or ObjectId()
-        self.due = clock.stamp() if self.delay is None and self.when is None else due(clock, self.delay, self.when)
+        self.id = self.given or new_id()
+        undelayed = self.delay is None and self.when is None
+        self.at = clock.stamped() if undelayed else milliseconds(due(clock, self.delay, self.when))
+
+    @property
+    def kind(self) -> Kind:
+        """What it has in common with others of its batch."""
+        return self.context.name, self.priority, self.at
+
+    @property
+    def size(self) -> int:
+        """How many bytes it adds to a batch, about."""
+        return len(self.wrapped) if self.headers is None else len(self.wrapped) + len(self.headers.raw)
+
+    def noted(self) -> None:
+        """Count the item, which has just been inserted, and tell who claims from its queue, or waits there."""
+        self.context.put(self.priority, self.at, id=self.id)
+
+    def encoded(self) -> Document:
+        """Return the envelope in the form to send."""
+        if self.headers is None and self.given is None:
+            return fresh_envelope(self.context.name, self.wrapped, id=self.id, at=self.at, priority=self.priority)
+        return self.envelope()
 
     def envelope(self) -> Document:
-        """Return the envelope."""
-        return self.envelope_of(self.context.broker.encoding.unwrapped("payload", self.wrapped))
-
-    def envelope_of(self, payload: Any) -> Document:
-        """Return the envelope with another payload in it."""
+        """Return the envelope, to be looked into."""
         return new_envelope(
             self.context.name,
-            payload,
+            self.context.broker.encoding.unwrapped("payload", self.wrapped),
             id=self.id,
-            when=self.due,
+            when=time_of(self.at),
             priority=self.priority,
             headers=self.headers,
             once=None if self.given is None else self.context.broker.clock.now() + self.remember,
         )
-
-
-def envelopes(drafts: Sequence[Draft]) -> list[Any]:
-    """Make the envelopes of drafts; where several differ in id and payload alone, they are encoded together."""
-    kinds = list(map(_kind, drafts))
-    numbers = Counter(kinds)
-    stencils: dict[Any, Stencil] = {}
-    made: list[Any] = []
-    for draft, kind in zip(drafts, kinds, strict=True):
-        if kind is None or numbers[kind] < SEVERAL:
-            made.append(draft.envelope())
-            continue
-        if kind not in stencils:
-            stencils[kind] = Stencil(draft.context.broker.encoding, draft.envelope_of(None))
-        made.append(stencils[kind].envelope(draft.id.binary, draft.wrapped))
-    return made
-
-
-def _kind(draft: Draft) -> Any:
-    """Return what drafts have in common that differ in id and payload alone, unless they were told more."""
-    if draft.headers is not None or draft.given is not None:
-        return None
-    return draft.context.name, draft.priority, draft.due
 
 
 def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:

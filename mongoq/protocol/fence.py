@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from bson import ObjectId
@@ -20,7 +20,24 @@ from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow, ReplyLost, matched, persisted
 from mongoq.protocol.settings import prepared
 
-__all__ = ["Verdict", "begin", "check_owner", "deleted", "fenced", "is_back", "lost", "update_command"]
+__all__ = [
+    "MARGIN",
+    "Verdict",
+    "begin",
+    "check_owner",
+    "deleted",
+    "ends_by",
+    "fenced",
+    "is_back",
+    "is_ours_alone",
+    "lost",
+    "update_command",
+]
+
+MARGIN = timedelta(seconds=1)
+"""An item whose lease ends so soon may be taken by somebody else while a command about it is under way."""
+PATIENCE = timedelta(seconds=15)
+"""A lease of so long outlasts an election, which a replica set holds after 10 seconds unless it was told otherwise."""
 
 Verdict = Callable[[Document], bool | None]
 """Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
@@ -47,16 +64,18 @@ def fenced(
 
     A command whose reply was lost is sent again, which is safe: it takes the token away, or sets the same values. That
     it finds nothing then may be its own doing, and ``happened`` decides from what is stored. What it reads is durable,
-    since the second command has waited for the majority, even though it changed nothing. ``event`` is what to count;
-    ``None`` for a command that does not settle the item.
+    since the second command has waited for the majority, even though it changed nothing. A delete leaves nothing to
+    read, which tells as much while nobody else can have deleted the item; the driver sends the others again. ``event``
+    is what to count; ``None`` for a command that does not settle the item.
     """
-    command.resolved = command.method == "update_one"  # a delete leaves nothing to read
+    deletes = command.method == "delete_one"
+    command.resolved = not deletes or is_ours_alone(item, context.broker.clock.now() + PATIENCE)
     try:
         done = yield command
     except ReplyLost:
         done, _ = yield from persisted(command.__iter__, sent=1)
         if not done:
-            done = yield from _resolved(context, item, happened)
+            done = yield from _resolved(context, item, happened, deletes=deletes)
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:
@@ -65,12 +84,26 @@ def fenced(
         context.count(event)
 
 
-def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
+def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict, *, deletes: bool) -> Flow[bool]:
     found = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
-    verdict = None if found is None else happened(found)
+    if found is None:
+        verdict = True if deletes and is_ours_alone(item, context.broker.clock.now() + MARGIN) else None
+    else:
+        verdict = happened(found)
     if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
     return verdict
+
+
+def is_ours_alone(item: Item[Any], soon: datetime) -> bool:
+    """Say whether nobody else can have deleted the item: its lease runs, and no push of its key can replace it."""
+    return item.key is None and not ends_by(item, soon)
+
+
+def ends_by(item: Item[Any], soon: datetime) -> bool:
+    """Say whether the lease of an item ends by then, or cannot be told."""
+    until = item.lease_until
+    return not isinstance(until, datetime) or until <= soon  # other programs may have written anything there
 
 
 def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:

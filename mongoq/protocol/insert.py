@@ -7,33 +7,30 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, Shared, insisted, matched
+from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost, insisted, matched
 
-__all__ = ["confirmed", "insert_command", "inserted", "inserted_alone"]
+__all__ = ["confirmed", "insert_command", "inserted", "is_new"]
 
 
-def insert_command(envelope: Mapping[str, Any]) -> Command[Any]:
+def insert_command(envelope: Mapping[str, Any], *, here: bool = False) -> Command[Any]:
     """Return the command that inserts an envelope by itself."""
-    return Command("insert_one", {"document": envelope})
+    return Command("insert_one", {"document": envelope}, here=here)
 
 
-def inserted(insert: Command[Any] | Shared[Any], id: ObjectId, *, given: bool) -> Flow[bool]:
+def inserted(envelope: Mapping[str, Any], *, given: bool, here: bool = False) -> Flow[bool]:
     """Insert an item, and say whether it is new; one whose id was ``given`` may be there already, or be done."""
     try:
-        yield insert
-    except Duplicate:
-        if not given:
-            raise
-        return False
-    except ReplyLost:
-        if not (yield from confirmed(id)):
-            raise
+        yield insert_command(envelope, here=here)
+    except (Duplicate, ReplyLost) as error:
+        return (yield from is_new(error, envelope["_id"], given=given))
     return True
 
 
-def inserted_alone(envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
-    """Do the same by a command of its own."""
-    return inserted(insert_command(envelope), envelope["_id"], given=given)
+def is_new(error: Duplicate | ReplyLost, id: ObjectId, *, given: bool) -> Flow[bool]:
+    """Say of an insert that came to an error whether the item is new; raises the error unless the item is there."""
+    if not (given if isinstance(error, Duplicate) else (yield from confirmed(id))):
+        raise error
+    return isinstance(error, ReplyLost)
 
 
 def confirmed(id: ObjectId) -> Flow[bool]:

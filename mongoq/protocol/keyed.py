@@ -25,7 +25,8 @@ RACES = 5
 """How often somebody else may be faster before a push gives up."""
 REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
 """What a replacing push brings, and takes away where it does not."""
-REMOVED = ("token", "by", "error", "batch", "trail")
+REMOVED = ("token", "error", "batch", "trail")
+"""And what it takes away in any case. ``by`` stays: an item with it may have changed (``protocol.untouched``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, 
     context.placed(envelope["priority"], envelope["when"])
     if new:
         context.count("put")
-    context.broker.tell(context.name, envelope["when"], id=id)
+    context.broker.tell(context.name, envelope["when"], id=id, priority=envelope["priority"])
     return id
 
 

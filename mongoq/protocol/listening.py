@@ -7,6 +7,7 @@ find their queues empty, has none. Its commands are plain ones, the same with ev
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -201,6 +202,7 @@ class _Reader:
             queue, id = event.get("q"), event["id"]
             if id == TOPICS_ID:
                 self._broker.topics.changed_at = time.monotonic()
+                self._broker.calm_until = -math.inf
                 told = True
             elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
                 self._changed(id.removeprefix(CONTROL_PREFIX))
@@ -224,6 +226,7 @@ class _Reader:
         state = self._broker.states.get(queue)
         if state is not None:
             state.changed_at = time.monotonic()
+            state.calm_until = -math.inf
         self._broker.tell(queue)
 
 

@@ -12,7 +12,7 @@ from mongoq.model.item import Document
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.request import Command, Flow, Target, insisted
 
-__all__ = ["find_few", "find_one", "find_reply"]
+__all__ = ["find_few", "find_head", "find_one", "find_reply"]
 
 FIRST_BATCH = 101
 """Documents that the server sends at first unless told otherwise."""
@@ -73,15 +73,24 @@ def find_reply(
     return cursor["firstBatch"], not cursor["id"]
 
 
+def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[dict[str, Any]]:
+    """Return the command that finds the first so many documents, or as many as one reply holds, in a ``firstBatch``."""
+    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
+    return _command(broker, find)
+
+
 def _killed(broker: BrokerContext, cursor: int) -> Flow[None]:
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
     yield from Command("command", {"command": kill}, target="database")
 
 
 def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    return (yield from insisted(_command(broker, find)))
+
+
+def _command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.options}
-    command: Command[dict[str, Any]] = Command("command", arguments, _cursor, target="database")
-    return (yield from insisted(command))
+    return Command("command", arguments, _cursor, target="database")
 
 
 def _cursor(reply: Any) -> Any:

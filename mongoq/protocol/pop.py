@@ -10,6 +10,7 @@ from bson import ObjectId
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.envelope import Document, attempts_of, expiry
+from mongoq.model.ids import new_id
 from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.claim import (
@@ -39,10 +40,11 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     yield from prepared(context)
     yield from looked(context)
     while not context.state.paused:
-        now = context.broker.clock.now()
-        keep = context.settings.history is not None
+        now, settings = context.broker.clock.now(), context.settings
         try:
-            popped = yield from (_pop_keeping(context, now) if keep else _pop_deleting(context, now))
+            popped = yield from (
+                _pop_keeping(context, now) if settings.history is not None else _pop_deleting(context, now)
+            )
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
@@ -52,7 +54,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
                 return None
             continue
         before, item = popped
-        if context.settings.is_spent(attempts_of(before)) and not is_suspect(before):
+        if settings.is_spent(attempts_of(before)) and not is_suspect(before):
             yield from _bury_popped(context, popped, move.EXHAUSTED_REASON, None, runs_of(context))
             continue
         try:
@@ -72,7 +74,7 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[_Popped | N
     An item whose id is remembered leaves a stub, in a second command: a crash between the two forgets the id.
     A reply that is lost loses the item, which is what at-most-once means.
     """
-    token, heads = ObjectId(), context.state.heads
+    token, heads = new_id(), context.state.heads
     start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_delete",
@@ -80,7 +82,7 @@ def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[_Popped | N
         undo=lambda document: document and _put_back(document, token),
     )
     document = yield command
-    heads.found(start, document)
+    context.state.claimed(start, document)
     if document is None:
         return None
     if "once" in document and (expires := expiry(now, None, document["once"])):
@@ -112,7 +114,7 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | No
     """
     history = context.settings.history
     assert history is not None
-    token, heads = ObjectId(), context.state.heads
+    token, heads = new_id(), context.state.heads
     start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_update",
@@ -142,7 +144,7 @@ def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | No
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, processed=now, settled=token)
         return (yield from _pop_keeping(context, context.broker.clock.now()))
-    heads.found(start, before)
+    context.state.claimed(start, before)
     if before is None:
         return None
     yield from _keep_as_long_as_its_id(before, token, now, history)

@@ -15,7 +15,7 @@ from mongoq.model.envelope import Document, spliced
 from mongoq.model.publication import published
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext
-from mongoq.protocol.insert import inserted_alone
+from mongoq.protocol.insert import inserted
 from mongoq.protocol.keyed import Keyed, upserted
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.transaction import transacted
@@ -107,7 +107,7 @@ def _one_by_one(
     puts = []
     for copy in copies:
         if keyed is None:
-            id, new = copy["_id"], (yield from inserted_alone(copy, given=given))
+            id, new = copy["_id"], (yield from inserted(copy, given=given))
         else:
             id, new = yield from upserted(broker, copy, keyed, given=given)
         puts.append(_Put(copy["q"], id, new))

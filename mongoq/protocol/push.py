@@ -14,13 +14,13 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.codec import HEADERS_LIMIT, Encoding
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import Draft
-from mongoq.protocol.insert import insert_command, inserted
+from mongoq.protocol.insert import inserted
 from mongoq.protocol.keyed import OnDuplicate, keyed_by, push_keyed
 from mongoq.protocol.publish import publish
-from mongoq.protocol.push_together import shared_insert
+from mongoq.protocol.push_together import insert_together
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
-from mongoq.protocol.topics import refreshed
+from mongoq.protocol.topics import producing
 
 __all__ = ["REMEMBER", "check_due", "checked_headers", "push", "remembered"]
 
@@ -50,22 +50,18 @@ def push(
     broker, joined = context.broker, session is not None
     keyed = None if key is None and on_duplicate == "keep" else keyed_by(key, on_duplicate)
     draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
-    yield from prepared(context, fresh=False)
-    if not joined:
-        yield from refreshed(broker)
+    yield from prepared(context, fresh=False) if joined else producing(context)
     draft.stamp()
     identified = draft.given is not None
     if bound := broker.topics.bound.get(context.name):
         yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
+    elif joined or broker.lanes is None:
+        if (yield from inserted(draft.encoded(), given=identified)):
+            draft.noted()
     else:
-        lanes = None if joined else broker.lanes
-        insert = insert_command(draft.envelope()) if lanes is None else shared_insert(lanes, draft)
-        if (yield from inserted(insert, draft.id, given=identified)):
-            context.placed(draft.priority, draft.due)
-            context.count("put")
-            broker.tell(context.name, draft.due, id=draft.id)
+        yield from insert_together(broker.lanes, draft)
     return draft.id
 
 

@@ -19,8 +19,7 @@ from mongoq.protocol.keyed import Keyed, push_keyed
 from mongoq.protocol.publish import BYTES, COPIES, publish, publish_many
 from mongoq.protocol.push_many import inserted_in_chunks
 from mongoq.protocol.request import Flow
-from mongoq.protocol.settings import prepared
-from mongoq.protocol.topics import refreshed
+from mongoq.protocol.topics import producing
 
 __all__ = ["Push", "Told", "push_each"]
 
@@ -61,8 +60,7 @@ def push_each(
     """
     if not pushes:
         return
-    yield from prepared(context, fresh=False)
-    yield from refreshed(context.broker)
+    yield from producing(context)
     envelopes = _Envelopes(context, tolds, remember)
     keyed = [push for push in pushes if tolds[push[2]].key is not None] if any(told.key for told in tolds) else []
     plain = [push for push in pushes if tolds[push[2]].key is None] if keyed else pushes
@@ -70,7 +68,7 @@ def push_each(
         yield from _published(context, plain, envelopes, bound)
     elif plain:
         try:
-            yield from inserted_in_chunks(context, plain, envelopes.encoded, again=True)
+            yield from inserted_in_chunks(context, plain, envelopes.encoded, envelopes.size, again=True)
         finally:
             envelopes.place()
     for push in keyed:
@@ -90,11 +88,17 @@ class _Envelopes:
 
     def encoded(self, push: Push) -> RawBSONDocument:
         """Return the envelope of a push without a key, as it is sent."""
-        id, wrapped, place = push
-        stencil = self._stencils[place]
+        return self._stencil(push).envelope(push[0], push[1])
+
+    def size(self, push: Push) -> int:
+        """Return the bytes of it."""
+        return self._stencil(push).size(push[1])
+
+    def _stencil(self, push: Push) -> Stencil:
+        stencil = self._stencils[push[2]]
         if stencil is None:
-            stencil = self._stencils[place] = Stencil(self._context.broker.encoding, self.document(push, None))
-        return stencil.envelope(id, wrapped)
+            stencil = self._stencils[push[2]] = Stencil(self._context.broker.encoding, self.document(push, None))
+        return stencil
 
     def document(self, push: Push, payload: Any) -> dict[str, Any]:
         """Return the envelope of a push as a document."""

@@ -32,8 +32,7 @@ from mongoq.protocol.request import (
     number_matched,
     persisted,
 )
-from mongoq.protocol.settings import prepared
-from mongoq.protocol.topics import refreshed
+from mongoq.protocol.topics import producing
 
 __all__ = ["Identified", "inserted_in_chunks", "push_many"]
 
@@ -68,8 +67,7 @@ def push_many(
     check_due(delay, when)
     if not values:
         return []
-    yield from prepared(context, fresh=False)
-    yield from refreshed(context.broker)
+    yield from producing(context)
     clock = context.broker.clock
     raw = new_ids(len(values)) if given is None else [id.binary for id in given]
     identities = given or list(map(ObjectId, raw))
@@ -85,7 +83,11 @@ def push_many(
     stencil = Stencil(context.broker.encoding, envelope)
     try:
         yield from inserted_in_chunks(
-            context, list(zip(raw, values, strict=True)), lambda one: stencil.envelope(*one), again=given is not None
+            context,
+            list(zip(raw, values, strict=True)),
+            lambda one: stencil.envelope(*one),
+            lambda one: stencil.size(one[1]),
+            again=given is not None,
         )
     finally:
         context.placed(priority, eligible)
@@ -116,7 +118,12 @@ def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
 
 
 def inserted_in_chunks(
-    context: QueueContext[Any], fresh: Sequence[Fresh], envelope: Callable[[Fresh], RawBSONDocument], *, again: bool
+    context: QueueContext[Any],
+    fresh: Sequence[Fresh],
+    envelope: Callable[[Fresh], RawBSONDocument],
+    size: Callable[[Fresh], int],
+    *,
+    again: bool,
 ) -> Flow[None]:
     """Send the chunks; after a lost reply the next one is still sent, after any other error none.
 
@@ -126,7 +133,7 @@ def inserted_in_chunks(
     failed: Failures = {}
     stopped: Exception | None = None
     lost = False
-    for chunk in chunks(fresh, lambda one: len(one[1])):
+    for chunk in chunks(fresh, size):
         try:
             if stopped is not None:
                 raise stopped

@@ -58,6 +58,7 @@ class Command(Generic[T]):
         session: the driver's session in whose transaction it is sent.
         resolved: the flow itself sends it again, or finds out what became of it, when its reply is lost, so that it may
             be sent without the driver's retry.
+        here: it takes nothing, and a caller that is cancelled may take it along: its own task sends it.
     """
 
     method: str
@@ -67,6 +68,7 @@ class Command(Generic[T]):
     target: Target = "collection"
     session: Any = None
     resolved: bool = False
+    here: bool = False
 
     def __iter__(self) -> Flow[T]:
         """Perform this command: ``reply = yield from command``."""
@@ -84,7 +86,7 @@ class Wait:
         yield self
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Shared(Generic[T]):
     """One caller's part of a command that callers share (``mongoq.protocol.lane``).
 
@@ -93,12 +95,14 @@ class Shared(Generic[T]):
         entry: what it asks for, in the form that the lane's flow takes.
         kind: only entries of one kind go together.
         undo: given what this caller was told, the command that gives back what it took; as for ``Command``.
+        waiter: how the driver reaches the caller, once it waits.
     """
 
     lane: Any
     entry: Any
     kind: Hashable = None
     undo: Callable[[Any], Command[Any] | None] | None = None
+    waiter: Any = None
 
     def __iter__(self) -> Flow[T]:
         """Perform this: ``told = yield from shared``."""

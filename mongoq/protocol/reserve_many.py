@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -26,11 +26,12 @@ from mongoq.protocol.claim import (
 )
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.looks import ORDER
+from mongoq.protocol.looks import ORDER, looked_behind
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
 from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
+from mongoq.protocol.untouched import head
 from mongoq.protocol.waiting import waiting
 
 __all__ = ["Taken", "claim_some", "claimed", "reserve_many", "take"]
@@ -132,13 +133,16 @@ def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
     """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
     while not context.state.paused:
-        first = yield from candidates(context, n)
+        whole = yield from head(context, n)
+        if whole.empty and (yield from looked_behind(context)):
+            continue
+        first = whole.documents or (None if whole.empty else (yield from candidates(context, n)))
         if first is None:
             return []
         if not first:
             one = yield from claim_one(context, lease)
             return [one] if one else []
-        claim = ClaimOfMany.of(context, first, lease)
+        claim = ClaimOfMany.of(context, first, lease, untouched=whole.untouched)
         items = yield from _renewed(claim, (yield from claimed(claim, len(first))))
         if items:
             return items
@@ -146,24 +150,33 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
 
 
 def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
-    """Send the claim and read back what it took, in the order of claims; ``tried`` is how many were there for it.
+    """Send the claim, and return what it took in the order of claims; ``tried`` is how many were there for it.
+
+    That is read back, unless the claim knows all that it meant to take.
 
     Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more. With a ``projection``
     only these fields are read back.
     """
     if tried <= 0:
         return []
-    command = claim.command()
+    command, number, again = claim.command(), 0, True
     try:
-        yield from persisted(command.__iter__)
+        number, again = yield from persisted(command.__iter__)
     except ReplyLost:
         yield from insisted(claim.give_back(claim.ids))
         raise
     except Refused:
         # one of them fits no update, and says not which: those before it are given back, and each is tried alone
         yield from insisted(claim.give_back(claim.ids))
-    taken = yield from _read_back(claim, list(claim.ids.values()), projection)
+    if claim.untouched and number == tried and not again:
+        taken: Sequence[Document] = claim.taken()
+    else:
+        if claim.untouched:
+            claim.context.state.shelf.close(time.monotonic())  # somebody else claims, or removes what was read
+        taken = yield from _read_back(claim, list(claim.ids.values()), projection)
     items = claim.items(taken)
+    if not claim.untouched and claim.context.state.shelf.is_filled:
+        claim.context.state.shelf.took(items)
     if len(items) == tried:
         claim.context.state.crowd.tried(tried, 0)
     else:
@@ -209,7 +222,8 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
     others = len(claim.ids) - tried
-    context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
+    if not claim.untouched:  # that may have been read some time ago, and what has gone since tells of no crowd
+        context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
     is_spent = context.settings.is_spent
     if claim.sparing:
         found = _spared(claim, found)

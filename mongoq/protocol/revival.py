@@ -195,6 +195,8 @@ def _update(
 ) -> dict[str, Any]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     gone = ("token", "error", "batch") if "key" in changes else ("token", "error", "batch", "key")
+    if changes.keys() & {"key", "payload"}:
+        changes = {**changes, "by": str(context.broker.identity)}  # for who has read it (``protocol.untouched``)
     changes = {**changes, "when": when, "reserved": False, "attempts": 0}
     return {
         "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},

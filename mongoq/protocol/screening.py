@@ -121,7 +121,8 @@ def _update(claim: ClaimOfMany, wanted: Screen, once: Any, *, marked: bool) -> M
         update = kept_update(context, item, claim.now, {})
         marked = marked and context.settings.history is not None
     else:
-        update = handed.update(due(context.broker.clock, handed.delay, handed.when))
+        update = dict(handed.update(due(context.broker.clock, handed.delay, handed.when)))
+        update["$set"] = {**update["$set"], "by": claim.mine["by"]}  # for who has read it (``protocol.untouched``)
     if update is None or not marked:
         return update
     to = None if handed is None else handed.queue

@@ -17,7 +17,7 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, Shared
 
-__all__ = ["CONTROL_PREFIX", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
+__all__ = ["CALM", "CONTROL_PREFIX", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
 
 logger = logging.getLogger("mongoq.settings")
 
@@ -25,6 +25,8 @@ CONTROL_PREFIX = "queue:"
 """What the ``_id`` of a queue's control document begins with."""
 REFRESH = 1.0
 """Seconds after which an operation that goes by the settings reads them again."""
+CALM = 0.02
+"""Seconds for which whoever has found that nothing is to be done first does not look again."""
 
 
 def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
@@ -33,9 +35,14 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
     With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
     nothing to do, and no flow is made.
     """
-    if context.saved and not (fresh and context.state.stale(REFRESH, context.broker.hub)):
-        return ready(context.broker, write=True)
-    return _prepared(context)
+    if context.saved and time.monotonic() < context.state.calm_until:
+        return ()
+    if not context.saved or (fresh and context.state.stale(REFRESH, context.broker.hub)):
+        return _prepared(context)
+    missing = ready(context.broker, write=True)
+    if fresh and not missing:
+        context.state.calm_until = time.monotonic() + CALM
+    return missing
 
 
 def _prepared(context: QueueContext[Any]) -> Flow[None]:

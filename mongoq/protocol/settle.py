@@ -158,7 +158,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     when = item.due or context.broker.clock.now()
     command = release_command(item.id, item.token, when)
     yield from fenced(context, item, command, lambda found: is_back(found, when), "release")
-    context.broker.tell(context.name, when)
+    context.broker.tell(context.name, when, priority=item.priority)
     context.placed(item.priority, when)
 
 

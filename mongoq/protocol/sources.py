@@ -19,10 +19,9 @@ from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow, matched
-from mongoq.protocol.settings import prepared
 from mongoq.protocol.tenure import Held, TakenOver, begun, extended, given_back, holder, under
 from mongoq.protocol.tenure import Tenure as Lease
-from mongoq.protocol.topics import refreshed
+from mongoq.protocol.topics import producing
 from mongoq.protocol.transaction import transacted
 from mongoq.protocol.yields import Made, Yielded, documents, noted
 
@@ -76,8 +75,7 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
         PayloadTooLarge: the copies of one record for all bound queues are more than a transaction can carry.
     """
     broker = context.broker
-    yield from prepared(context, fresh=False)
-    yield from refreshed(broker)
+    yield from producing(context)
     part, made = documents(context, batch)
     try:
         yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))

@@ -19,9 +19,9 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol import claim, settle
 from mongoq.protocol import move as moves
 from mongoq.protocol.batch import own_error
-from mongoq.protocol.bulk import MARGIN, Settlement, ends_by, tallied
+from mongoq.protocol.bulk import Settlement, tallied
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.fence import begin
+from mongoq.protocol.fence import MARGIN, begin, ends_by
 from mongoq.protocol.lane import copies
 from mongoq.protocol.move_many import moved
 from mongoq.protocol.push import push
@@ -54,7 +54,7 @@ def reserve(
 
 def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("reserve", context.name), _claimed)
+    lane = context.broker.lanes.lane(("reserve", context.name), _claimed, divided=True)
     while True:
         try:
             claimed: Item[Any] | None = yield Shared(lane, (context, lease), kind=lease, undo=_released)
@@ -64,7 +64,7 @@ def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | Non
 
 
 class _NotYet(Exception):
-    """Others took some of the items; what is left may still be enough."""
+    """Others took the item; what is left may still be enough."""
 
 
 def _released(item: Item[Any] | None) -> Command[Any] | None:
@@ -75,7 +75,8 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
-        return [(yield from claim.claim_one(context, lease))]
+        item = yield from claim.claim_one(context, lease)
+        return [item and ((yield from claim.renewed(context, item, lease)) or _NotYet())]
     items = yield from claim_some(context, len(entries), lease)
     return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]
 

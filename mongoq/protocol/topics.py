@@ -12,17 +12,33 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import queue_name
-from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Flow, Shared
-from mongoq.protocol.settings import REFRESH
+from mongoq.protocol.settings import CALM, REFRESH, prepared
 
-__all__ = ["TOPICS_ID", "Bound", "bound_in", "read", "refreshed"]
+__all__ = ["TOPICS_ID", "Bound", "bound_in", "producing", "read", "refreshed"]
 
 TOPICS_ID = "topics:mongoq"
 
 Bound = Mapping[str, tuple[str, ...]]
 """The queues bound to each topic."""
+
+
+def producing(context: QueueContext[Any]) -> Flow[None] | tuple[()]:
+    """Do what must come before a push: it is ``prepared``, and the bindings are ``refreshed``.
+
+    Almost always there is nothing to do, and no flow is made.
+    """
+    if context.saved and time.monotonic() < context.broker.calm_until:
+        return ()
+    return _looked(context)
+
+
+def _looked(context: QueueContext[Any]) -> Flow[None]:
+    yield from prepared(context, fresh=False)
+    yield from refreshed(context.broker)
+    context.broker.calm_until = time.monotonic() + CALM
 
 
 def refreshed(broker: BrokerContext) -> Flow[None] | tuple[()]:

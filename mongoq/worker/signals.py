@@ -24,10 +24,13 @@ class _Listener:
         self.over = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if not self.over:
-            self._stop()
-        if isinstance(self.before, _Listener):
-            self.before(number, frame)
+        for stop in self._stops():
+            stop()
+
+    def _stops(self) -> list[Callable[[], object]]:
+        """Return what is to be called, each once, though it may listen in a block within its own."""
+        earlier = self.before._stops() if isinstance(self.before, _Listener) else []
+        return earlier if self.over or self._stop in earlier else [self._stop, *earlier]
 
 
 @contextmanager

@@ -509,6 +509,15 @@ async def test_a_patch_without_room_fails_its_item_alone(shell: Shell) -> None:
     assert isinstance(caught.value.failed[items[1].id], mongoq.PayloadTooLarge)
 
 
+@pytest.mark.parametrize("given", [False, True])
+async def test_many_small_items_with_large_headers_go_in_several_commands(shell: Shell, given: bool) -> None:
+    """The server takes 48 MB in one."""
+    queue, number = shell.queue(), 3_500
+    ids = [ObjectId() for _ in range(number)] if given else None
+    await queue.push_many(range(number), ids=ids, headers={"h": "x" * 16_000})
+    assert await queue.size() == number
+
+
 @pytest.mark.parametrize("history", [None, 60])
 @pytest.mark.parametrize("operation", SETTLE)
 async def test_the_rest_is_settled_when_some_are_lost(shell: Shell, operation: str, history: float | None) -> None:

@@ -126,6 +126,16 @@ def test_a_wrong_password_is_a_sentence(guarded: EmbeddedServer) -> None:
         mongoq.connect(f"mongodb://{address}/")
 
 
+def test_what_is_no_broker_yet_says_how_to_make_one(uri: str) -> None:
+    pending: Any = mongoq.connect_async(uri)
+    with pytest.raises(AttributeError, match=r"no 'queue': await connect_async"):
+        pending.queue("orders")
+    with pytest.raises(TypeError, match=r"mongoq.connect\(uri\) makes a broker"):
+        mongoq.Broker(uri)
+    with pytest.raises(TypeError, match=r"await mongoq.connect_async\(uri\) makes a broker"):
+        mongoq.AsyncBroker(uri)
+
+
 def test_a_standalone_server_serves_single_items(guarded: EmbeddedServer) -> None:
     with mongoq.connect(guarded.uri, database="alone") as broker:
         assert "hunter2" not in repr(broker) + repr(broker.queue("a"))

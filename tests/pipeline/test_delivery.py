@@ -237,8 +237,8 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         runs.append(payload)
         return mongoq.Drop()
 
-    def inserted_alone(envelope: Any, *, given: bool) -> Flow[bool]:
-        flow = insert.inserted_alone(envelope, given=given)
+    def inserted(envelope: Any, *, given: bool) -> Flow[bool]:
+        flow = insert.inserted(envelope, given=given)
         reply = yield next(flow)
         try:
             while lost:
@@ -251,7 +251,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
             return bool(stop.value)
         raise AssertionError("an insert asks for one thing more at most")
 
-    monkeypatch.setattr(at_most_once, "inserted_alone", inserted_alone)
+    monkeypatch.setattr(at_most_once, "inserted", inserted)
     site.drain(pipeline)
     assert not lost
     assert runs == ["call"]

@@ -7,12 +7,16 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import mongoq
+from mongoq.pipeline.runs import Run
 from mongoq.testing import VirtualBroker
+from mongoq.worker.signals import listening
 from tests.pipeline.conftest import QUICK
 
 
@@ -173,8 +177,22 @@ def test_a_signal_ends_a_run_that_is_waited_for(broker: mongoq.Broker) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.fixture
+def missed() -> Iterator[list[int]]:
+    """The signals that nobody listened to; they would have ended the process."""
+    missed: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: missed.append(number))
+    yield missed
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_drain_tells_whether_it_was_interrupted(broker: mongoq.Broker, number: signal.Signals) -> None:
+def test_a_drain_tells_whether_it_was_interrupted(
+    broker: mongoq.Broker, number: signal.Signals, missed: list[int]
+) -> None:
     pipeline = mongoq.Pipeline("line", errors="errors")
     met = threading.Event()
 
@@ -184,13 +202,48 @@ def test_a_drain_tells_whether_it_was_interrupted(broker: mongoq.Broker, number:
             met.set()
             os.kill(os.getpid(), number)
 
-    broker.queue("raw").push_many(range(2_000))
+    broker.queue("raw").push_many(range(400))
     told = pipeline.drain(broker)
-    assert (told.ended, told.interrupted) == (True, True)
+    assert (told.ended, told.interrupted, missed) == (True, True, [])
     assert broker.queue("raw").size() > 0
     told = pipeline.drain(broker)
-    assert (told.ended, told.interrupted) == (True, False)
+    assert (told.ended, told.interrupted, missed) == (True, False, [])
     assert broker.queue("raw").size() == 0
+
+
+def test_a_drain_listens_before_it_begins_and_between_two_looks_at_its_progress(
+    broker: mongoq.Broker, missed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, progress, waits = Run.wait, Run.progress, list[float | None]()
+
+    def late(run: Run, timeout: float | None = None) -> bool:
+        if not waits:
+            os.kill(os.getpid(), signal.SIGTERM)
+        waits.append(timeout)
+        return wait(run, timeout)
+
+    def told(run: Run) -> mongoq.pipeline.Progress:
+        os.kill(os.getpid(), signal.SIGINT)
+        return progress(run)
+
+    broker.queue("raw").push_many(range(2_000))
+    monkeypatch.setattr(Run, "wait", late)
+    assert line(0.01).drain(broker).interrupted
+    assert missed == []
+
+    waits.append(None)
+    monkeypatch.setattr(Run, "progress", told)
+    assert line(0.01).drain(broker, progress=True).interrupted
+    assert missed == []
+
+
+def test_a_signal_tells_a_run_once_however_often_it_is_listened_for(missed: list[int]) -> None:
+    one, other = Mock(), Mock()
+    with listening(one.stop), listening(other.stop), listening(one.stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (one.stop.call_count, other.stop.call_count) == (1, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (one.stop.call_count, missed) == (1, [signal.SIGTERM])
 
 
 def test_several_runs_share_the_work(broker: mongoq.Broker) -> None:

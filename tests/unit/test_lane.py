@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mongoq.protocol import lane as lanes
-from mongoq.protocol.lane import Lane, Lanes, Ticket
+from mongoq.protocol.lane import Lane, Lanes
 from mongoq.protocol.request import Flow, Shared
 
 
@@ -16,10 +16,10 @@ def send(entries: list[Any]) -> Flow[list[Any]]:
     return entries
 
 
-def lane(*waiting: str) -> Lane[str]:
+def lane(*waiting: str) -> Lane:
     """A lane in which these wait: the first letter tells the kind, and a small one that the caller has gone."""
-    made: Lane[str] = Lane(send)
-    made.waiting.extend(Ticket(Shared(made, name, kind=name[0].upper()), name) for name in waiting)
+    made: Lane = Lane(send)
+    made.waiting.extend(Shared(made, None, kind=name[0].upper(), waiter=name) for name in waiting)
     return made
 
 
@@ -27,8 +27,8 @@ def is_gone(name: str) -> bool:
     return name[0].islower()
 
 
-def names(tickets: Any) -> list[str]:
-    return [ticket.waiter for ticket in tickets]
+def names(waiting: Any) -> list[str]:
+    return [shared.waiter for shared in waiting]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_a_lane_is_free_until_a_batch_is_under_way() -> None:
     assert not made.is_free
 
 
-def crowd(abreast: int, callers: int) -> Lane[str]:
-    made: Lane[str] = Lane(send, abreast)
-    made.waiting.extend(Ticket(Shared(made, "A"), f"A{place}") for place in range(callers))
+def crowd(abreast: int, callers: int, *, shares: int | None = None) -> Lane:
+    made: Lane = Lane(send, abreast, shares or abreast)
+    made.waiting.extend(Shared(made, None, "A", waiter=f"A{place}") for place in range(callers))
     return made
 
 
@@ -123,8 +123,40 @@ def test_others_go_in_one_batch(abreast: int, callers: int) -> None:
     assert not made.is_free
 
 
-def test_only_lanes_that_ask_for_it_have_batches_abreast() -> None:
+def test_a_divided_crowd_stays_divided_while_one_half_of_it_is_elsewhere() -> None:
+    made = crowd(1, 2 * lanes.CROWD, shares=2)
+    made.flying = 1
+    first = made.board(is_gone)
+    assert len(first) == lanes.CROWD
+    assert not made.is_free, "the other half goes after it"
+    for _ in range(4):
+        made.landed(first)
+        second = made.board(is_gone)
+        assert len(second) == lanes.CROWD, "and not with those who come back meanwhile"
+        made.waiting.extend(first)
+        first = second
+
+
+def test_who_comes_back_together_is_divided_again() -> None:
+    made = crowd(1, lanes.CROWD, shares=2)
+    first, second = made.board(is_gone), made.board(is_gone)
+    assert [len(first), len(second)] == [lanes.CROWD // 2] * 2
+    made.landed(second)
+    made.waiting.extend([*first, *second][: lanes.CROWD // 2])
+    assert len(made.board(is_gone)) == lanes.CROWD // 2
+
+
+@pytest.mark.parametrize(
+    ("options", "abreast", "shares"),
+    [({"divided": True, "abreast": True}, 2, 2), ({"divided": True}, 1, 2), ({}, 1, 1)],
+)
+def test_only_lanes_that_ask_for_it_divide_a_crowd(options: dict[str, bool], abreast: int, shares: int) -> None:
     made = Lanes()
-    made.abreast = 2
-    assert made.lane("push", send, abreast=True).abreast == 2
-    assert made.lane("reserve", send).abreast == 1
+    made.shares = 2
+    lane = made.lane("push", send, **options)
+    assert (lane.abreast, lane.shares) == (abreast, shares)
+
+
+def test_drivers_that_do_not_divide_have_one_batch_under_way() -> None:
+    lane = Lanes().lane("push", send, divided=True, abreast=True)
+    assert (lane.abreast, lane.shares) == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -99,6 +100,16 @@ def test_an_event_in_the_future_moves_the_alarm_only(reading: Reading) -> None:
     reading.hears({**EVENT, "when": EVENT["when"] + 5000})
     assert not reading.is_called()
     assert reading.ticket.rung
+
+
+@pytest.mark.parametrize("id", ["topics:mongoq", "queue:orders"])
+def test_what_a_producer_or_a_consumer_goes_by_is_looked_at_again_at_once(reading: Reading, id: str) -> None:
+    reading.opens()
+    broker = reading.queue.broker
+    broker.calm_until = reading.queue.state.calm_until = math.inf
+    reading.hears({"id": id})
+    calm = broker.calm_until if id.startswith("topics") else reading.queue.state.calm_until
+    assert calm < time.monotonic()
 
 
 def test_events_of_no_interest_or_of_odd_types_are_passed_by(reading: Reading) -> None:

@@ -24,6 +24,10 @@ BACK = {"_id": ID, "q": "orders", "when": NOW, "reserved": False}
 LATER = {**BACK, "when": NOW + timedelta(hours=1)}
 
 COMMIT = lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
+COMMIT_KEYED = lambda: settle.commit(context(), reserved_item(key="a"), payload=None, replace_payload=False)  # noqa: E731
+COMMIT_LATE = lambda: settle.commit(  # noqa: E731
+    context(), reserved_item(when=NOW + timedelta(seconds=1)), payload=None, replace_payload=False
+)
 KEEP = lambda: settle.commit(context(history=60), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
 ROLLBACK = lambda: settle.rollback(context(), reserved_item(), delay=0, error=None)  # noqa: E731
 RELEASE = lambda: settle.release(context(), reserved_item(due=NOW))  # noqa: E731
@@ -53,7 +57,9 @@ UNCERTAIN: Any = "uncertain"
 CASES = [
     ("commit: sent again", COMMIT, None, SENT_AGAIN),
     ("commit: somebody else has it", COMMIT, TAKEN, CERTAINLY_LOST),
-    ("commit: gone", COMMIT, GONE, UNCERTAIN),
+    ("commit: gone, and nobody else can have deleted it", COMMIT, GONE, DONE),
+    ("commit: gone, and perhaps replaced and settled by another", COMMIT_KEYED, GONE, UNCERTAIN),
+    ("commit: gone, and its lease may be over", COMMIT_LATE, GONE, UNCERTAIN),
     ("kept commit: ours, settled", KEEP, {"_id": ID, "processed": NOW, "settled": TOKEN}, DONE),
     ("kept commit: settled by another", KEEP, {"_id": ID, "processed": NOW, "settled": OTHER}, CERTAINLY_LOST),
     ("kept commit: sent again", KEEP, None, SENT_AGAIN),
@@ -98,6 +104,17 @@ def test_a_lost_reply_is_resolved_or_said_to_be_uncertain(
     else:
         assert isinstance(outcome, mongoq.ReservationLost)
         assert outcome.certain is (expected is CERTAINLY_LOST)
+
+
+@pytest.mark.parametrize(
+    ("item", "resolved"),
+    [({}, True), ({"when": NOW + timedelta(seconds=14)}, False), ({"key": "a"}, False), ({"when": None}, False)],
+)
+def test_a_commit_does_without_the_drivers_retry_where_its_absence_tells_all(item: Any, resolved: bool) -> None:
+    """Its lease lasts until another server is the primary; else the driver sends it again, whose answer is exact."""
+    (delete,), _ = play(settle.commit(context(), reserved_item(**item)), [matched(1)])
+    assert delete.method == "delete_one"
+    assert delete.resolved is resolved
 
 
 @pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, MOVED, BURY])

@@ -10,12 +10,15 @@ import bson
 import pytest
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
+from hypothesis import given
+from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.codec import codec_options
-from mongoq.protocol import draft, push_together
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol import push_together
+from mongoq.protocol.context import BrokerContext, QueueContext
+from mongoq.protocol.draft import Draft
 from mongoq.protocol.push import push
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from tests.unit.scripted import NOW, context, matched, play
@@ -46,9 +49,7 @@ GIVEN = ObjectId("000000000000000000000000")
 """An id that the producer gave, and that sorts before those of now."""
 
 
-@pytest.mark.parametrize("several", [1, 2, draft.SEVERAL])
-def test_they_are_inserted_as_each_by_itself_would_be(monkeypatch: pytest.MonkeyPatch, several: int) -> None:
-    monkeypatch.setattr(draft, "SEVERAL", several)
+def test_they_are_inserted_as_each_by_itself_would_be() -> None:
     queue, other = shared_context(), context("others")
     other.broker = queue.broker
     told: list[tuple[Any, Any, dict[str, Any]]] = [
@@ -75,10 +76,24 @@ def test_they_are_inserted_as_each_by_itself_would_be(monkeypatch: pytest.Monkey
     assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
 
 
-@pytest.mark.parametrize("several", [1, draft.SEVERAL])
-def test_they_stand_in_the_order_of_their_calls(monkeypatch: pytest.MonkeyPatch, several: int) -> None:
+@given(
+    queue=st.text(st.characters(codec="utf-8", exclude_characters="\0$"), min_size=1, max_size=20),
+    payload=st.one_of(st.none(), st.integers(-5, 5), st.text("aß"), st.dictionaries(st.text("ab"), st.floats())),
+    priority=st.integers(-100, 100),
+    delay=st.one_of(st.none(), st.timedeltas(timedelta(0), timedelta(days=9_000))),
+)
+def test_an_envelope_that_is_made_of_bytes_is_what_the_driver_would_make_of_it(
+    queue: str, payload: Any, priority: int, delay: timedelta | None
+) -> None:
+    handle = context(queue)
+    wrapped = handle.codec.wrapped(payload)
+    draft = Draft(handle, wrapped, priority, None, delay, None, None, timedelta(days=7))
+    draft.stamp()
+    assert draft.encoded().raw == bson.encode(draft.envelope(), codec_options=codec_options())
+
+
+def test_they_stand_in_the_order_of_their_calls() -> None:
     """Whatever they were told, and however long they waited: others may have gone by themselves meanwhile."""
-    monkeypatch.setattr(draft, "SEVERAL", several)
     queue = shared_context()
     told: list[dict[str, Any]] = [{}, {"headers": {"a": 1}}, {}, {"id": GIVEN}, {"delay": 0}, {}]
     callers = []
@@ -126,6 +141,34 @@ def test_each_is_told_its_own_error() -> None:
     entries = [entry for _, entry in callers]
     _, told = play(push_together._inserted(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
     assert told == [None, refused, None]
+
+
+@pytest.mark.parametrize("listener", ["who waits", "what was read ahead", None])
+def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.MonkeyPatch, listener: str | None) -> None:
+    """Those alike together; each by itself to who waits, who meets it again in the change stream."""
+    told: list[tuple[Any, ...]] = []
+
+    def tell(_: Any, name: str, when: Any, *, id: Any = None, number: int = 1, priority: int | None = None) -> None:
+        told.append((name, when, id, number, priority))
+
+    monkeypatch.setattr(BrokerContext, "tell", tell)
+    queue = shared_context()
+    if listener == "who waits":
+        queue.broker.hub.rooms["orders"] = None  # type: ignore[assignment]  # it is told, and ``tell`` is another
+    elif listener:
+        queue.state.shelf.documents = [{}]
+    options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
+    entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
+    play(push_together._inserted(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])
+    assert queue.broker.counters.take() == {"orders": {"put": 4}}
+    later = NOW + timedelta(seconds=5)
+    first, _, urgent, second, delayed = [entry.id for entry in entries]
+    expected: dict[str | None, list[Any]] = {
+        "who waits": [(NOW, first, 1, 0), (NOW, second, 1, 0), (NOW, urgent, 1, 5), (later, delayed, 1, 0)],
+        "what was read ahead": [(NOW, None, 2, 0), (NOW, None, 1, 5), (later, None, 1, 0)],
+        None: [],
+    }
+    assert told == [("orders", *each) for each in expected[listener]]
 
 
 def test_large_ones_do_not_go_in_one_command() -> None:

@@ -53,7 +53,7 @@ def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
 
     broker.queue("raw").push_many([0] * 50)
     with start(pipeline, tasks=6, available_now=False) as run:  # of which two have a slot
-        while run._crew._working < 6:
+        while run._crew._working < 6 or not any(item.payload for item in broker.queue("raw").peek(50)):
             assert not run.wait(0.1)
         run.stop()
         assert run.wait(PATIENCE)

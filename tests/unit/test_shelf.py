@@ -1,0 +1,127 @@
+"""What was read ahead of a queue: how much, for how long, and what makes it worthless."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+from mongoq.protocol import shelf as shelves
+from mongoq.protocol.heads import Start
+from mongoq.protocol.request import Command
+from mongoq.protocol.shelf import FRESH, PAUSE, Coming, Shelf
+from tests.unit.scripted import NOW
+
+SMALL = 100
+
+
+def documents(number: int) -> list[dict[str, Any]]:
+    return [{"_id": ObjectId(), "priority": 0, "when": NOW + timedelta(seconds=place)} for place in range(number)]
+
+
+def filled(number: int = 3) -> Shelf:
+    made = Shelf()
+    made.put(documents(number), 10.0, SMALL)
+    return made
+
+
+def coming() -> Coming:
+    return Coming(Command("command", {}), Start({}, NOW, 10.0, None))
+
+
+@pytest.mark.parametrize(
+    ("size", "n", "most"),
+    [
+        (SMALL, shelves.FEW, shelves.FEW * shelves.BATCHES),
+        (SMALL, shelves.FEW - 1, shelves.FEW - 1),
+        (shelves.BYTES // 40, 32, 40),
+        (shelves.BYTES // 10, 32, 32),
+        (0, 32, 32 * shelves.BATCHES),
+    ],
+)
+def test_a_few_batches_are_read_at_once_unless_they_are_few_or_large(size: int, n: int, most: int) -> None:
+    made = Shelf(busy=True)
+    made.put((), 0.0, size)
+    assert made.most(n) == most
+
+
+def test_nothing_is_read_ahead_before_it_is_known_how_large_items_are() -> None:
+    assert Shelf(busy=True).most(500) == 500
+
+
+def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
+    made = filled()
+    asked = []
+    for at in (1.0, 1.01, 1.01 + FRESH, 1.02 + FRESH):
+        made.asked(at)
+        asked.append(made.most(20) > 20)
+    assert asked == [False, True, False, True]
+
+
+def test_the_first_are_taken_as_long_as_they_are_fresh_and_enough() -> None:
+    made = filled()
+    first, second, third = made.documents
+    assert made.take(2, 10.0 + FRESH) == [first, second]
+    assert made.take(2, 10.0) == ()
+    assert made.take(1, 10.1 + FRESH) == ()
+    assert made.take(1, 10.0) == [third]
+    assert made.take(1, 10.0) == ()
+
+
+PLACES = pytest.mark.parametrize(
+    ("priority", "seconds", "kept"),
+    [(0, 2, 3), (0, 3, 3), (1, -9, 3), (0, 1, 2), (0, 0.5, 1), (-1, 9, 0), (None, 9, 0)],
+)
+
+
+@PLACES
+def test_what_comes_behind_an_item_of_this_process_is_read_again(
+    priority: int | None, seconds: float, kept: int
+) -> None:
+    made = filled()
+    documents = made.documents
+    made.placed(priority, NOW + timedelta(seconds=seconds))
+    assert made.documents == documents[:kept]
+
+
+@PLACES
+def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, seconds: float, kept: int) -> None:
+    made, read = Shelf(coming=coming()), documents(3)
+    made.placed(5, NOW)
+    made.placed(priority, NOW + timedelta(seconds=seconds))
+    made.placed(5, NOW)
+    assert made.coming is not None
+    assert made.coming.left(read) == read[:kept]
+
+
+def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
+    made = filled()
+    made.claims(made.documents)  # nothing is under way
+    made.coming = coming()
+    made.claims(made.documents[:2])
+    assert made.coming.left(made.documents) == made.documents[2:]
+
+
+def test_what_was_no_use_is_not_tried_again_for_a_while() -> None:
+    made = filled()
+    made.close(20.0)
+    assert (made.documents, made.closed_until) == ((), 20.0 + PAUSE)
+
+
+def test_what_is_put_there_at_no_known_time_comes_first_of_its_priority() -> None:
+    made = filled()
+    made.placed(1, None)
+    assert len(made.documents) == 3
+    made.placed(0, None)
+    assert not made.documents
+
+
+def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way() -> None:
+    made = filled()
+    first, second, third = read = list(made.documents)
+    made.coming = coming()
+    made.took({second["_id"].binary})
+    assert made.documents == [first, third]
+    assert made.coming.left(read) == [first, third]
