@@ -170,9 +170,15 @@ def _client(kind: Callable[..., Any], uri: Any) -> Any:
     except (InvalidURI, ConfigurationError, ValueError, TypeError, OSError) as error:
         raise ArgumentInvalid(
             "uri",
-            f"the driver cannot use this connection string ({type(error).__name__}); it reads "
+            f"the driver cannot use this connection string ({_stumble(error)}); it reads "
             f"mongodb://[user:password@]host[:port][/database][?options], with user and password percent-encoded",
         ) from None
+
+
+def _stumble(error: Exception) -> str:
+    if isinstance(error, ValueError):
+        return "what stands where the port belongs is no number from 1 to 65535"
+    return "a file that it names cannot be read" if isinstance(error, OSError) else type(error).__name__
 
 
 def _collection(client: Any, database: Any, collection: Any) -> Any:

@@ -231,8 +231,13 @@ def test_a_collection_that_is_not_plain_is_refused(uri: str, database: str, raw:
 
 
 def test_a_file_that_the_uri_names_and_that_is_not_there_is_a_bad_uri() -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="^uri: "):
-        mongoq.connect("mongodb://localhost/?tlsCAFile=/nowhere/hunter2.pem")
+    with pytest.raises(mongoq.ArgumentInvalid, match="^uri: .*a file that it names cannot be read"):
+        mongoq.connect("mongodb://localhost/?tlsCAFile=/nowhere/ca.pem")
+
+
+def test_a_uri_whose_port_is_wrong_says_so() -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="where the port belongs is no number from 1 to 65535"):
+        mongoq.connect("mongodb://localhost:99999")
 
 
 def test_the_callers_collection_is_rebound_and_left_alone(client: MongoClient[Any], database: str) -> None:
