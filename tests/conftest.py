@@ -64,8 +64,8 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def server(memory: Path) -> Iterator[EmbeddedServer]:
-    """A replica set of one node, with fail points."""
-    with EmbeddedServer(memory / "server", parameters={"enableTestCommands": 1}) as running:
+    """A replica set of one node, with fail points, and a cache that has room for transactions of tens of megabytes."""
+    with EmbeddedServer(memory / "server", cache_mb=1024, parameters={"enableTestCommands": 1}) as running:
         spare_the_journal(running)
         yield running
 
