@@ -558,7 +558,8 @@ def test_what_one_transaction_cannot_carry_is_refused_with_its_size(
 def test_the_largest_payload_goes_to_two_queues(memory: Path) -> None:
     """On a server of its own with a larger cache: what fills a small one may roll each further transaction back."""
     payload = b"0" * (16 * 1024 * 1024 - 70_000)
-    with EmbeddedServer(memory / "large", cache_mb=1024) as server, mongoq.connect(server.uri, database="large") as broker:
+    roomy = EmbeddedServer(memory / "large", cache_mb=1024)
+    with roomy as server, mongoq.connect(server.uri, database="large") as broker:
         broker.bind("orders", *QUEUES)
         orders = broker.queue("orders")
         orders.push(payload)
