@@ -17,7 +17,7 @@ SESSION = frozenset({"lsid", "txnNumber", "$clusterTime", "$db", "$readPreferenc
 """What the driver adds to every command by itself."""
 
 
-DEFAULT = ("upsert", False)
+DEFAULTS = frozenset({("upsert", False), ("new", False)})
 """What the driver spells out in some commands, though the server takes it for granted."""
 
 
@@ -49,7 +49,7 @@ def sent(spy: Spy, caller: Caller, call: Callable[[Any], Any], subjects: list[An
 def shape(value: Any) -> Any:
     """Return what two commands must have in common: names, numbers and flags, and the types of the rest."""
     if isinstance(value, Mapping):
-        return {name: shape(part) for name, part in value.items() if (name, part) != DEFAULT}
+        return {name: shape(part) for name, part in value.items() if part is not False or (name, part) not in DEFAULTS}
     if isinstance(value, list | tuple):
         return [shape(part) for part in value]
     return value if isinstance(value, bool | int | float | None) else type(value).__name__
