@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", action="append", choices=PARTS, help=only)
     parser.add_argument("--operation", action="append", choices=names, help=f"{only}; leaves replay and stats out")
     parser.add_argument("--shell", action="append", choices=list(SHELLS), help=only)
-    parser.add_argument("--rounds", type=positive, default=60, help="pairs of blocks; default %(default)s")
+    parser.add_argument("--rounds", type=positive, default=240, help="pairs of blocks; default %(default)s")
     parser.add_argument("--calls", type=positive, default=20, help="calls in a block; default %(default)s")
     parser.add_argument(
         "--batch", type=positive, action="append", metavar="N", help=f"items of a batch; may be repeated; {SIZES}"
