@@ -19,6 +19,7 @@ from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.numbered import Numbered
 from mongoq.drive.sessions import Sessions
+from mongoq.drive.taken import Taken, told
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
@@ -43,7 +44,6 @@ from mongoq.protocol.request import (
 __all__ = ["AioDriver"]
 
 T = TypeVar("T")
-Taken = list[tuple[Command[Any] | Shared[Any], Any]]
 Perform = Callable[[Request, Taken], Awaitable[Any]]
 logger = logging.getLogger("mongoq.drive")
 
@@ -177,6 +177,8 @@ class AioDriver:
             return self._shared(request, taken)
         if isinstance(request, Command):
             return self._sent_here(request) if request.here else self._sent_apart(request, taken)
+        if isinstance(request, Begun):
+            return self._awaited(request, taken)
         return self._otherwise(request)
 
     async def _sent_apart(self, request: Command[Any], taken: Taken) -> Any:
@@ -195,9 +197,7 @@ class AioDriver:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._own(self._undo(request, waiter.result()))  # it came in the moment of the cancellation
             raise
-        if request.undo is not None:
-            taken.append((request, reply))
-        return reply if request.parse is None else request.parse(reply)
+        return told(request, reply, taken)
 
     async def _sent_here(self, request: Command[Any]) -> Any:
         """Send a command from the caller's task; a cancelled one takes its connection with it."""
@@ -230,24 +230,23 @@ class AioDriver:
         if not isinstance(request, Command):
             return await self._perform(request, taken)
         self._disturbance.look()
-        reply = await self._send(request)
-        if request.undo is not None:
-            taken.append((request, reply))
-        return reply if request.parse is None else request.parse(reply)
+        return told(request, await self._send(request), taken)
 
-    async def _otherwise(self, request: Wait | Rest | Beside | Begin | Begun) -> Any:
+    async def _awaited(self, begun: Begun, taken: Taken) -> Any:
+        return told(begun.command, await asyncio.shield(begun.reply), taken)
+
+    async def _otherwise(self, request: Wait | Rest | Beside | Begin) -> Any:
         if isinstance(request, Wait):
             return await asyncio.sleep(request.seconds)
         if isinstance(request, Rest):
             return await wakeup.rest_aio(request.bell, request.seconds)
         if isinstance(request, Beside):
             return self._beside(request.flow)
-        if isinstance(request, Begun):
-            return await asyncio.shield(request.reply)
+        self._disturbance.look()
         reply = self._own(self._send(request.command))
         reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
         await asyncio.sleep(0)  # it is sent before the flow goes on, which may take long
-        return Begun(reply)
+        return Begun(request.command, reply)
 
     def _beside(self, flow: Callable[[], Flow[None]]) -> None:
         """Run a flow in a task of its own, without the deadlines and settings of the caller's context."""

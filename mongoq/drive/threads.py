@@ -20,6 +20,7 @@ from mongoq.drive.deferral import Deferral
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.numbered import Numbered
 from mongoq.drive.sessions import Sessions
+from mongoq.drive.taken import Taken, told
 from mongoq.drive.thread_lanes import ThreadLanes
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
@@ -45,7 +46,6 @@ from mongoq.protocol.request import (
 __all__ = ["ThreadDriver"]
 
 T = TypeVar("T")
-Taken = list[tuple[Command[Any] | Shared[Any], Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -148,34 +148,33 @@ class ThreadDriver:
         if isinstance(request, Shared):
             assert self._lanes is not None
             return self._lanes.share(request, taken)
+        if isinstance(request, Begun):
+            return told(request.command, request.reply.result(), taken)
         if not isinstance(request, Command):
             return self._otherwise(request)
         self._disturbance.look()
         deferral = Deferral() if threading.get_ident() == Deferral.thread else None
         try:
-            reply = self._send(request)
-            if request.undo is not None:
-                taken.append((request, reply))
+            return told(request, self._send(request), taken)
         finally:
             if deferral is not None:
                 deferral.end()
-        return reply if request.parse is None else request.parse(reply)
 
-    def _otherwise(self, request: Wait | Rest | Beside | Begin | Begun) -> Any:
+    def _otherwise(self, request: Wait | Rest | Beside | Begin) -> Any:
         if isinstance(request, Wait):
             return time.sleep(request.seconds)
         if isinstance(request, Rest):
             return wakeup.rest(request.bell, request.seconds)
         if isinstance(request, Beside):
             return self._beside(request.flow)
-        return request.reply.result() if isinstance(request, Begun) else self._begun(request.command)
+        return self._begun(request.command)
 
     def _begun(self, command: Command[Any]) -> Begun:
         """Send a command from a thread of its own."""
         reply: Future[Any] = Future()
         work = partial(copy_context().run, self._fulfil, command, reply)
         threading.Thread(target=work, name="mongoq-command", daemon=True).start()
-        return Begun(reply)
+        return Begun(command, reply)
 
     def _beside(self, flow: Callable[[], Flow[None]]) -> None:
         """Run a flow in a daemon thread, without the deadlines and settings of the caller's context."""

@@ -136,6 +136,14 @@ class Encoding:
         """Return the document of these bytes."""
         return RawBSONDocument(raw, self.undecoded)
 
+    def opened(self, documents: Sequence[bytes]) -> list[dict[str, Any]]:
+        """Decode documents that were left as their bytes, many at a time.
+
+        Raises:
+            InvalidBSON: nobody can decode one of them.
+        """
+        return bson.decode_all(b"".join(documents), self.options)
+
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
         return len(bson.encode(document, codec_options=self.options))

@@ -30,6 +30,7 @@ __all__ = [
     "fresh_envelope",
     "new_envelope",
     "origin_document",
+    "queue_field",
     "spliced",
 ]
 
@@ -80,14 +81,15 @@ def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priorit
 
     It is due ``at`` so many milliseconds since 1970, and holds what ``wrapped`` has encoded.
     """
-    head = _head(queue)
+    head = queue_field(queue)
     size = _FIXED + len(head) + len(wrapped)
     parts = size.to_bytes(4, "little"), ID, bytes_of(id), head, wrapped[4:-1], _rest(WHEN, at, PRIORITY, priority, REST)
     return RawBSONDocument(b"".join(parts))
 
 
 @lru_cache(maxsize=4096)
-def _head(queue: str) -> bytes:
+def queue_field(queue: str) -> bytes:
+    """Return what tells the queue, and stands between the id and the payload."""
     name = queue.encode()
     return b"".join((b"\x02q\0", (len(name) + 1).to_bytes(4, "little"), name, b"\0"))
 

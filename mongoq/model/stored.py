@@ -7,13 +7,14 @@ from struct import Struct
 import bson
 from bson.errors import BSONError
 
+from mongoq.model.envelope import ID, queue_field
+
 __all__ = ["Cut", "Cutter", "fields_of", "first_batch"]
 
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, what stands behind it, and the time of processing in milliseconds."""
 
 LENGTH = 4
-ID = b"\x07_id\x00"
 ID_START = LENGTH + len(ID)
 ID_END = ID_START + 12
 PROCESSED = b"\x09processed\x00"
@@ -58,8 +59,7 @@ class Cutter:
     """
 
     def __init__(self, queue: str) -> None:
-        name = queue.encode()
-        self._middle = b"\x02q\x00%b%b\x00\x03payload\x00" % ((len(name) + 1).to_bytes(LENGTH, "little"), name)
+        self._middle = queue_field(queue) + b"\x03payload\0"
         self._payload = ID_END + len(self._middle)
 
     def cut(self, document: bytes) -> Cut | None:

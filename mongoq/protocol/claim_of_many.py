@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from bson import ObjectId
 
+from mongoq.model.clock import time_of
 from mongoq.model.envelope import Document
+from mongoq.model.fresh import Fresh, opened
 from mongoq.model.ids import new_id
 from mongoq.model.item import Item, id_keys
 from mongoq.protocol.bulk import Statement, statement
@@ -42,7 +46,8 @@ class ClaimOfMany:
         where: what an item must fulfil besides; what does not was settled before.
         remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
         priorities: those of the items.
-        untouched: the envelopes of all, where they were read whole and need not be read again.
+        untouched: all of them, where they were read whole and need not be read again.
+        opened: their envelopes, once they are decoded.
         lapsed: what it has left there.
     """
 
@@ -56,7 +61,8 @@ class ClaimOfMany:
     where: Mapping[str, Any] = field(default_factory=dict)
     remembered: Mapping[Any, Any] = field(default_factory=dict)
     priorities: frozenset[int] = frozenset()
-    untouched: Sequence[Document] = ()
+    untouched: Sequence[Fresh] = ()
+    opened: list[Document] = field(default_factory=list)
     lapsed: list[Any] = field(default_factory=list)
 
     @classmethod
@@ -68,18 +74,27 @@ class ClaimOfMany:
         *,
         sparing: bool = False,
         where: Mapping[str, Any] | None = None,
-        untouched: bool = False,
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
-        mine = {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
+        mine = _marks(context, now, lease)
         found = _by_key(first)
         ids, dues = _ids_and_dues(found)
         if not where:
-            return cls(context, dues, ids, now, mine, sparing, untouched=first if untouched else ())
+            return cls(context, dues, ids, now, mine, sparing)
         # other programs may have written anything there
         remembered = {key: once for key, each in found.items() if isinstance(once := each.get("once"), datetime)}
         priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
         return cls(context, dues, ids, now, mine, sparing, where=where, remembered=remembered, priorities=priorities)
+
+    @classmethod
+    def of_untouched(cls, context: QueueContext[Any], first: Sequence[Fresh], lease: timedelta) -> ClaimOfMany:
+        """Return a claim of items that nobody has had."""
+        now = context.broker.clock.now()
+        time = cache(time_of)  # most are due at a few different times
+        found = {one.id: one for one in first}
+        dues = {key: time(one.at) for key, one in found.items()}
+        ids = dict(zip(found, map(ObjectId, found), strict=True))
+        return cls(context, dues, ids, now, _marks(context, now, lease), untouched=[*found.values()])
 
     @classmethod
     def under(
@@ -136,10 +151,20 @@ class ClaimOfMany:
     def _marks(self) -> dict[str, Any]:
         return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
 
-    def taken(self) -> list[Document]:
-        """Return the envelopes of untouched items as they are once it has taken all of them."""
+    def open(self) -> None:
+        """Decode untouched items, if nothing keeps anybody from it."""
+        with suppress(Exception):  # it is told when they are read again
+            ids, encoding = list(self.ids.values()), self.context.broker.encoding
+            self.opened.extend(opened(self.untouched, self.context.name, ids, encoding))
+
+    def taken(self) -> list[Item[Any]]:
+        """Return untouched items as they are once it has taken all of them; none where they cannot be decoded."""
+        if not self.opened:
+            self.open()
         marks = {**self._marks, "attempts": 1}
-        return [{**document, **marks} for document in self.untouched]
+        for document in self.opened:
+            document.update(marks)
+        return self.context.raw_items(self.opened, self.now, list(self.dues.values())) if self.opened else []
 
     def give_back(self, keys: Iterable[Any]) -> Command[Any]:
         """Return the command that hands back what this claim holds of these, unused."""
@@ -158,6 +183,10 @@ class ClaimOfMany:
         keys = id_keys([document["_id"] for document in documents])
         items = self.context.raw_items(documents, self.now, [self.dues[key] for key in keys])
         return dict(zip(keys, items, strict=True))
+
+
+def _marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
+    return {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
 
 
 def _by_key(first: Sequence[Document]) -> dict[Any, Document]:

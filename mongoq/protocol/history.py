@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from bson import DatetimeMS, Decimal128, ObjectId, Regex, Timestamp
-from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
@@ -20,10 +19,10 @@ from mongoq.model.codec import Encoding
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item
-from mongoq.model.stored import first_batch
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
+from mongoq.protocol.lookup import stored_batch
 from mongoq.protocol.read import Selection, in_state
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, insisted
 
@@ -266,15 +265,11 @@ def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], boo
         return found, len(found) == asked.wanted.page
     reply: Any = yield from insisted(asked.command, asked.begun)
     cursor = reply["cursor"]
-    documents, id = _stored(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
+    documents, id = stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     if id:
         kill = {"killCursors": broker.collection, "cursors": [id]}
         yield from Command("command", {"command": kill}, target="database")
     return documents, bool(id) or len(documents) == asked.wanted.page
-
-
-def _stored(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
-    return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
 
 def is_refused_filter(error: Exception) -> bool:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bson.raw_bson import RawBSONDocument
+
 from mongoq.model.item import Document
+from mongoq.model.stored import first_batch
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.request import Command, Flow, Target, insisted
 
-__all__ = ["find_few", "find_head", "find_one", "find_reply"]
+__all__ = ["find_few", "find_head", "find_one", "find_reply", "stored_batch"]
 
 FIRST_BATCH = 101
 """Documents that the server sends at first unless told otherwise."""
@@ -73,10 +76,20 @@ def find_reply(
     return cursor["firstBatch"], not cursor["id"]
 
 
-def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[dict[str, Any]]:
-    """Return the command that finds the first so many documents, or as many as one reply holds, in a ``firstBatch``."""
+def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[list[bytes]]:
+    """Return the command that finds the first so many documents, or as many as one reply holds, as their bytes."""
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
-    return _command(broker, find)
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
+    return Command("command", arguments, _stored, target="database")
+
+
+def _stored(reply: Any) -> list[bytes]:
+    return stored_batch(reply["cursor"])[0]
+
+
+def stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
+    """Return the documents of a cursor that was left as its bytes, and its id."""
+    return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
 
 def _killed(broker: BrokerContext, cursor: int) -> Flow[None]:

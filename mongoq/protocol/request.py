@@ -134,9 +134,9 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Send a command that takes nothing, and do not wait for its reply; the answer is what to wait for, a ``Begun``.
+    """Send a command, and do not wait for its reply; the answer is what to wait for, a ``Begun``.
 
-    When the flow ends before that, the command ends by itself, and nobody hears of it.
+    When the flow ends before that, the command ends by itself, and nobody hears of it, nor gives back what it took.
     """
 
     command: Command[Any]
@@ -148,8 +148,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A command under way: wait for its reply, or its error."""
+    """A command under way: wait for what it makes of its reply, or for its error.
 
+    Attributes:
+        command: what was sent.
+        reply: the driver's means to wait.
+    """
+
+    command: Command[Any]
     reply: Any
 
     def __iter__(self) -> Flow[Any]:

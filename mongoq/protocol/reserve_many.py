@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -28,7 +28,7 @@ from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked_behind
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.request import Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
+from mongoq.protocol.request import Begin, Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
 from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.untouched import head
@@ -136,14 +136,17 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
         whole = yield from head(context, n)
         if whole.empty and (yield from looked_behind(context)):
             continue
-        first = whole.documents or (None if whole.empty else (yield from candidates(context, n)))
-        if first is None:
-            return []
-        if not first:
-            one = yield from claim_one(context, lease)
-            return [one] if one else []
-        claim = ClaimOfMany.of(context, first, lease, untouched=whole.untouched)
-        items = yield from _renewed(claim, (yield from claimed(claim, len(first))))
+        if whole.untouched:
+            claim = ClaimOfMany.of_untouched(context, whole.untouched, lease)
+        else:
+            first = whole.documents or (None if whole.empty else (yield from candidates(context, n)))
+            if first is None:
+                return []
+            if not first:
+                one = yield from claim_one(context, lease)
+                return [one] if one else []
+            claim = ClaimOfMany.of(context, first, lease)
+        items = yield from _renewed(claim, (yield from claimed(claim, len(claim.ids))))
         if items:
             return items
     return []
@@ -159,22 +162,20 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     """
     if tried <= 0:
         return []
-    command, number, again = claim.command(), 0, True
+    number, again = 0, True
     try:
-        number, again = yield from persisted(command.__iter__)
+        number, again = yield from _sent(claim)
     except ReplyLost:
         yield from insisted(claim.give_back(claim.ids))
         raise
     except Refused:
         # one of them fits no update, and says not which: those before it are given back, and each is tried alone
         yield from insisted(claim.give_back(claim.ids))
-    if claim.untouched and number == tried and not again:
-        taken: Sequence[Document] = claim.taken()
-    else:
-        if claim.untouched:
-            claim.context.state.shelf.close(time.monotonic())  # somebody else claims, or removes what was read
-        taken = yield from _read_back(claim, list(claim.ids.values()), projection)
-    items = claim.items(taken)
+    if claim.untouched:
+        if number == tried and not again and (all_of_them := claim.taken()):
+            return all_of_them
+        claim.context.state.shelf.close(time.monotonic())  # somebody else claims, or removes what was read
+    items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
     if not claim.untouched and claim.context.state.shelf.is_filled:
         claim.context.state.shelf.took(items)
     if len(items) == tried:
@@ -186,6 +187,19 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
             yield from _unmark(claim, *items.values())
         items |= {id_key(item.id): item for item in others}
     return [items[key] for key in claim.ids if key in items]
+
+
+def _sent(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
+    """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
+    command, lanes = claim.command(), claim.context.broker.lanes
+    if not claim.untouched or lanes is None or lanes.shares == 1:
+        return (yield from persisted(command.__iter__))
+    begun = yield from Begin(command)
+    claim.open()
+    try:
+        return (yield from begun), False
+    except ReplyLost:
+        return (yield from persisted(command.__iter__, sent=1))
 
 
 def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:

@@ -12,14 +12,15 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Document, id_keys
+from mongoq.model.clock import milliseconds
+from mongoq.model.fresh import Fresh
 from mongoq.protocol.heads import Start
 from mongoq.protocol.request import Begun, Command
 
 __all__ = ["FRESH", "Coming", "Shelf"]
 
-Place = tuple[float, datetime]
+Place = tuple[float, float]
+"""A priority, and a time in milliseconds since 1970."""
 
 FRESH = 0.1
 """Seconds for which what was read is good enough: what comes to stand before it waits so much longer."""
@@ -41,11 +42,11 @@ class Coming:
         command: what is sent.
         start: where it begins.
         begun: its reply, where nobody waits for it yet.
-        claimed: the keys of ids that it may find although they are claimed by the time it is there.
+        claimed: the keys of ids (``id_key``) that it may find although they are claimed by the time it is there.
         placed: the first place that this process has put an item into meanwhile, which it may have missed.
     """
 
-    command: Command[Any]
+    command: Command[list[bytes]]
     start: Start
     begun: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
@@ -55,10 +56,9 @@ class Coming:
         """Say whether what it finds is good enough."""
         return at - self.start.at <= FRESH
 
-    def left(self, read: Sequence[Document]) -> Sequence[Document]:
-        """Return what of its documents is still to be claimed, in this order."""
-        keys = _keys(read)
-        left = [document for key, document in zip(keys, read, strict=True) if key not in self.claimed]
+    def left(self, read: Sequence[Fresh]) -> Sequence[Fresh]:
+        """Return what of its items is still to be claimed, in this order."""
+        left = [item for item in read if item.id not in self.claimed]
         return left if self.placed is None else _until(self.placed, left)
 
 
@@ -67,7 +67,7 @@ class Shelf:
     """What was read ahead of one queue.
 
     Attributes:
-        documents: untouched ones, in the order of claims. Replaced as a whole, so that threads see one state of them.
+        items: fresh ones, in the order of claims. Replaced as a whole, so that threads see one state of them.
         read_at: when they were asked for, on the monotonic clock.
         size: the bytes of one of them; so large are others thought to be.
         coming: what is being read to take their place.
@@ -76,7 +76,7 @@ class Shelf:
         busy: claims follow one another so closely that the next will find what is read ahead still fresh.
     """
 
-    documents: Sequence[Document] = ()
+    items: Sequence[Fresh] = ()
     read_at: float = float("-inf")
     size: int = BYTES
     coming: Coming | None = None
@@ -92,56 +92,49 @@ class Shelf:
         """Take in that a claim begins."""
         self.busy, self.asked_at = at - self.asked_at < FRESH / 2, at
 
-    def take(self, n: int, at: float) -> Sequence[Document]:
+    def take(self, n: int, at: float) -> Sequence[Fresh]:
         """Take the first ``n``, to claim them; none where there are fewer, or where they were read too long ago."""
-        documents = self.documents
-        if len(documents) < n or at - self.read_at > FRESH:
+        items = self.items
+        if len(items) < n or at - self.read_at > FRESH:
             return ()
-        self.documents = documents[n:]
-        return documents[:n]
+        self.items = items[n:]
+        return items[:n]
 
-    def put(self, documents: Sequence[Document], at: float, size: int) -> None:
+    def put(self, items: Sequence[Fresh], at: float, size: int) -> None:
         """Take in what was read; what was here before is among it, as far as it is there still."""
-        self.documents, self.read_at, self.size = documents, at, size
+        self.items, self.read_at, self.size = items, at, size
 
-    def claims(self, documents: Sequence[Document]) -> None:
+    def claims(self, keys: Collection[Any]) -> None:
         """Take in what is about to be claimed from here, which a read under way may find all the same."""
         if self.coming is not None:
-            self.coming.claimed.update(_keys(documents))
+            self.coming.claimed.update(keys)
 
     def took(self, keys: Collection[Any]) -> None:
         """Take in what another claim of this process has taken."""
-        documents = self.documents
-        found = _keys(documents)
-        self.documents = [document for key, document in zip(found, documents, strict=True) if key not in keys]
-        if self.coming is not None:
-            self.coming.claimed.update(keys)
+        self.items = [item for item in self.items if item.id not in keys]
+        self.claims(keys)
 
     @property
     def is_filled(self) -> bool:
         """Whether there is anything, or will be."""
-        return bool(self.documents) or self.coming is not None
+        return bool(self.items) or self.coming is not None
 
     def placed(self, priority: int | None, when: datetime | None) -> None:
         """Take in that this process put something into the queue: what may come behind it is to be read again."""
-        place = -math.inf if priority is None else priority, BEGINNING if when is None else when
-        if self.documents and place < _place(self.documents[-1]):
-            self.documents = _until(place, self.documents)
+        place = -math.inf if priority is None else priority, -math.inf if when is None else milliseconds(when)
+        if self.items and place < _place(self.items[-1]):
+            self.items = _until(place, self.items)
         if self.coming is not None and (self.coming.placed is None or place < self.coming.placed):
             self.coming.placed = place
 
     def close(self, at: float) -> None:
         """Forget what was read, which is no use, and go without for a while."""
-        self.documents, self.coming, self.closed_until = (), None, at + PAUSE
+        self.items, self.coming, self.closed_until = (), None, at + PAUSE
 
 
-def _keys(documents: Sequence[Document]) -> Sequence[Any]:
-    return id_keys([document["_id"] for document in documents])
+def _place(item: Fresh) -> Place:
+    return item.priority, item.at
 
 
-def _place(document: Document) -> Place:
-    return document["priority"], document["when"]
-
-
-def _until(place: Place, documents: Sequence[Document]) -> Sequence[Document]:
-    return list(takewhile(lambda document: _place(document) <= place, documents))
+def _until(place: Place, items: Sequence[Fresh]) -> Sequence[Fresh]:
+    return list(takewhile(lambda item: _place(item) <= place, items))

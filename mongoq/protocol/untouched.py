@@ -11,18 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
-from bson import ObjectId
+from bson.errors import InvalidBSON
 
-from mongoq.model.item import Document
+from mongoq.model.fresh import Fresh, fresh, is_fresh
+from mongoq.model.item import Document, id_keys
 from mongoq.protocol.candidates import ordinary
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked
 from mongoq.protocol.lookup import find_head
-from mongoq.protocol.request import Begin, Flow, ReplyLost, Unreadable, insisted
+from mongoq.protocol.request import Begin, Flow, Unreadable, insisted
 from mongoq.protocol.shelf import Coming
 
 __all__ = ["Head", "head"]
@@ -30,16 +29,16 @@ __all__ = ["Head", "head"]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first items of a queue, read whole.
+    """The first items of a queue.
 
     Attributes:
-        documents: their envelopes; none when these are not to be gone by.
-        untouched: all of them are, and need not be read again.
+        untouched: those, where nobody has had any of them: they need not be read again.
+        documents: else their envelopes; none when these are not to be gone by.
         empty: there was nothing at all.
     """
 
+    untouched: Sequence[Fresh] = ()
     documents: Sequence[Document] = ()
-    untouched: bool = False
     empty: bool = False
 
 
@@ -59,38 +58,39 @@ def head(context: QueueContext[Any], n: int) -> Flow[Head]:
         if not found and shelf.coming is not None:
             yield from _awaited(context, shelf.coming)
             found = shelf.take(n, now)
-        first = Head(found, untouched=True) if found else (yield from _read(context, n))
-    except Unreadable:  # some other program's; claimed by its id it is found out, and buried
+        first = Head(found) if found else (yield from _read(context, n))
+    except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
         first = Head()
-    if not first.documents:
+    if not first.untouched and not first.documents:
         if not first.empty:
             shelf.close(now)
         return first
     yield from _ahead(context, n)
-    shelf.claims(first.documents)
+    shelf.claims([one.id for one in first.untouched] or id_keys([document["_id"] for document in first.documents]))
     return first
 
 
 def _read(context: QueueContext[Any], n: int) -> Flow[Head]:
-    shelf = context.state.shelf
+    shelf, encoding = context.state.shelf, context.broker.encoding
     coming = shelf.coming = _coming(context, shelf.most(n))
     try:
-        read: list[Document] = (yield from insisted(coming.command))["firstBatch"]
+        read = yield from insisted(coming.command)
     finally:
         shelf.coming = None
-    found = _first_of(read)
-    _took(context, coming, coming.left(found[n:]), read[0] if read else None)
+    found = fresh(read, context.name, encoding)
+    context.state.heads.found(coming.start, encoding.opened(read[:1])[0] if read else None)
+    shelf.put(coming.left(found[n:]), coming.start.at, len(read[0]) if read else shelf.size)
     if not read or len(found) >= min(n, len(read)):
-        return Head(found[:n], untouched=True, empty=not read)
-    first = read[:n]
-    few = sum(map(_is_untouched, first)) * 2 < len(first)
-    return Head() if few else Head(ordinary(first))
+        return Head(found[:n], empty=not read)
+    first = encoding.opened(read[:n])
+    few = sum(map(is_fresh, first)) * 2 < len(first)
+    return Head() if few else Head(documents=ordinary(first))
 
 
 def _ahead(context: QueueContext[Any], n: int) -> Flow[None]:
     """Begin to read what the next claim will want, while this one of ``n`` is under way."""
     shelf, lanes = context.state.shelf, context.broker.lanes
-    if lanes is not None and lanes.shares > 1 and len(shelf.documents) < n < shelf.most(n) and shelf.coming is None:
+    if lanes is not None and lanes.shares > 1 and len(shelf.items) < n < shelf.most(n) and shelf.coming is None:
         shelf.coming = _coming(context, shelf.most(n) + n)
         shelf.coming.begun = yield from Begin(shelf.coming.command)
 
@@ -102,40 +102,13 @@ def _coming(context: QueueContext[Any], most: int) -> Coming:
 
 def _awaited(context: QueueContext[Any], coming: Coming) -> Flow[None]:
     """Wait for what is being read, if that is not too old by now."""
-    shelf = context.state.shelf
     try:
         if not coming.is_fresh(time.monotonic()) or coming.begun is None:
             return
-        reply = yield from coming.begun
-        read = reply["cursor"]["firstBatch"]
-    except ReplyLost:
-        read = (yield from coming.command)["firstBatch"]
+        read = yield from insisted(coming.command, coming.begun)
     finally:
-        shelf.coming = None
-    if left := coming.left(_first_of(read)):  # nothing left says nothing about the queue: the rest was left out
-        _took(context, coming, left, left[0])
-
-
-def _took(context: QueueContext[Any], coming: Coming, left: Sequence[Document], first: Document | None) -> None:
-    """Put on the shelf what is left of what was read; ``first`` stands at the head of the queue."""
-    context.state.heads.found(coming.start, first)
-    size = context.broker.encoding.size(first) if first else context.state.shelf.size
-    context.state.shelf.put(left, coming.start.at, size)
-
-
-def _first_of(read: Sequence[Document]) -> Sequence[Document]:
-    """Return them up to the first that somebody has had, or that is not as mongoq writes it."""
-    return list(takewhile(_is_untouched, read))
-
-
-def _is_untouched(document: Document) -> bool:
-    return (
-        "by" not in document
-        and "key" not in document
-        and "once" not in document
-        and type(document["_id"]) is ObjectId
-        and type(document.get("attempts")) is int
-        and document["attempts"] == 0
-        and isinstance(document["when"], datetime)
-        and type(document.get("priority")) is int
-    )
+        context.state.shelf.coming = None
+    left = coming.left(fresh(read, context.name, context.broker.encoding))
+    if left:  # nothing left says nothing about the queue: the rest was left out
+        context.state.heads.found(coming.start, left[0].place)
+        context.state.shelf.put(left, coming.start.at, len(read[0]))

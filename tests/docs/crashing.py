@@ -137,7 +137,7 @@ class Process:
             reply.set_result(self.mortal(command))
         except PyMongoError as error:
             reply.set_exception(error)
-        return Begun(reply)
+        return Begun(command, reply)
 
     def another(self) -> mongoq.Broker:
         """Return the broker of a process that lives."""

@@ -1,0 +1,18 @@
+"""What the commands of a flow took, so that it can be given back when the flow does not end well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mongoq.protocol.request import Command, Shared
+
+__all__ = ["Taken", "told"]
+
+Taken = list[tuple[Command[Any] | Shared[Any], Any]]
+
+
+def told(command: Command[Any], reply: Any, taken: Taken) -> Any:
+    """Return what a flow is told of a reply, and remember what the command took."""
+    if command.undo is not None:
+        taken.append((command, reply))
+    return reply if command.parse is None else command.parse(reply)
