@@ -44,7 +44,9 @@ from mongoq.protocol.request import (
 __all__ = ["AioDriver"]
 
 T = TypeVar("T")
-Perform = Callable[[Request, Taken], Awaitable[Any]]
+Own = Command[Any] | Wait | Rest | Beside | Begin | Begun
+"""What a caller asks for that nobody else has a part in."""
+Perform = Callable[[Own, Taken], Awaitable[Any]]
 logger = logging.getLogger("mongoq.drive")
 
 
@@ -80,11 +82,16 @@ class AioDriver:
         if self._background is not None and not self._background.armed:
             self._background.attend()
         taken: Taken = []
+        request: Request | None = None
         try:
             request = next(flow)
             while True:
                 try:
-                    reply = await perform(request, taken)
+                    if isinstance(request, Shared):
+                        reply = await self._entered(request)
+                        taken.append((request, reply))
+                    else:
+                        reply = await perform(request, taken)
                 except Exception as error:
                     request = flow.throw(self._disturbance.told(error))
                 else:
@@ -92,15 +99,21 @@ class AioDriver:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         except BaseException as error:
-            if taken and not hands_over(error):
-                await self._give_back(*taken[-1], wait=isinstance(error, Exception))
-            if isinstance(error, Interruption):
-                raise error.cause from None
+            await self._failed(error, request, taken)
             raise
         finally:
             flow.close()
             if self._background is not None and not self._background.armed:
                 self._background.noticed()
+
+    async def _failed(self, error: BaseException, request: Request | None, taken: Taken) -> None:
+        """Give back what a flow took that did not end well; raises the driver's own error where it was that."""
+        if isinstance(error, asyncio.CancelledError) and isinstance(request, Shared):
+            self._left(request, taken)
+        if taken and not hands_over(error):
+            await self._give_back(*taken[-1], wait=isinstance(error, Exception))
+        if isinstance(error, Interruption):
+            raise error.cause from None
 
     @property
     def sessions(self) -> Sessions:
@@ -169,12 +182,10 @@ class AioDriver:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _perform(self, request: Request, taken: Taken) -> Awaitable[Any]:
+    def _perform(self, request: Own, taken: Taken) -> Awaitable[Any]:
         """Perform a request in a way that bears with a caller who is cancelled."""
         if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
-        if isinstance(request, Shared):
-            return self._shared(request, taken)
         if isinstance(request, Command):
             return self._sent_here(request) if request.here else self._sent_apart(request, taken)
         if isinstance(request, Begun):
@@ -211,21 +222,21 @@ class AioDriver:
             under_way.cancel()
         return reply if request.parse is None else request.parse(reply)
 
-    async def _shared(self, shared: Shared[Any], taken: Taken) -> Any:
+    def _entered(self, shared: Shared[Any]) -> asyncio.Future[Any]:
+        """Let a caller wait with others; it is no task of its own, nor a coroutine, of which there would be as many."""
+        if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
+            raise BrokerClosed
         assert self._lanes is not None
-        waiter = self._lanes.enter(shared)
-        try:
-            told = await waiter
-        except asyncio.CancelledError:
-            if shared.undo is not None:
-                taken.clear()  # its own undo gives back all that the flow had taken
-            self._lanes.leave(shared)
-            raise
-        if shared.undo is not None:
-            taken.append((shared, told))
-        return told
+        return self._lanes.enter(shared)
 
-    async def _perform_here(self, request: Request, taken: Taken) -> Any:
+    def _left(self, shared: Shared[Any], taken: Taken) -> None:
+        """Let a caller go that was cancelled while it waited with others."""
+        assert self._lanes is not None
+        if shared.undo is not None:
+            taken.clear()  # its own undo gives back all that the flow had taken
+        self._lanes.leave(shared)
+
+    async def _perform_here(self, request: Own, taken: Taken) -> Any:
         """Send a command from a task of the driver's own, which nobody cancels."""
         if not isinstance(request, Command):
             return await self._perform(request, taken)
@@ -326,6 +337,8 @@ class AioDriver:
 
     async def _give_back(self, command: Command[Any] | Shared[Any], reply: Any, *, wait: bool) -> None:
         """Undo a command of a flow that failed; a caller that was cancelled does not wait for it."""
+        if command.undo is None:
+            return
         undoing = self._own(self._undo(command, reply))
         if wait:
             await asyncio.shield(undoing)

@@ -50,6 +50,7 @@ __all__ = [
     "statement",
     "statements",
     "tallied",
+    "tallied_alike",
     "total_of",
 ]
 
@@ -131,10 +132,7 @@ def settled_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
 ) -> Flow[dict[Any, Any]]:
     """Do the same with items that have the settlement in common, and what ``held`` tells."""
-    if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
-        return (yield from settled(context, [(item, settlement) for item in items]))
-    together = _cut(settlement, items, held.ids) if held.together else groups(zip(items, repeat(settlement)))
-    tally = yield from _tallied(context, list(together), [])
+    tally = yield from tallied_alike(context, items, settlement, held)
     _finish(context, tally, items)
     return tally.answers
 
@@ -154,6 +152,16 @@ def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]
     for one in wanted:
         (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
     return (yield from _tallied(context, list(groups(together)), alone))
+
+
+def tallied_alike(
+    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
+) -> Flow[Tally]:
+    """Do the same with items that have the settlement in common, and what ``held`` tells."""
+    if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
+        return (yield from tallied(context, [(item, settlement) for item in items]))
+    together = _cut(settlement, items, held.ids) if held.together else groups(zip(items, repeat(settlement)))
+    return (yield from _tallied(context, list(together), []))
 
 
 def _tallied(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[Tally]:

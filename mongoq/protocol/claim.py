@@ -62,8 +62,8 @@ def reserve(
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
     if not patience:
-        return (yield from reserve_now(context, length, on_invalid, take))
-    return (yield from waiting(context, lambda: reserve_now(context, length, on_invalid, take), patience))
+        return reserve_now(context, length, on_invalid, take)
+    return waiting(context, partial(reserve_now, context, length, on_invalid, take), patience)
 
 
 def check_on_invalid(value: Any) -> None:

@@ -62,7 +62,7 @@ class ClaimOfMany:
     remembered: Mapping[Any, Any] = field(default_factory=dict)
     priorities: frozenset[int] = frozenset()
     untouched: Sequence[Fresh] = ()
-    opened: list[Document] = field(default_factory=list)
+    opened: list[dict[str, Any]] = field(default_factory=list)
     lapsed: list[Any] = field(default_factory=list)
 
     @classmethod

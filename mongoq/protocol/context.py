@@ -13,6 +13,7 @@ from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.counters import Counters, Event
 from mongoq.model.identity import Identity
+from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, resolved
 from mongoq.model.trail import Kept, StageMark, kept
@@ -86,6 +87,7 @@ class QueueState(Known):
         shelf: what was read of its head and not claimed yet.
         fenced_off: the priorities with a document at their end.
         calm_until: until when, on the monotonic clock, an operation need not look whether anything is to be done first.
+        calm_at: when that was found out, on the server's clock.
         held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
             others off the first of it.
     """
@@ -97,6 +99,7 @@ class QueueState(Known):
     shelf: Shelf = field(default_factory=Shelf)
     fenced_off: set[int] = field(default_factory=set)
     calm_until: float = float("-inf")
+    calm_at: datetime = BEGINNING
     held_up: float = 0.0
 
     def claimed(self, start: Start, first: Document | None) -> None:

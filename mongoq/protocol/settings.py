@@ -41,7 +41,7 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
         return _prepared(context)
     missing = ready(context.broker, write=True)
     if fresh and not missing:
-        context.state.calm_until = time.monotonic() + CALM
+        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM, context.broker.clock.now()
     return missing
 
 

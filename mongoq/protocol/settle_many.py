@@ -31,6 +31,7 @@ from mongoq.protocol.settings import prepared
 
 __all__ = [
     "Batch",
+    "are_committed_alike",
     "burying",
     "checked_items",
     "commit_many",
@@ -107,9 +108,14 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
         return
     yield from prepared(context)
     batch = Batch(context.broker.clock)
-    same = context.settings.history is None or (held is not None and held.together)  # what is kept tells its token
-    alike = same and context.stage is None and not remembers(checked)
+    alike = held is not None and are_committed_alike(context, checked, held)
     yield from all_settled(context, checked, partial(committing, context, batch=batch), held if alike else None)
+
+
+def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: Held) -> bool:
+    """Say whether items that are held are committed as the first of them is."""
+    same = context.settings.history is None or held.together  # what is kept tells its token
+    return same and context.stage is None and not remembers(items)
 
 
 def committing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
+from mongoq.model.held import Held, all_held
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.protocol import claim, settle
 from mongoq.protocol import move as moves
 from mongoq.protocol.batch import own_error
-from mongoq.protocol.bulk import Settlement, tallied
+from mongoq.protocol.bulk import Settlement, Tally, tallied, tallied_alike
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import MARGIN, begin, ends_by
 from mongoq.protocol.lane import copies
@@ -27,21 +28,35 @@ from mongoq.protocol.move_many import moved
 from mongoq.protocol.push import push
 from mongoq.protocol.request import Command, Flow, Shared
 from mongoq.protocol.reserve_many import claim_some
-from mongoq.protocol.settle_many import Batch, committing, extending, rolling_back
+from mongoq.protocol.settle_many import Batch, are_committed_alike, committing, extending, rolling_back
 
 __all__ = ["commit", "extend", "move", "push", "reserve", "rollback"]
 
 M = TypeVar("M")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """How items are settled: one in a batch, and one by itself."""
+
+    within: Callable[[QueueContext[Any], Item[Any], Batch], Settlement]
+    alone: Callable[[QueueContext[Any], Item[Any]], Flow[Any]]
+
+
+_COMMIT = _Way(committing, partial(settle.commit, begun=True))
+
+
 @dataclass(slots=True, eq=False)
 class _Settling:
-    """An item that a caller settles, which is ready for it: how in a batch, and how by itself."""
+    """An item that a caller settles, which is ready for it."""
 
     context: QueueContext[Any]
     item: Item[Any]
-    within: Callable[[Batch], Settlement]
-    alone: Callable[[], Flow[Any]]
+    way: _Way
+
+    def alone(self) -> Flow[Any]:
+        """Settle it by itself."""
+        return self.way.alone(self.context, self.item)
 
 
 def reserve(
@@ -81,13 +96,13 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]
 
 
-def _settled(context: QueueContext[Any], item: Item[Any], settling: _Settling) -> Flow[Any]:
+def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
     yield from begin(context, item)
-    if ends_by(item, context.broker.clock.now() + MARGIN):  # its answer has to be exact, and the others need not wait
-        return (yield from settling.alone())
+    if ends_by(item, context.state.calm_at + MARGIN):  # its answer has to be exact, and the others need not wait
+        return (yield from way.alone(context, item))
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("settle", context.name), _tallied)
-    return (yield Shared(lane, settling))
+    return (yield Shared(lane, _Settling(context, item, way)))
 
 
 def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
@@ -96,6 +111,11 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
         return [(yield from entries[0].alone())]
     context = entries[0].context
     batch = Batch(context.broker.clock)
+    items = [entry.item for entry in entries]
+    held = _held_alike(context, items) if all(map(partial(_commits, context), entries)) else None
+    if held is not None:
+        tally = yield from tallied_alike(context, items, committing(context, items[0], batch), held)
+        return [_answer(tally, id_key(item.id)) for item in items] if tally.failed else [None] * len(items)
     first: dict[Any, _Settling] = {}
     told: dict[_Settling, Any] = {}
     for entry in entries:
@@ -103,13 +123,12 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
     wanted: dict[Any, tuple[Item[Any], Settlement]] = {}
     for key, entry in first.items():
         try:
-            wanted[key] = entry.item, entry.within(batch)
+            wanted[key] = entry.item, entry.way.within(entry.context, entry.item, batch)
         except Exception as error:  # it is this caller's alone
             told[entry] = error
     tally = yield from tallied(context, list(wanted.values()))
     for key, (_, settlement) in wanted.items():
-        failure = tally.failed.get(key)
-        told[first[key]] = copies(failure, 1)[0] if failure else tally.answers.get(key, settlement.told)
+        told[first[key]] = _answer(tally, key, settlement.told)
     for entry in entries:
         if entry not in told:
             try:
@@ -117,6 +136,22 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
             except Exception as error:
                 told[entry] = own_error(error)
     return [told[entry] for entry in entries]
+
+
+def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
+    return settling.way is _COMMIT and settling.context is context
+
+
+def _held_alike(context: QueueContext[Any], items: list[Item[Any]]) -> Held | None:
+    """Return what items have in common that are all committed alike, if they are; to look at each takes longer."""
+    held = all_held(items, context.broker.namespace, context.name)
+    return held if held is not None and are_committed_alike(context, items, held) else None
+
+
+def _answer(tally: Tally, key: Any, told: Any = None) -> Any:
+    """Return what the caller is told whose item has this key."""
+    failure = tally.failed.get(key)
+    return copies(failure, 1)[0] if failure else tally.answers.get(key, told)
 
 
 def commit(
@@ -131,28 +166,29 @@ def commit(
     """Settle an item as done; with a payload or a patch, by itself."""
     if context.broker.lanes is None or replace_payload or patch is not None or session is not None:
         return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
-    alone = partial(settle.commit, context, item, begun=True)
-    return _settled(context, item, _Settling(context, item, partial(committing, context, item), alone))
+    return _settled(context, item, _COMMIT)
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
     if context.broker.lanes is None:
         return settle.rollback(context, item, delay=delay, error=error)
-    alone = partial(settle.rollback, context, item, delay=delay, error=error, begun=True)
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-    within = partial(rolling_back, context, item, length=length, error=error)
-    return _settled(context, item, _Settling(context, item, within, alone))
+    alone = partial(settle.rollback, delay=delay, error=error, begun=True)
+    return _settled(context, item, _Way(partial(rolling_back, length=length, error=error), alone))
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
     """Let the lease end so much later than now, and return that time."""
     if context.broker.lanes is None:
         return settle.extend(context, item, lease=lease)
-    alone = partial(settle.extend, context, item, lease=lease, begun=True)
     length = None if lease is None else duration(lease, "lease", zero=False)
-    return _settled(context, item, _Settling(context, item, partial(extending, context, lease=length), alone))
+
+    def within(context: QueueContext[Any], _: Item[Any], batch: Batch) -> Settlement:
+        return extending(context, batch, lease=length)
+
+    return _settled(context, item, _Way(within, partial(settle.extend, lease=lease, begun=True)))
 
 
 def move(
@@ -162,9 +198,8 @@ def move(
     handed = moves.handover(context, to, **told)
     if context.broker.lanes is None or "key" in handed.changes or session is not None:
         return moves.hand_on(context, item, handed)
-    alone = partial(moves.hand_over, context, item, handed)
 
-    def within(batch: Batch) -> Settlement:
+    def within(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
         return moved(context, item, (handed, handed.payload), batch)
 
-    return _settled(context, item, _Settling(context, item, within, alone))
+    return _settled(context, item, _Way(within, partial(moves.hand_over, handed=handed)))

@@ -82,7 +82,7 @@ def _read(context: QueueContext[Any], n: int) -> Flow[Head]:
     shelf.put(coming.left(found[n:]), coming.start.at, len(read[0]) if read else shelf.size)
     if not read or len(found) >= min(n, len(read)):
         return Head(found[:n], empty=not read)
-    first = encoding.opened(read[:n])
+    first: list[Document] = [*encoding.opened(read[:n])]
     few = sum(map(is_fresh, first)) * 2 < len(first)
     return Head() if few else Head(documents=ordinary(first))
 
