@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
-from mongoq.drive.aio_lanes import SHARES, AioLanes
+from mongoq.drive.aio_lanes import AioLanes
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -129,7 +129,7 @@ class AioDriver:
 
     def share_in(self, lanes: Lanes) -> None:
         """Send what callers share in these lanes."""
-        lanes.shares = SHARES
+        lanes.divides = True
         self._lanes = AioLanes(self._own, partial(self.run, perform=self._perform_here), self._undo)
         lanes.caller, lanes.go_on = _caller, self._lanes.go_on
 

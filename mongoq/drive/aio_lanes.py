@@ -13,17 +13,11 @@ from mongoq.errors import BrokerClosed
 from mongoq.protocol.lane import Lane, copies
 from mongoq.protocol.request import Flow, Shared
 
-__all__ = ["SHARES", "AioLanes"]
+__all__ = ["AioLanes"]
 
 logger = logging.getLogger("mongoq.drive")
 
 Waiter = asyncio.Future[Any]
-
-SHARES = 2
-"""Batches of a crowd: while the server writes one, the loop makes the other, or the callers of one settle what it took.
-
-Three batches of pushes are no faster.
-"""
 
 
 class AioLanes:
@@ -48,7 +42,7 @@ class AioLanes:
         lane: Lane = shared.lane
         waiter: Waiter = asyncio.get_running_loop().create_future()
         shared.waiter = waiter
-        lane.waiting.append(shared)
+        lane.enter(shared, id(asyncio.current_task()))
         self._launch(lane)
         return waiter
 

@@ -38,7 +38,9 @@ class Lane:
         waiting: who has not gone yet, first come first.
         flying: how many batches are under way, or about to be.
         aboard: how many callers those carry.
-        gone: how many the last batch carried, where they do something else before they come back.
+        boarded: how many have gone in all.
+        crowd: how many go round, as far as that is known: so many had gone when one of them came back.
+        mark: that one, and how many had gone before it.
         last: who came last, of those who may send for themselves.
     """
 
@@ -48,21 +50,29 @@ class Lane:
     waiting: deque[Shared[Any]] = field(default_factory=deque)
     flying: int = 0
     aboard: int = 0
-    gone: int = 0
+    boarded: int = 0
+    crowd: int = 0
+    mark: tuple[Hashable, int] | None = None
     last: Hashable = None
 
     @property
     def is_free(self) -> bool:
-        """Whether a further batch may be sent now."""
-        return not self.flying or (self.flying < self.abreast and self.flying < self._parts)
-
-    @property
-    def _parts(self) -> int:
-        return self.shares if self._crowd >= CROWD else 1
+        """Whether a further batch may be sent now; beside another one it is not to be small."""
+        if not self.flying or self.flying >= self.abreast:
+            return not self.flying
+        crowd = self._crowd
+        return crowd >= CROWD and len(self.waiting) * self.shares >= crowd
 
     @property
     def _crowd(self) -> int:
-        return len(self.waiting) + self.aboard + self.gone
+        return max(len(self.waiting) + self.aboard, self.crowd)
+
+    def enter(self, shared: Shared[Any], caller: Hashable) -> None:
+        """Let a caller wait."""
+        shared.caller = caller
+        if self.mark is not None and self.mark[0] == caller:
+            self.crowd, self.mark = self.boarded - self.mark[1] + len(self.waiting), None
+        self.waiting.append(shared)
 
     def set_out(self, caller: Hashable) -> bool:
         """Let a caller go that sends for itself, if it came last as well, and nobody is under way.
@@ -88,7 +98,8 @@ class Lane:
         batch: list[Shared[Any]] = []
         stay: deque[Shared[Any]] = deque()
         kind: Hashable = None
-        most = min(MOST, -(-self._crowd // self._parts))
+        crowd = self._crowd
+        most = min(MOST, crowd if crowd < CROWD else -(-crowd // self.shares))
         while self.waiting and len(batch) < most:
             shared = self.waiting.popleft()
             if is_gone(shared.waiter):
@@ -97,13 +108,21 @@ class Lane:
                 kind = shared.kind
             (batch if shared.kind == kind else stay).append(shared)
         self.waiting.extendleft(reversed(stay))
-        self.aboard += len(batch)
+        self._count(batch)
         return batch
 
     def landed(self, batch: Sequence[Shared[Any]]) -> None:
         """Note that a batch is under way no more."""
         self.aboard -= len(batch)
-        self.gone = len(batch) if self.abreast < self.shares else 0
+
+    def _count(self, batch: Sequence[Shared[Any]]) -> None:
+        """Count who goes, and mark one of them."""
+        if self.mark is not None and self.boarded - self.mark[1] > 2 * self.crowd + MOST:
+            self.crowd, self.mark = 0, None  # it came once
+        if self.mark is None and batch:
+            self.mark = batch[0].caller, self.boarded
+        self.aboard += len(batch)
+        self.boarded += len(batch)
 
     def take_over(self, kind: Hashable, is_gone: Callable[[Any], bool]) -> Shared[Any] | None:
         """Take the first who waits for what another caller has left behind."""
@@ -137,26 +156,22 @@ class Lanes:
     """The lanes of a broker, each made at its first use.
 
     Attributes:
-        shares: into how many batches the driver divides a crowd.
+        divides: the driver can have several batches of a crowd under way at a time.
         caller: tells callers apart; ``None`` where none of them sends for itself.
         go_on: has the next batch of a lane sent.
     """
 
     def __init__(self) -> None:
-        self.shares = 1
+        self.divides = False
         self.caller: Callable[[], Hashable] | None = None
         self.go_on: Callable[[Lane], None] = nothing
         self._lanes: dict[Hashable, Lane] = {}
 
-    def lane(self, key: Hashable, send: Send, *, divided: bool = False, abreast: bool = False) -> Lane:
-        """Return the lane of this name; if it is new, ``send`` serves it.
-
-        A crowd in it is ``divided`` into batches, which go ``abreast`` or one at a time.
-        """
+    def lane(self, key: Hashable, send: Send, *, abreast: int = 1, shares: int = 1) -> Lane:
+        """Return the lane of this name; if it is new, ``send`` serves it, as ``Lane`` says."""
         found = self._lanes.get(key)
         if found is None:
-            shares = self.shares if divided else 1
-            found = self._lanes[key] = Lane(send, shares if abreast else 1, shares)
+            found = self._lanes[key] = Lane(send, abreast, shares) if self.divides else Lane(send)
         return found
 
     def clear(self) -> None:

@@ -16,7 +16,7 @@ __all__ = ["insert_together"]
 
 def insert_together(lanes: Lanes, draft: Draft) -> Flow[None]:
     """Insert the item of a draft with those of other callers."""
-    lane, caller = lanes.lane("push", _inserted, divided=True, abreast=True), lanes.caller
+    lane, caller = lanes.lane("push", _inserted, abreast=2, shares=2), lanes.caller
     if caller is not None and lane.set_out(caller()):
         try:
             if (yield from inserted(draft.encoded(), given=draft.given is not None, here=True)):

@@ -146,7 +146,10 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
                 one = yield from claim_one(context, lease)
                 return [one] if one else []
             claim = ClaimOfMany.of(context, first, lease)
-        items = yield from _renewed(claim, (yield from claimed(claim, len(claim.ids))))
+        try:
+            items = yield from _renewed(claim, (yield from claimed(claim, len(claim.ids))))
+        finally:
+            context.state.shelf.flying.difference_update(claim.ids)
         if items:
             return items
     return []
@@ -162,7 +165,8 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     """
     if tried <= 0:
         return []
-    number, again = 0, True
+    number, again, shelf = 0, True, claim.context.state.shelf
+    singles = shelf.singles
     try:
         number, again = yield from _sent(claim)
     except ReplyLost:
@@ -174,7 +178,8 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.taken()):
             return all_of_them
-        claim.context.state.shelf.close(time.monotonic())  # somebody else claims, or removes what was read
+        if not shelf.alone and singles == shelf.singles:
+            shelf.close(time.monotonic())  # somebody else claims, or removes what was read
     items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
     if not claim.untouched and claim.context.state.shelf.is_filled:
         claim.context.state.shelf.took(items)
@@ -192,7 +197,7 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
 def _sent(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
     """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
     command, lanes = claim.command(), claim.context.broker.lanes
-    if not claim.untouched or lanes is None or lanes.shares == 1:
+    if not claim.untouched or lanes is None or not lanes.divides:
         return (yield from persisted(command.__iter__))
     begun = yield from Begin(command)
     claim.open()

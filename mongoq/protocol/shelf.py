@@ -41,6 +41,7 @@ class Coming:
     Attributes:
         command: what is sent.
         start: where it begins.
+        most: how many it finds at most.
         begun: its reply, where nobody waits for it yet.
         claimed: the keys of ids (``id_key``) that it may find although they are claimed by the time it is there.
         placed: the first place that this process has put an item into meanwhile, which it may have missed.
@@ -48,6 +49,7 @@ class Coming:
 
     command: Command[list[bytes]]
     start: Start
+    most: int
     begun: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
     placed: Place | None = None
@@ -80,6 +82,9 @@ class Shelf:
     read_at: float = float("-inf")
     size: int = BYTES
     coming: Coming | None = None
+    flying: set[Any] = field(default_factory=set)
+    alone: int = 0
+    singles: int = 0
     closed_until: float = float("-inf")
     asked_at: float = float("-inf")
     busy: bool = False
@@ -106,13 +111,15 @@ class Shelf:
 
     def claims(self, keys: Collection[Any]) -> None:
         """Take in what is about to be claimed from here, which a read under way may find all the same."""
+        self.flying.update(keys)
         if self.coming is not None:
             self.coming.claimed.update(keys)
 
     def took(self, keys: Collection[Any]) -> None:
         """Take in what another claim of this process has taken."""
         self.items = [item for item in self.items if item.id not in keys]
-        self.claims(keys)
+        if self.coming is not None:
+            self.coming.claimed.update(keys)
 
     @property
     def is_filled(self) -> bool:

@@ -69,7 +69,7 @@ def reserve(
 
 def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("reserve", context.name), _claimed, divided=True)
+    lane = context.broker.lanes.lane(("reserve", context.name), _claimed, abreast=2, shares=2)
     while True:
         try:
             claimed: Item[Any] | None = yield Shared(lane, (context, lease), kind=lease, undo=_released)
@@ -90,7 +90,13 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
-        item = yield from claim.claim_one(context, lease)
+        shelf = context.state.shelf
+        shelf.alone += 1
+        try:
+            item = yield from claim.claim_one(context, lease)
+        finally:
+            shelf.alone -= 1
+            shelf.singles += 1
         return [item and ((yield from claim.renewed(context, item, lease)) or _NotYet())]
     items = yield from claim_some(context, len(entries), lease)
     return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]

@@ -16,12 +16,12 @@ from typing import Any
 from bson.errors import InvalidBSON
 
 from mongoq.model.fresh import Fresh, fresh, is_fresh
-from mongoq.model.item import Document, id_keys
+from mongoq.model.item import Document, id_key, id_keys
 from mongoq.protocol.candidates import ordinary
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked
 from mongoq.protocol.lookup import find_head
-from mongoq.protocol.request import Begin, Flow, Unreadable, insisted
+from mongoq.protocol.request import Begin, Flow, Unreadable, Wait, insisted
 from mongoq.protocol.shelf import Coming
 
 __all__ = ["Head", "head"]
@@ -53,62 +53,90 @@ def head(context: QueueContext[Any], n: int) -> Flow[Head]:
         return Head()
     shelf.asked(now)
     yield from looked(context)
-    found = shelf.take(n, now)
     try:
-        if not found and shelf.coming is not None:
-            yield from _awaited(context, shelf.coming)
-            found = shelf.take(n, now)
-        first = Head(found) if found else (yield from _read(context, n))
+        first = yield from _first(context, n)
     except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
         first = Head()
     if not first.untouched and not first.documents:
         if not first.empty:
             shelf.close(now)
         return first
-    yield from _ahead(context, n)
     shelf.claims([one.id for one in first.untouched] or id_keys([document["_id"] for document in first.documents]))
+    yield from _ahead(context, n)
     return first
 
 
-def _read(context: QueueContext[Any], n: int) -> Flow[Head]:
+def _first(context: QueueContext[Any], n: int) -> Flow[Head]:
+    """Take the first items from the shelf, or read them; a claim beside others waits for what one of them reads."""
+    shelf = context.state.shelf
+    while not (found := shelf.take(n, time.monotonic())):
+        if shelf.coming is None or not _sends_beside(context):
+            coming = shelf.coming = _coming(context, shelf.most(n))
+            return (yield from _read(context, n, coming))
+        yield from _arrived(context, shelf.coming)
+    return Head(found)
+
+
+def _read(context: QueueContext[Any], n: int, coming: Coming) -> Flow[Head]:
+    """Read the first items, and those that follow; what is being claimed from here already is not among them."""
     shelf, encoding = context.state.shelf, context.broker.encoding
-    coming = shelf.coming = _coming(context, shelf.most(n))
     try:
-        read = yield from insisted(coming.command)
+        if _sends_beside(context):
+            coming.begun = yield from Begin(coming.command)
+        read = yield from insisted(coming.command, coming.begun)
+        if shelf.coming is not coming:  # somebody who waited for it was faster
+            return (yield from _first(context, n))
     finally:
-        shelf.coming = None
+        if shelf.coming is coming:
+            shelf.coming = None
     found = fresh(read, context.name, encoding)
+    left = coming.left(found)
     context.state.heads.found(coming.start, encoding.opened(read[:1])[0] if read else None)
-    shelf.put(coming.left(found[n:]), coming.start.at, len(read[0]) if read else shelf.size)
-    if not read or len(found) >= min(n, len(read)):
-        return Head(found[:n], empty=not read)
-    first: list[Document] = [*encoding.opened(read[:n])]
+    shelf.put(left[n:], coming.start.at, len(read[0]) if read else shelf.size)
+    if len(left) >= n or len(found) == len(read) < coming.most:
+        return Head(left[:n], empty=not left)
+    if len(found) == len(read):  # most of it is claimed by now
+        return Head(left) if left else (yield from _first(context, n))
+    whole: list[Document] = [*encoding.opened(read)]
+    first = [document for document in whole if id_key(document["_id"]) not in coming.claimed][:n]
     few = sum(map(is_fresh, first)) * 2 < len(first)
     return Head() if few else Head(documents=ordinary(first))
 
 
+def _sends_beside(context: QueueContext[Any]) -> bool:
+    """Say whether a command may be sent beside others at little cost."""
+    return context.broker.lanes is not None and context.broker.lanes.divides
+
+
 def _ahead(context: QueueContext[Any], n: int) -> Flow[None]:
     """Begin to read what the next claim will want, while this one of ``n`` is under way."""
-    shelf, lanes = context.state.shelf, context.broker.lanes
-    if lanes is not None and lanes.shares > 1 and len(shelf.items) < n < shelf.most(n) and shelf.coming is None:
-        shelf.coming = _coming(context, shelf.most(n) + n)
+    shelf = context.state.shelf
+    if _sends_beside(context) and len(shelf.items) < n < shelf.most(n) and shelf.coming is None:
+        shelf.coming = _coming(context, shelf.most(n))
         shelf.coming.begun = yield from Begin(shelf.coming.command)
 
 
 def _coming(context: QueueContext[Any], most: int) -> Coming:
-    start = context.state.heads.start(context.name, context.broker.clock.now())
-    return Coming(find_head(context.broker, start.filter, ORDER, most), start)
+    start, flying = context.state.heads.start(context.name, context.broker.clock.now()), context.state.shelf.flying
+    most += len(flying)
+    return Coming(find_head(context.broker, start.filter, ORDER, most), start, most, claimed={*flying})
 
 
-def _awaited(context: QueueContext[Any], coming: Coming) -> Flow[None]:
-    """Wait for what is being read, if that is not too old by now."""
+def _arrived(context: QueueContext[Any], coming: Coming) -> Flow[None]:
+    """Wait for what is being read, if that is not too old by now; the first who waits puts it on the shelf."""
+    shelf = context.state.shelf
+    while shelf.coming is coming and coming.begun is None:
+        yield from Wait(0)  # it is about to be sent
     try:
         if not coming.is_fresh(time.monotonic()) or coming.begun is None:
             return
         read = yield from insisted(coming.command, coming.begun)
+        if shelf.coming is not coming:
+            return
     finally:
-        context.state.shelf.coming = None
+        if shelf.coming is coming:
+            shelf.coming = None
     left = coming.left(fresh(read, context.name, context.broker.encoding))
     if left:  # nothing left says nothing about the queue: the rest was left out
         context.state.heads.found(coming.start, left[0].place)
-        context.state.shelf.put(left, coming.start.at, len(read[0]))
+        shelf.put(left, coming.start.at, len(read[0]))
