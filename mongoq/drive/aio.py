@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
-from mongoq.drive.aio_lanes import AioLanes
+from mongoq.drive.aio_lanes import AioLanes, caller
 from mongoq.drive.backends import Backend, interruption
 from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
@@ -78,7 +78,6 @@ class AioDriver:
 
         ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
         """
-        perform = perform or self._perform
         if self._background is not None and not self._background.armed:
             self._background.attend()
         taken: Taken = []
@@ -89,9 +88,10 @@ class AioDriver:
                 try:
                     if isinstance(request, Shared):
                         reply = await self._entered(request)
-                        taken.append((request, reply))
+                        if request.undo is not None:
+                            taken.append((request, reply))
                     else:
-                        reply = await perform(request, taken)
+                        reply = await (perform or self._perform)(request, taken)
                 except Exception as error:
                     request = flow.throw(self._disturbance.told(error))
                 else:
@@ -131,7 +131,7 @@ class AioDriver:
         """Send what callers share in these lanes."""
         lanes.divides = True
         self._lanes = AioLanes(self._own, partial(self.run, perform=self._perform_here), self._undo)
-        lanes.caller, lanes.go_on = _caller, self._lanes.go_on
+        lanes.caller, lanes.go_on = caller, self._lanes.go_on
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
@@ -354,11 +354,6 @@ class AioDriver:
                     continue
                 logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)
             return
-
-
-def _caller() -> int:
-    """Tell the running task from others; the task itself would be kept."""
-    return id(asyncio.current_task())
 
 
 class AioBackground(Background):

@@ -13,7 +13,7 @@ from mongoq.errors import BrokerClosed
 from mongoq.protocol.lane import Lane, copies
 from mongoq.protocol.request import Flow, Shared
 
-__all__ = ["AioLanes"]
+__all__ = ["AioLanes", "caller"]
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -42,7 +42,7 @@ class AioLanes:
         lane: Lane = shared.lane
         waiter: Waiter = asyncio.get_running_loop().create_future()
         shared.waiter = waiter
-        lane.enter(shared, id(asyncio.current_task()))
+        lane.enter(shared, caller)
         self._launch(lane)
         return waiter
 
@@ -89,7 +89,13 @@ class AioLanes:
                 if over:
                     lane.flying -= 1
                 for shared, told in zip(batch, tolds, strict=True):
-                    self._deliver(shared, told)
+                    waiter: Waiter = shared.waiter
+                    if waiter.done():
+                        self._hand_on(shared, told)
+                    elif isinstance(told, Exception):
+                        waiter.set_exception(told)
+                    else:
+                        waiter.set_result(told)
                 if over:
                     return True
                 if len(batch) == 1:
@@ -106,15 +112,6 @@ class AioLanes:
         finally:
             lane.landed(batch)
 
-    def _deliver(self, shared: Shared[Any], told: Any) -> None:
-        waiter: Waiter = shared.waiter
-        if waiter.done():
-            self._hand_on(shared, told)
-        elif isinstance(told, Exception):
-            waiter.set_exception(told)
-        else:
-            waiter.set_result(told)
-
     def _hand_on(self, shared: Shared[Any], told: Any) -> None:
         """Hand what came for a caller that has gone to the next who waits for it, or give it back."""
         if isinstance(told, Exception):
@@ -125,6 +122,11 @@ class AioLanes:
                 heir.waiter.set_result(told)
             else:
                 self._own(self._undo(shared, told))
+
+
+def caller() -> int:
+    """Tell the running task from others; the task itself would be kept."""
+    return id(asyncio.current_task())
 
 
 def _strand(waiting: Iterable[Shared[Any]]) -> None:

@@ -92,7 +92,7 @@ class ThreadLanes:
         lane: Lane = shared.lane
         waiter = shared.waiter = _Waiter()
         with self._lock:
-            lane.enter(shared, threading.get_ident())
+            lane.enter(shared, threading.get_ident)
             if lane.is_free:
                 lane.flying += 1
                 waiter.leads = True

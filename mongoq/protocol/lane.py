@@ -39,8 +39,8 @@ class Lane:
         flying: how many batches are under way, or about to be.
         aboard: how many callers those carry.
         boarded: how many have gone in all.
-        crowd: how many go round, as far as that is known: so many had gone when one of them came back.
-        mark: that one, and how many had gone before it.
+        crowd: how many go round, as far as that is known: so many have come between two calls of one of them.
+        mark: that one, and how many had come before it.
         last: who came last, of those who may send for themselves.
     """
 
@@ -67,12 +67,23 @@ class Lane:
     def _crowd(self) -> int:
         return max(len(self.waiting) + self.aboard, self.crowd)
 
-    def enter(self, shared: Shared[Any], caller: Hashable) -> None:
-        """Let a caller wait."""
-        shared.caller = caller
-        if self.mark is not None and self.mark[0] == caller:
-            self.crowd, self.mark = self.boarded - self.mark[1] + len(self.waiting), None
+    def enter(self, shared: Shared[Any], caller: Callable[[], Hashable]) -> None:
+        """Let a caller wait, and count how many come before it does again."""
+        if self.shares > 1:
+            self._counted(self.boarded + len(self.waiting), caller)
         self.waiting.append(shared)
+
+    def _counted(self, come: int, caller: Callable[[], Hashable]) -> None:
+        if self.mark is None:
+            self.mark = caller(), come
+            return
+        gone_round = come - self.mark[1]
+        if gone_round * 2 < self.crowd:  # not yet
+            return
+        if caller() == self.mark[0]:
+            self.crowd, self.mark = gone_round, None
+        elif gone_round > 2 * self.crowd + MOST:  # it has come for the last time
+            self.crowd, self.mark = 0, None
 
     def set_out(self, caller: Hashable) -> bool:
         """Let a caller go that sends for itself, if it came last as well, and nobody is under way.
@@ -108,21 +119,13 @@ class Lane:
                 kind = shared.kind
             (batch if shared.kind == kind else stay).append(shared)
         self.waiting.extendleft(reversed(stay))
-        self._count(batch)
+        self.aboard += len(batch)
+        self.boarded += len(batch)
         return batch
 
     def landed(self, batch: Sequence[Shared[Any]]) -> None:
         """Note that a batch is under way no more."""
         self.aboard -= len(batch)
-
-    def _count(self, batch: Sequence[Shared[Any]]) -> None:
-        """Count who goes, and mark one of them."""
-        if self.mark is not None and self.boarded - self.mark[1] > 2 * self.crowd + MOST:
-            self.crowd, self.mark = 0, None  # it came once
-        if self.mark is None and batch:
-            self.mark = batch[0].caller, self.boarded
-        self.aboard += len(batch)
-        self.boarded += len(batch)
 
     def take_over(self, kind: Hashable, is_gone: Callable[[Any], bool]) -> Shared[Any] | None:
         """Take the first who waits for what another caller has left behind."""

@@ -96,7 +96,6 @@ class Shared(Generic[T]):
         kind: only entries of one kind go together.
         undo: given what this caller was told, the command that gives back what it took; as for ``Command``.
         waiter: how the driver reaches the caller, once it waits.
-        caller: who that is, for those who count them.
     """
 
     lane: Any
@@ -104,7 +103,6 @@ class Shared(Generic[T]):
     kind: Hashable = None
     undo: Callable[[Any], Command[Any] | None] | None = None
     waiter: Any = None
-    caller: Hashable = None
 
     def __iter__(self) -> Flow[T]:
         """Perform this: ``told = yield from shared``."""
