@@ -184,8 +184,8 @@ class AioDriver:
 
     def _perform(self, request: Own, taken: Taken) -> Awaitable[Any]:
         """Perform a request in a way that bears with a caller who is cancelled."""
-        if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
-            raise BrokerClosed
+        if self._closed:
+            self._refuse()
         if isinstance(request, Command):
             return self._sent_here(request) if request.here else self._sent_apart(request, taken)
         if isinstance(request, Begun):
@@ -222,10 +222,14 @@ class AioDriver:
             under_way.cancel()
         return reply if request.parse is None else request.parse(reply)
 
+    def _refuse(self) -> None:
+        if asyncio.current_task() not in self._tasks:  # those end what they have begun
+            raise BrokerClosed
+
     def _entered(self, shared: Shared[Any]) -> asyncio.Future[Any]:
         """Let a caller wait with others; it is no task of its own, nor a coroutine, of which there would be as many."""
-        if self._closed and asyncio.current_task() not in self._tasks:  # those end what they have begun
-            raise BrokerClosed
+        if self._closed:
+            self._refuse()
         assert self._lanes is not None
         return self._lanes.enter(shared)
 

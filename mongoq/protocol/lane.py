@@ -15,12 +15,16 @@ from typing import Any
 
 from mongoq.protocol.request import Flow, Interruption, Shared
 
-__all__ = ["CROWD", "MOST", "Lane", "Lanes", "Send", "copies"]
+__all__ = ["CROWD", "LARGE", "MOST", "Lane", "Lanes", "Send", "copies"]
 
 MOST = 1_000
 """Callers of one batch."""
 CROWD = 48
 """Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
+NEARLY = 0.75
+"""The part of a share that is enough: some of a crowd are always late."""
+LARGE = 128
+"""Callers from which they go in three parts, where they do something else in between; before that, in two."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
 """Makes the flow of a batch from the entries of its callers; it returns what each is told, an exception to raise it."""
@@ -33,7 +37,7 @@ class Lane:
     Attributes:
         send: makes the flow of a batch.
         abreast: how many batches of a crowd may be under way at a time.
-        shares: into how many batches a crowd is divided, since callers who have come back together would else go
+        shares: into how many batches a large crowd is divided, since callers who have come back together would else go
             together ever after, with nothing under way beside them, in this lane or in the one they go to next.
         waiting: who has not gone yet, first come first.
         flying: how many batches are under way, or about to be.
@@ -57,11 +61,17 @@ class Lane:
 
     @property
     def is_free(self) -> bool:
-        """Whether a further batch may be sent now; beside another one it is not to be small."""
+        """Whether a further batch may be sent now; beside another one only if nearly a whole share waits for it."""
         if not self.flying or self.flying >= self.abreast:
             return not self.flying
         crowd = self._crowd
-        return crowd >= CROWD and len(self.waiting) * self.shares >= crowd
+        return crowd >= CROWD and len(self.waiting) >= NEARLY * self._share(crowd)
+
+    def _share(self, crowd: int) -> int:
+        """Return how many of a crowd go together."""
+        if crowd < CROWD:
+            return crowd
+        return -(-crowd // min(self.shares, 2 if crowd < LARGE else self.shares))
 
     @property
     def _crowd(self) -> int:
@@ -109,8 +119,7 @@ class Lane:
         batch: list[Shared[Any]] = []
         stay: deque[Shared[Any]] = deque()
         kind: Hashable = None
-        crowd = self._crowd
-        most = min(MOST, crowd if crowd < CROWD else -(-crowd // self.shares))
+        most = min(MOST, self._share(self._crowd))
         while self.waiting and len(batch) < most:
             shared = self.waiting.popleft()
             if is_gone(shared.waiter):

@@ -31,7 +31,7 @@ from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Begin, Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
 from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
-from mongoq.protocol.untouched import head
+from mongoq.protocol.untouched import ahead, head
 from mongoq.protocol.waiting import waiting
 
 __all__ = ["Taken", "claim_some", "claimed", "reserve_many", "take"]
@@ -133,26 +133,38 @@ def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
     """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
     while not context.state.paused:
-        whole = yield from head(context, n)
+        whole, shelf = (yield from head(context, n)), context.state.shelf
         if whole.empty and (yield from looked_behind(context)):
             continue
         if whole.untouched:
             claim = ClaimOfMany.of_untouched(context, whole.untouched, lease)
         else:
-            first = whole.documents or (None if whole.empty else (yield from candidates(context, n)))
+            first = whole.documents or (None if whole.empty else (yield from _others(context, n)))
             if first is None:
                 return []
             if not first:
                 one = yield from claim_one(context, lease)
                 return [one] if one else []
             claim = ClaimOfMany.of(context, first, lease)
+        shelf.claims(claim.ids)
         try:
+            if whole.untouched or whole.documents:
+                yield from ahead(context, n)
             items = yield from _renewed(claim, (yield from claimed(claim, len(claim.ids))))
         finally:
-            context.state.shelf.flying.difference_update(claim.ids)
+            shelf.landed(claim.ids)
         if items:
             return items
     return []
+
+
+def _others(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
+    """Read what may be claimed together, but for what another claim of this process is about to take."""
+    flying = context.state.shelf.flying
+    read = yield from candidates(context, n + len(flying))
+    if not read or not flying:
+        return read and read[:n]
+    return [document for document in read if id_key(document["_id"]) not in flying][:n] or None
 
 
 def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
@@ -178,7 +190,7 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.taken()):
             return all_of_them
-        if not shelf.alone and singles == shelf.singles:
+        if not shelf.alone and singles == shelf.singles:  # nobody of this process has taken it
             shelf.close(time.monotonic())  # somebody else claims, or removes what was read
     items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
     if not claim.untouched and claim.context.state.shelf.is_filled:

@@ -6,7 +6,8 @@ What is here is nobody's: a claim finds out what of it is still there.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
@@ -73,6 +74,9 @@ class Shelf:
         read_at: when they were asked for, on the monotonic clock.
         size: the bytes of one of them; so large are others thought to be.
         coming: what is being read to take their place.
+        flying: the keys of ids that claims under way mean to take.
+        alone: how many claims of single items are under way, which may take any of them.
+        singles: how many of those there have been.
         closed_until: until when nothing is read ahead.
         asked_at: when the last claim began.
         busy: claims follow one another so closely that the next will find what is read ahead still fresh.
@@ -110,10 +114,24 @@ class Shelf:
         self.items, self.read_at, self.size = items, at, size
 
     def claims(self, keys: Collection[Any]) -> None:
-        """Take in what is about to be claimed from here, which a read under way may find all the same."""
+        """Take in what is about to be claimed from here, which a read may find all the same until it has ``landed``."""
         self.flying.update(keys)
         if self.coming is not None:
             self.coming.claimed.update(keys)
+
+    def landed(self, keys: Collection[Any]) -> None:
+        """Take in that such a claim is over."""
+        self.flying.difference_update(keys)
+
+    @contextmanager
+    def single(self) -> Iterator[None]:
+        """Take in that a single item is claimed, and nobody knows which."""
+        self.alone += 1
+        try:
+            yield
+        finally:
+            self.alone -= 1
+            self.singles += 1
 
     def took(self, keys: Collection[Any]) -> None:
         """Take in what another claim of this process has taken."""

@@ -69,7 +69,7 @@ def reserve(
 
 def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("reserve", context.name), _claimed, abreast=2, shares=2)
+    lane = context.broker.lanes.lane(("reserve", context.name), _claimed, abreast=2, shares=3)
     while True:
         try:
             claimed: Item[Any] | None = yield Shared(lane, (context, lease), kind=lease, undo=_released)
@@ -90,13 +90,8 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
-        shelf = context.state.shelf
-        shelf.alone += 1
-        try:
+        with context.state.shelf.single():
             item = yield from claim.claim_one(context, lease)
-        finally:
-            shelf.alone -= 1
-            shelf.singles += 1
         return [item and ((yield from claim.renewed(context, item, lease)) or _NotYet())]
     items = yield from claim_some(context, len(entries), lease)
     return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]
@@ -107,7 +102,7 @@ def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any
     if ends_by(item, context.state.calm_at + MARGIN):  # its answer has to be exact, and the others need not wait
         return (yield from way.alone(context, item))
     assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("settle", context.name), _tallied)
+    lane = context.broker.lanes.lane(("settle", context.name), _tallied, shares=3)
     return (yield Shared(lane, _Settling(context, item, way)))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from bson.errors import InvalidBSON
 
 from mongoq.model.fresh import Fresh, fresh, is_fresh
-from mongoq.model.item import Document, id_key, id_keys
+from mongoq.model.item import Document, id_key
 from mongoq.protocol.candidates import ordinary
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked
@@ -24,7 +24,7 @@ from mongoq.protocol.lookup import find_head
 from mongoq.protocol.request import Begin, Flow, Unreadable, Wait, insisted
 from mongoq.protocol.shelf import Coming
 
-__all__ = ["Head", "head"]
+__all__ = ["Head", "ahead", "head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,8 @@ def head(context: QueueContext[Any], n: int) -> Flow[Head]:
         first = yield from _first(context, n)
     except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
         first = Head()
-    if not first.untouched and not first.documents:
-        if not first.empty:
-            shelf.close(now)
-        return first
-    shelf.claims([one.id for one in first.untouched] or id_keys([document["_id"] for document in first.documents]))
-    yield from _ahead(context, n)
+    if not (first.untouched or first.documents or first.empty):
+        shelf.close(now)
     return first
 
 
@@ -108,12 +104,17 @@ def _sends_beside(context: QueueContext[Any]) -> bool:
     return context.broker.lanes is not None and context.broker.lanes.divides
 
 
-def _ahead(context: QueueContext[Any], n: int) -> Flow[None]:
+def ahead(context: QueueContext[Any], n: int) -> Flow[None]:
     """Begin to read what the next claim will want, while this one of ``n`` is under way."""
     shelf = context.state.shelf
-    if _sends_beside(context) and len(shelf.items) < n < shelf.most(n) and shelf.coming is None:
-        shelf.coming = _coming(context, shelf.most(n))
-        shelf.coming.begun = yield from Begin(shelf.coming.command)
+    if not _sends_beside(context) or not len(shelf.items) < n < shelf.most(n) or shelf.coming is not None:
+        return
+    coming = shelf.coming = _coming(context, shelf.most(n))
+    try:
+        coming.begun = yield from Begin(coming.command)
+    finally:
+        if coming.begun is None and shelf.coming is coming:
+            shelf.coming = None
 
 
 def _coming(context: QueueContext[Any], most: int) -> Coming:

@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from bson import ObjectId
+import bson
+from bson import Int64, ObjectId
+from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.clock import VirtualClock
 from mongoq.model.codec import Codec, Encoding, codec_options
@@ -60,6 +62,11 @@ def matched(count: int) -> Any:
 def found(*documents: Any, cursor: int = 0) -> Any:
     """The server's reply to ``find``."""
     return {"cursor": {"firstBatch": list(documents), "id": cursor}}
+
+
+def found_raw(*documents: Any) -> Any:
+    """The same, left as its bytes."""
+    return RawBSONDocument(bson.encode({"cursor": {"firstBatch": list(documents), "id": Int64(0), "ns": "app.mongoq"}}))
 
 
 def _parsed(command: Command[Any], reply: Any) -> Any:

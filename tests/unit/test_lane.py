@@ -123,40 +123,87 @@ def test_others_go_in_one_batch(abreast: int, callers: int) -> None:
     assert not made.is_free
 
 
-def test_a_divided_crowd_stays_divided_while_one_half_of_it_is_elsewhere() -> None:
-    made = crowd(1, 2 * lanes.CROWD, shares=2)
-    made.flying = 1
-    first = made.board(is_gone)
-    assert len(first) == lanes.CROWD
-    assert not made.is_free, "the other half goes after it"
+def caller(name: str) -> Any:
+    return lambda: name
+
+
+def round_trip(made: Lane, callers: int, *, comes: int | None = None) -> None:
+    """Let so many callers go and come back, one after the other; the first of them last but for those who ``come``."""
+    for place in range(callers):
+        made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
+    while made.waiting:
+        made.landed(made.board(is_gone))
+    for place in range(callers if comes is None else comes):
+        made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
+
+
+def test_a_divided_crowd_stays_divided_while_parts_of_it_are_elsewhere() -> None:
+    made: Lane = Lane(send, 1, 2)
+    round_trip(made, lanes.CROWD)
+    assert made.crowd == lanes.CROWD
     for _ in range(4):
+        made.flying = 1
+        first = made.board(is_gone)
+        assert len(first) == lanes.CROWD // 2
+        assert not made.is_free, "the other half goes after it"
         made.landed(first)
         second = made.board(is_gone)
-        assert len(second) == lanes.CROWD, "and not with those who come back meanwhile"
-        made.waiting.extend(first)
-        first = second
+        assert len(second) == lanes.CROWD // 2, "and not with those who come back meanwhile"
+        made.landed(second)
+        made.waiting.extend([*first, *second])
 
 
-def test_who_comes_back_together_is_divided_again() -> None:
-    made = crowd(1, lanes.CROWD, shares=2)
-    first, second = made.board(is_gone), made.board(is_gone)
-    assert [len(first), len(second)] == [lanes.CROWD // 2] * 2
-    made.landed(second)
-    made.waiting.extend([*first, *second][: lanes.CROWD // 2])
-    assert len(made.board(is_gone)) == lanes.CROWD // 2
+def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> None:
+    made: Lane = Lane(send, 2, 3)
+    round_trip(made, lanes.CROWD)
+    assert made.crowd == lanes.CROWD
+    round_trip(made, 10, comes=0)
+    assert made.crowd == lanes.CROWD, "the one who was marked since has not come"
+    for place in range(3 * lanes.MOST):  # and does not any more
+        made.enter(Shared(made, None, "A", waiter=f"B{place}"), caller(f"B{place}"))
+        made.landed(made.board(is_gone))
+    assert made.crowd == 0
+
+
+def test_who_is_alone_need_not_be_told_from_others() -> None:
+    made: Lane = Lane(send)
+    made.enter(Shared(made, None, "A", waiter="A1"), pytest.fail)
+    assert len(made.waiting) == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "abreast", "shares"),
-    [({"divided": True, "abreast": True}, 2, 2), ({"divided": True}, 1, 2), ({}, 1, 1)],
+    ("callers", "batches"),
+    [
+        (lanes.CROWD - 1, [lanes.CROWD - 1]),
+        (lanes.CROWD, [lanes.CROWD // 2] * 2),
+        (lanes.LARGE - 1, [lanes.LARGE // 2, lanes.LARGE // 2 - 1]),
+        (3 * lanes.LARGE, [lanes.LARGE] * 3),
+    ],
 )
-def test_only_lanes_that_ask_for_it_divide_a_crowd(options: dict[str, bool], abreast: int, shares: int) -> None:
+def test_the_larger_a_crowd_the_more_parts_it_has(callers: int, batches: list[int]) -> None:
+    made = crowd(1, callers, shares=3)
+    found = []
+    while batch := made.board(is_gone):
+        found.append(len(batch))
+    assert found == batches
+
+
+@pytest.mark.parametrize(("waiting", "free"), [(17, False), (18, True)])
+def test_beside_a_batch_under_way_only_a_large_one_is_sent(waiting: int, free: bool) -> None:
+    made = crowd(2, waiting)
+    made.crowd, made.flying = 48, 1
+    assert made.is_free is free
+    made.flying = 2
+    assert not made.is_free
+
+
+def test_only_lanes_that_ask_for_it_divide_a_crowd() -> None:
     made = Lanes()
-    made.shares = 2
-    lane = made.lane("push", send, **options)
-    assert (lane.abreast, lane.shares) == (abreast, shares)
+    made.divides = True
+    asked, other = made.lane("push", send, abreast=2, shares=3), made.lane("settle", send)
+    assert [(lane.abreast, lane.shares) for lane in (asked, other)] == [(2, 3), (1, 1)]
 
 
 def test_drivers_that_do_not_divide_have_one_batch_under_way() -> None:
-    lane = Lanes().lane("push", send, divided=True, abreast=True)
+    lane = Lanes().lane("push", send, abreast=2, shares=3)
     assert (lane.abreast, lane.shares) == (1, 1)

@@ -16,6 +16,7 @@ from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.codec import codec_options
+from mongoq.model.fresh import Fresh
 from mongoq.protocol import push_together
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.draft import Draft
@@ -156,7 +157,7 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
     if listener == "who waits":
         queue.broker.hub.rooms["orders"] = None  # type: ignore[assignment]  # it is told, and ``tell`` is another
     elif listener:
-        queue.state.shelf.documents = [{}]
+        queue.state.shelf.items = [Fresh(b"", 0, 0, b"")]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
     entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
     play(push_together._inserted(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])

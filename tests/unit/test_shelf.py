@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from bson import ObjectId
 
+from mongoq.model.clock import milliseconds
+from mongoq.model.fresh import Fresh
 from mongoq.protocol import shelf as shelves
 from mongoq.protocol.heads import Start
 from mongoq.protocol.request import Command
@@ -17,18 +18,18 @@ from tests.unit.scripted import NOW
 SMALL = 100
 
 
-def documents(number: int) -> list[dict[str, Any]]:
-    return [{"_id": ObjectId(), "priority": 0, "when": NOW + timedelta(seconds=place)} for place in range(number)]
+def items(number: int) -> list[Fresh]:
+    return [Fresh(ObjectId().binary, 0, milliseconds(NOW) + 1000 * place, b"") for place in range(number)]
 
 
 def filled(number: int = 3) -> Shelf:
     made = Shelf()
-    made.put(documents(number), 10.0, SMALL)
+    made.put(items(number), 10.0, SMALL)
     return made
 
 
 def coming() -> Coming:
-    return Coming(Command("command", {}), Start({}, NOW, 10.0, None))
+    return Coming(Command("command", {}), Start({}, NOW, 10.0, None), 9)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
 
 def test_the_first_are_taken_as_long_as_they_are_fresh_and_enough() -> None:
     made = filled()
-    first, second, third = made.documents
+    first, second, third = made.items
     assert made.take(2, 10.0 + FRESH) == [first, second]
     assert made.take(2, 10.0) == ()
     assert made.take(1, 10.1 + FRESH) == ()
@@ -81,14 +82,14 @@ def test_what_comes_behind_an_item_of_this_process_is_read_again(
     priority: int | None, seconds: float, kept: int
 ) -> None:
     made = filled()
-    documents = made.documents
+    before = made.items
     made.placed(priority, NOW + timedelta(seconds=seconds))
-    assert made.documents == documents[:kept]
+    assert made.items == before[:kept]
 
 
 @PLACES
 def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, seconds: float, kept: int) -> None:
-    made, read = Shelf(coming=coming()), documents(3)
+    made, read = Shelf(coming=coming()), items(3)
     made.placed(5, NOW)
     made.placed(priority, NOW + timedelta(seconds=seconds))
     made.placed(5, NOW)
@@ -98,30 +99,48 @@ def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, se
 
 def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     made = filled()
-    made.claims(made.documents)  # nothing is under way
+    keys = [item.id for item in made.items]
+    made.claims(keys)  # nothing is under way
     made.coming = coming()
-    made.claims(made.documents[:2])
-    assert made.coming.left(made.documents) == made.documents[2:]
+    made.claims(keys[:2])
+    assert made.coming.left(made.items) == made.items[2:]
+
+
+def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
+    made = filled()
+    first, second, third = (item.id for item in made.items)
+    made.claims([first, second])
+    made.claims([third])
+    made.landed([first, second])
+    assert made.flying == {third}
+
+
+def test_claims_of_single_items_are_counted_while_they_are_under_way_and_after() -> None:
+    made = Shelf()
+    with made.single(), pytest.raises(ValueError, match="broken"), made.single():
+        assert (made.alone, made.singles) == (2, 0)
+        raise ValueError("broken")
+    assert (made.alone, made.singles) == (0, 2)
 
 
 def test_what_was_no_use_is_not_tried_again_for_a_while() -> None:
     made = filled()
     made.close(20.0)
-    assert (made.documents, made.closed_until) == ((), 20.0 + PAUSE)
+    assert (made.items, made.closed_until) == ((), 20.0 + PAUSE)
 
 
 def test_what_is_put_there_at_no_known_time_comes_first_of_its_priority() -> None:
     made = filled()
     made.placed(1, None)
-    assert len(made.documents) == 3
+    assert len(made.items) == 3
     made.placed(0, None)
-    assert not made.documents
+    assert not made.items
 
 
 def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way() -> None:
     made = filled()
-    first, second, third = read = list(made.documents)
+    first, second, third = read = list(made.items)
     made.coming = coming()
-    made.took({second["_id"].binary})
-    assert made.documents == [first, third]
+    made.took({second.id})
+    assert made.items == [first, third]
     assert made.coming.left(read) == [first, third]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import bson
 import pytest
 from bson import ObjectId
 
 from mongoq.protocol import together
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import Command, Shared
-from tests.unit.scripted import NOW, TOKEN, context, found, matched, play, reserved_item
+from tests.unit.scripted import NOW, TOKEN, context, found_raw, matched, play, reserved_item
 
 LEASE = timedelta(seconds=30)
 IDS = [ObjectId() for _ in range(3)]
@@ -23,10 +24,6 @@ def shared_context(**options: Any) -> Any:
     return made
 
 
-def heads(*ids: ObjectId) -> Any:
-    return found(*({"_id": id, "priority": 0, "when": NOW} for id in ids))
-
-
 def test_those_for_whom_others_left_nothing_ask_again() -> None:
     queue = shared_context()
 
@@ -36,7 +33,7 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
 
     flow = together._claimed([(queue, LEASE)] * 3)
     next(flow)
-    flow.send({"firstBatch": [reserved_item()._document], "id": 0})  # somebody had it: it goes by its id
+    flow.send([bson.encode(reserved_item()._document)])  # somebody had it: it goes by its id
     claim: Any = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
     flow.send(matched(2))
     left_over = flow.send({"firstBatch": claimed(claim, *IDS[:2]), "id": 0})
@@ -49,7 +46,7 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
 
 
 def test_an_empty_queue_is_told_to_all() -> None:
-    _, told = play(together._claimed([(shared_context(), LEASE)] * 3), [heads()])
+    _, told = play(together._claimed([(shared_context(), LEASE)] * 3), [found_raw()])
     assert told == [None] * 3
 
 
