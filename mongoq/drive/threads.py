@@ -155,10 +155,13 @@ class ThreadDriver:
         self._disturbance.look()
         deferral = Deferral() if threading.get_ident() == Deferral.thread else None
         try:
-            return told(request, self._send(request), taken)
+            reply = self._send(request)
+            if request.undo is not None:  # before a handler of a signal may raise
+                taken.append((request, reply))
         finally:
             if deferral is not None:
                 deferral.end()
+        return reply if request.parse is None else request.parse(reply)
 
     def _otherwise(self, request: Wait | Rest | Beside | Begin) -> Any:
         if isinstance(request, Wait):

@@ -235,16 +235,17 @@ async def test_what_is_part_of_a_transaction_goes_by_itself(crowd: Crowd, raw: A
 
 
 class Beside(Listener):
-    """Also tells how many inserts were under way at a time, at most."""
+    """Also tells how many commands of one name were under way at a time, at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
+        self.name = name
         self.under_way: set[int] = set()
         self.most = 0
 
     def started(self, event: CommandStartedEvent) -> None:
         super().started(event)
-        if event.command_name == "insert":
+        if event.command_name == self.name:
             self.under_way.add(event.request_id)
             self.most = max(self.most, len(self.under_way))
 
@@ -253,7 +254,7 @@ class Beside(Listener):
 
 
 async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: Any, database: str, raw: Any) -> None:
-    listener, callers = Beside(), 2 * CROWD
+    listener, callers = Beside("insert"), 2 * CROWD
     slow = {"failCommands": ["insert"], "appName": database, "blockConnection": True, "blockTimeMS": 1000}
     async with (
         opened("aio", uri, event_listeners=[listener], appname=database) as own,
@@ -270,6 +271,55 @@ async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: An
             assert raw.count_documents({"q": "orders"}) == 2 * callers
         finally:
             client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+async def test_claims_of_a_crowd_have_two_batches_under_way_which_take_different_items(
+    uri: str, client: Any, database: str, raw: Any
+) -> None:
+    listener, callers = Beside("update"), 2 * CROWD
+    slow = {"failCommands": ["update"], "appName": database, "blockConnection": True, "blockTimeMS": 1000}
+    async with (
+        opened("aio", uri, event_listeners=[listener], appname=database) as own,
+        mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
+    ):
+        queue = broker.queue("orders")
+        await queue.push_many(range(3 * callers))
+        for item in await asyncio.gather(*(queue.reserve() for _ in range(callers))):  # which opens the connections
+            await queue.commit(item)
+        listener.counts.clear()
+        listener.most = 0
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
+        try:
+            items = await asyncio.gather(*(queue.reserve() for _ in range(callers)))
+        finally:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+        assert (listener.counts["update"], listener.most) == (2, 2)
+        assert len({item.id for item in items}) == callers
+        assert all(item.attempts == 1 for item in items)
+        shelf = broker.queue("orders")._context.state.shelf
+        assert not shelf.closed_until > 0, "they met"
+        assert not shelf.flying
+    assert raw.count_documents({"q": "orders", "reserved": True}) == callers
+
+
+@pytest.mark.parametrize("code", [13, 50, 2])
+async def test_a_claim_that_fails_keeps_no_item_from_the_next_one(
+    uri: str, client: Any, database: str, code: int
+) -> None:
+    async with opened("aio", uri, appname=database) as own, mongoq.AsyncBroker(own[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        await queue.push_many(range(CALLERS))
+        fails = {"failCommands": ["update"], "appName": database, "errorCode": code}
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=fails)
+        try:
+            told = await asyncio.gather(*(queue.reserve() for _ in range(CALLERS)), return_exceptions=True)
+        finally:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+        taken = [one for one in told if isinstance(one, mongoq.Item)]
+        rest = [await queue.reserve() for _ in range(CALLERS - len(taken))]
+        assert sorted(item.payload for item in [*taken, *rest]) == list(range(CALLERS))
+        assert not queue._context.state.shelf.flying
+        assert await queue.reserve() is None
 
 
 async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, database: str) -> None:

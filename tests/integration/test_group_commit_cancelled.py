@@ -35,17 +35,18 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     uri: str, database: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item is there, and the task that waits for it has not run yet."""
-    deliver = AioLanes._deliver
+    told = AioLanes._told
 
-    def at_once(lanes: AioLanes, ticket: Any, told: Any) -> None:
-        deliver(lanes, ticket, told)
-        if isinstance(told, mongoq.Item):
-            task.cancel()
+    async def before_it_goes_on(lanes: AioLanes, lane: Any, batch: Any) -> list[Any]:
+        tolds = await told(lanes, lane, batch)
+        if isinstance(tolds[0], mongoq.Item):
+            asyncio.get_running_loop().call_soon(task.cancel)
+        return tolds
 
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         await queue.push(1)
-        monkeypatch.setattr(AioLanes, "_deliver", at_once)
+        monkeypatch.setattr(AioLanes, "_told", before_it_goes_on)
         task = asyncio.create_task(queue.reserve())
         with pytest.raises(asyncio.CancelledError):
             await task

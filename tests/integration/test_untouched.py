@@ -386,6 +386,45 @@ async def test_what_other_programs_wrote_keeps_nobody_from_the_rest(
     assert payloads >= set(range(CALLERS))
 
 
+@pytest.mark.parametrize("form", ["as it is pushed", "another"])
+async def test_what_nobody_can_decode_is_found_as_it_is_opened(place: Place, raw: Any, form: str) -> None:
+    """It looks like an item that nobody has had, and is claimed with the others before anybody looks into it."""
+    await place.queue.push_many([*range(CALLERS), "ABC"])
+    pushed = raw.find_one_and_delete({"payload": "ABC"}) | ({"n": 1} if form == "another" else {})
+    unreadable = bson.encode(pushed, codec_options=raw.codec_options).replace(b"ABC", b"\xff\xfe\xfd")
+    raw.insert_one(RawBSONDocument(unreadable))
+    items = [item for _ in range(2) for item in await place.reserved(CALLERS + 1)]
+    assert {item.payload for item in items} == {*range(CALLERS)}
+    assert await place.queue.dead.size() == 1
+
+
+async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_else(place: Place) -> None:
+    """Nobody knows which item it takes, until it has it."""
+    await place.queue.push_many(range(8 * CROWD))
+    state = place.queue._context.state
+
+    async def worker() -> None:
+        while (item := await place.queue.reserve()) is not None:
+            await place.queue.commit(item)
+
+    await asyncio.gather(*(worker() for _ in range(CROWD)))
+    assert not state.shelf.closed_until > 0
+    assert not state.shelf.flying
+    assert (state.shelf.alone, state.crowd.width) == (0, 1)
+
+
+@pytest.mark.parametrize("headers", [None, {"trace": "1", "nested": {"a": [1]}}])
+async def test_what_is_handed_out_without_being_read_again_is_what_is_stored(
+    place: Place, raw: Any, headers: Any
+) -> None:
+    for payload in ({"n": [1, {"a": None}]}, "text", 7, None, [1], b"x", ObjectId(), 1.5):
+        await place.queue.push_many([payload] * 3, headers=headers, priority=5)
+    items = await place.reserved(24)
+    assert len(items) == 24
+    for item in items:
+        assert item._document == raw.find_one({"_id": item.id})
+
+
 async def test_what_nobody_can_decode_is_buried_and_the_rest_is_claimed(place: Place, raw: Any) -> None:
     await place.queue.push_many(range(CALLERS))
     unreadable = RawBSONDocument(bson.encode({"text": "xx"}).replace(b"xx", b"\xff\xfe"))

@@ -9,6 +9,8 @@ import bson
 import pytest
 from bson import ObjectId
 
+from mongoq.model.codec import codec_options
+from mongoq.model.envelope import new_envelope
 from mongoq.protocol import together
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import Command, Shared
@@ -43,6 +45,31 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
     first, second, third = stop.value.value
     assert [first.id, second.id] == IDS[:2]
     assert isinstance(third, together._NotYet)
+
+
+def pushed(id: ObjectId) -> bytes:
+    envelope = new_envelope("orders", id, id=id, when=NOW, priority=0, headers=None, once=None)
+    return bson.encode(envelope, codec_options=codec_options())
+
+
+@pytest.mark.parametrize("beside", ["nothing", "one under way", "one that has ended"])
+def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None:
+    """Of a claim of a single item of this one nobody knows what it takes, until it has it."""
+    queue = shared_context()
+    flow: Any = together._claimed([(queue, LEASE)] * 2)
+    next(flow)
+    single = together._claimed([(queue, LEASE)])
+    if beside != "nothing":
+        next(single)
+    claim = flow.send([pushed(id) for id in IDS[:2]])
+    assert claim.arguments["filter"]["by"] is None
+    if beside == "one that has ended":
+        with pytest.raises(StopIteration):
+            single.send(None)
+    flow.send(1)  # of two
+    assert (queue.state.shelf.closed_until > 0) == (beside == "nothing")
+    flow.close()
+    assert not queue.state.shelf.flying
 
 
 def test_an_empty_queue_is_told_to_all() -> None:
