@@ -108,8 +108,11 @@ def test_any_document_is_fresh_if_its_fields_say_so(payload: Any, rest: dict[str
     ids=repr,
 )
 @pytest.mark.parametrize("payload", [{"n": 1}, HIDDEN, HIDDEN["text"]], ids=repr)
-def test_what_somebody_has_had_or_some_other_program_wrote_is_not(changes: dict[str, Any], payload: Any) -> None:
-    assert not found(pushed(payload, **changes))
+@pytest.mark.parametrize("headers", [None, {"a": 1}, HIDDEN])
+def test_what_somebody_has_had_or_some_other_program_wrote_is_not(
+    changes: dict[str, Any], payload: Any, headers: Any
+) -> None:
+    assert not found(pushed(payload, headers=headers, **changes))
 
 
 @pytest.mark.parametrize("when", [datetime(1960, 1, 1, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC), NOW])
