@@ -64,18 +64,17 @@ class Lane:
         """Whether a further batch may be sent now; beside another one only if nearly a whole share waits for it."""
         if not self.flying or self.flying >= self.abreast:
             return not self.flying
-        crowd = self._crowd
-        return crowd >= CROWD and len(self.waiting) >= NEARLY * self._share(crowd)
-
-    def _share(self, crowd: int) -> int:
-        """Return how many of a crowd go together."""
-        if crowd < CROWD:
-            return crowd
-        return -(-crowd // min(self.shares, 2 if crowd < LARGE else self.shares))
+        return len(self.waiting) >= NEARLY * self._share
 
     @property
-    def _crowd(self) -> int:
-        return max(len(self.waiting) + self.aboard, self.crowd)
+    def _share(self) -> int:
+        """How many go together at most; where there is no crowd, all."""
+        crowd = self.crowd
+        if self.abreast > 1:  # else it does not pay to divide those who may have come once
+            crowd = max(crowd, len(self.waiting) + self.aboard)
+        if crowd < CROWD:
+            return MOST
+        return -(-crowd // min(self.shares, 2 if crowd < LARGE else self.shares))
 
     def enter(self, shared: Shared[Any], caller: Callable[[], Hashable]) -> None:
         """Let a caller wait, and count how many come before it does again."""
@@ -119,7 +118,7 @@ class Lane:
         batch: list[Shared[Any]] = []
         stay: deque[Shared[Any]] = deque()
         kind: Hashable = None
-        most = min(MOST, self._share(self._crowd))
+        most = min(MOST, self._share)
         while self.waiting and len(batch) < most:
             shared = self.waiting.popleft()
             if is_gone(shared.waiter):

@@ -165,6 +165,11 @@ def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> No
     assert made.crowd == 0
 
 
+def test_those_who_may_have_come_once_are_not_divided_into_batches_that_wait_for_each_other() -> None:
+    made = crowd(1, 2 * lanes.LARGE, shares=3)
+    assert len(made.board(is_gone)) == 2 * lanes.LARGE
+
+
 def test_who_is_alone_need_not_be_told_from_others() -> None:
     made: Lane = Lane(send)
     made.enter(Shared(made, None, "A", waiter="A1"), pytest.fail)
@@ -182,6 +187,7 @@ def test_who_is_alone_need_not_be_told_from_others() -> None:
 )
 def test_the_larger_a_crowd_the_more_parts_it_has(callers: int, batches: list[int]) -> None:
     made = crowd(1, callers, shares=3)
+    made.crowd = callers
     found = []
     while batch := made.board(is_gone):
         found.append(len(batch))
