@@ -178,7 +178,7 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     if tried <= 0:
         return []
     number, again, shelf = 0, True, claim.context.state.shelf
-    singles = shelf.singles
+    single = shelf.single
     try:
         number, again = yield from _sent(claim)
     except ReplyLost:
@@ -190,7 +190,7 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.taken()):
             return all_of_them
-        if not shelf.alone and singles == shelf.singles:  # nobody of this process has taken it
+        if not shelf.singles and single is shelf.single:  # nor has a claim of a single item taken it
             shelf.close(time.monotonic())  # somebody else claims, or removes what was read
     items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
     if not claim.untouched and claim.context.state.shelf.is_filled:

@@ -75,8 +75,8 @@ class Shelf:
         size: the bytes of one of them; so large are others thought to be.
         coming: what is being read to take their place.
         flying: the keys of ids that claims under way mean to take.
-        alone: how many claims of single items are under way, which may take any of them.
-        singles: how many of those there have been.
+        singles: claims of single items that are under way, which may take any of them.
+        single: the last one that has ended.
         closed_until: until when nothing is read ahead.
         asked_at: when the last claim began.
         busy: claims follow one another so closely that the next will find what is read ahead still fresh.
@@ -87,8 +87,8 @@ class Shelf:
     size: int = BYTES
     coming: Coming | None = None
     flying: set[Any] = field(default_factory=set)
-    alone: int = 0
-    singles: int = 0
+    singles: set[object] = field(default_factory=set)
+    single: object = None
     closed_until: float = float("-inf")
     asked_at: float = float("-inf")
     busy: bool = False
@@ -124,14 +124,15 @@ class Shelf:
         self.flying.difference_update(keys)
 
     @contextmanager
-    def single(self) -> Iterator[None]:
-        """Take in that a single item is claimed, and nobody knows which."""
-        self.alone += 1
+    def claims_one(self) -> Iterator[None]:
+        """Take in that a single item is claimed, and nobody knows which; several threads may do so."""
+        single = object()
+        self.singles.add(single)
         try:
             yield
         finally:
-            self.alone -= 1
-            self.singles += 1
+            self.single = single
+            self.singles.discard(single)
 
     def took(self, keys: Collection[Any]) -> None:
         """Take in what another claim of this process has taken."""

@@ -90,7 +90,7 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
-        with context.state.shelf.single():
+        with context.state.shelf.claims_one():
             item = yield from claim.claim_one(context, lease)
         return [item and ((yield from claim.renewed(context, item, lease)) or _NotYet())]
     items = yield from claim_some(context, len(entries), lease)

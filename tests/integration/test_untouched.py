@@ -410,7 +410,7 @@ async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_
     await asyncio.gather(*(worker() for _ in range(CROWD)))
     assert not state.shelf.closed_until > 0
     assert not state.shelf.flying
-    assert (state.shelf.alone, state.crowd.width) == (0, 1)
+    assert (len(state.shelf.singles), state.crowd.width) == (0, 1)
 
 
 @pytest.mark.parametrize("headers", [None, {"trace": "1", "nested": {"a": [1]}}])

@@ -115,12 +115,17 @@ def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> 
     assert made.flying == {third}
 
 
-def test_claims_of_single_items_are_counted_while_they_are_under_way_and_after() -> None:
+def test_claims_of_single_items_are_known_while_they_are_under_way_and_after() -> None:
     made = Shelf()
-    with made.single(), pytest.raises(ValueError, match="broken"), made.single():
-        assert (made.alone, made.singles) == (2, 0)
-        raise ValueError("broken")
-    assert (made.alone, made.singles) == (0, 2)
+    with made.claims_one():
+        with pytest.raises(ValueError, match="broken"), made.claims_one():
+            assert (len(made.singles), made.single) == (2, None)
+            raise ValueError("broken")
+        first = made.single
+        assert first is not None
+        assert len(made.singles) == 1
+    assert made.single is not first
+    assert not made.singles
 
 
 def test_what_was_no_use_is_not_tried_again_for_a_while() -> None:
