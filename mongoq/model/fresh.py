@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bson import ObjectId
 
-from mongoq.model.clock import milliseconds, time_of
+from mongoq.model.clock import milliseconds
 from mongoq.model.codec import Encoding
 from mongoq.model.envelope import ID, PRIORITY, REST, WHEN, Document, queue_field
 from mongoq.model.item import id_key
@@ -50,11 +50,6 @@ class Fresh(NamedTuple):
     priority: int
     at: int
     rest: bytes
-
-    @property
-    def place(self) -> Document:
-        """What of its envelope tells its place in the queue."""
-        return {"_id": ObjectId(self.id), "priority": self.priority, "when": time_of(self.at)}
 
 
 _made = partial(tuple.__new__, Fresh)  # the class is slower by more than all else takes here

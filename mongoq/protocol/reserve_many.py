@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -133,7 +134,9 @@ def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
     """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
     while not context.state.paused:
-        whole, shelf = (yield from head(context, n)), context.state.shelf
+        shelf = context.state.shelf
+        shelf.here()
+        whole = yield from head(context, n)
         if whole.empty and (yield from looked_behind(context)):
             continue
         if whole.untouched:
@@ -143,7 +146,8 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
             if first is None:
                 return []
             if not first:
-                one = yield from claim_one(context, lease)
+                with shelf.claims_one():
+                    one = yield from claim_one(context, lease)
                 return [one] if one else []
             claim = ClaimOfMany.of(context, first, lease)
         shelf.claims(claim.ids)
@@ -159,12 +163,13 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
 
 
 def _others(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
-    """Read what may be claimed together, but for what another claim of this process is about to take."""
-    flying = context.state.shelf.flying
-    read = yield from candidates(context, n + len(flying))
-    if not read or not flying:
-        return read and read[:n]
-    return [document for document in read if id_key(document["_id"]) not in flying][:n] or None
+    """Read what may be claimed together, but for what other claims of this process are about to take.
+
+    None of what was read may be left: then a claim of a single item finds out whether there is more.
+    """
+    shelf = context.state.shelf
+    read = yield from candidates(context, n + len(shelf.flying))
+    return read and [document for document in read if id_key(document["_id"]) not in shelf.flying][:n]
 
 
 def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
@@ -177,16 +182,9 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
     """
     if tried <= 0:
         return []
-    number, again, shelf = 0, True, claim.context.state.shelf
+    shelf = claim.context.state.shelf
     single = shelf.single
-    try:
-        number, again = yield from _sent(claim)
-    except ReplyLost:
-        yield from insisted(claim.give_back(claim.ids))
-        raise
-    except Refused:
-        # one of them fits no update, and says not which: those before it are given back, and each is tried alone
-        yield from insisted(claim.give_back(claim.ids))
+    number, again = yield from _sent_or_given_back(claim)
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.taken()):
             return all_of_them
@@ -204,6 +202,24 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
             yield from _unmark(claim, *items.values())
         items |= {id_key(item.id): item for item in others}
     return [items[key] for key in claim.ids if key in items]
+
+
+def _sent_or_given_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
+    """Do as ``_sent`` does, and give back what a claim that failed may have taken."""
+    try:
+        return (yield from _sent(claim))
+    except ReplyLost:
+        yield from insisted(claim.give_back(claim.ids))
+        raise
+    except Refused:
+        # one of them fits no update, and says not which: those before it are given back, and each is tried alone
+        yield from insisted(claim.give_back(claim.ids))
+        return 0, True
+    except Exception as error:
+        if getattr(error, "code", None) is not None:  # the server says so, and may have done a part of it
+            with suppress(Exception):
+                yield from insisted(claim.give_back(claim.ids))
+        raise
 
 
 def _sent(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:

@@ -6,6 +6,7 @@ What is here is nobody's: a claim finds out what of it is still there.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,7 +43,6 @@ class Coming:
     Attributes:
         command: what is sent.
         start: where it begins.
-        most: how many it finds at most.
         begun: its reply, where nobody waits for it yet.
         claimed: the keys of ids (``id_key``) that it may find although they are claimed by the time it is there.
         placed: the first place that this process has put an item into meanwhile, which it may have missed.
@@ -50,7 +50,6 @@ class Coming:
 
     command: Command[list[bytes]]
     start: Start
-    most: int
     begun: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
     placed: Place | None = None
@@ -59,10 +58,13 @@ class Coming:
         """Say whether what it finds is good enough."""
         return at - self.start.at <= FRESH
 
-    def left(self, read: Sequence[Fresh]) -> Sequence[Fresh]:
+    def unclaimed(self, read: Sequence[Fresh]) -> Sequence[Fresh]:
         """Return what of its items is still to be claimed, in this order."""
-        left = [item for item in read if item.id not in self.claimed]
-        return left if self.placed is None else _until(self.placed, left)
+        return [item for item in read if item.id not in self.claimed]
+
+    def before(self, read: Sequence[Fresh]) -> Sequence[Fresh]:
+        """Return what of its items stands before all that this process has put there meanwhile."""
+        return read if self.placed is None else _until(self.placed, read)
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Shelf:
         flying: the keys of ids that claims under way mean to take.
         singles: claims of single items that are under way, which may take any of them.
         single: the last one that has ended.
+        pid: the process that all this is true of.
         closed_until: until when nothing is read ahead.
         asked_at: when the last claim began.
         busy: claims follow one another so closely that the next will find what is read ahead still fresh.
@@ -89,6 +92,7 @@ class Shelf:
     flying: set[Any] = field(default_factory=set)
     singles: set[object] = field(default_factory=set)
     single: object = None
+    pid: int = field(default_factory=os.getpid)
     closed_until: float = float("-inf")
     asked_at: float = float("-inf")
     busy: bool = False
@@ -122,6 +126,12 @@ class Shelf:
     def landed(self, keys: Collection[Any]) -> None:
         """Take in that such a claim is over."""
         self.flying.difference_update(keys)
+
+    def here(self) -> None:
+        """Start afresh in a forked child: what was under way is the parent's."""
+        if self.pid != os.getpid():
+            self.pid, self.flying, self.singles = os.getpid(), set(), set()
+            self.items, self.coming = (), None
 
     @contextmanager
     def claims_one(self) -> Iterator[None]:

@@ -35,11 +35,13 @@ class Head:
         untouched: those, where nobody has had any of them: they need not be read again.
         documents: else their envelopes; none when these are not to be gone by.
         empty: there was nothing at all.
+        busy: there was nothing that other claims of this process are not about to take, as far as was read.
     """
 
     untouched: Sequence[Fresh] = ()
     documents: Sequence[Document] = ()
     empty: bool = False
+    busy: bool = False
 
 
 def head(context: QueueContext[Any], n: int) -> Flow[Head]:
@@ -57,7 +59,7 @@ def head(context: QueueContext[Any], n: int) -> Flow[Head]:
         first = yield from _first(context, n)
     except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
         first = Head()
-    if not (first.untouched or first.documents or first.empty):
+    if not (first.untouched or first.documents or first.empty or first.busy):
         shelf.close(now)
     return first
 
@@ -85,14 +87,12 @@ def _read(context: QueueContext[Any], n: int, coming: Coming) -> Flow[Head]:
     finally:
         if shelf.coming is coming:
             shelf.coming = None
-    found = fresh(read, context.name, encoding)
-    left = coming.left(found)
     context.state.heads.found(coming.start, encoding.opened(read[:1])[0] if read else None)
-    shelf.put(left[n:], coming.start.at, len(read[0]) if read else shelf.size)
-    if len(left) >= n or len(found) == len(read) < coming.most:
-        return Head(left[:n], empty=not left)
-    if len(found) == len(read):  # most of it is claimed by now
-        return Head(left) if left else (yield from _first(context, n))
+    found = fresh(read, context.name, encoding)
+    left = coming.unclaimed(found)
+    shelf.put(coming.before(left[n:]), coming.start.at, len(read[0]) if read else shelf.size)
+    if len(left) >= n or len(found) == len(read):
+        return Head(left[:n], empty=not read, busy=not left)
     whole: list[Document] = [*encoding.opened(read)]
     first = [document for document in whole if id_key(document["_id"]) not in coming.claimed][:n]
     few = sum(map(is_fresh, first)) * 2 < len(first)
@@ -120,7 +120,7 @@ def ahead(context: QueueContext[Any], n: int) -> Flow[None]:
 def _coming(context: QueueContext[Any], most: int) -> Coming:
     start, flying = context.state.heads.start(context.name, context.broker.clock.now()), context.state.shelf.flying
     most += len(flying)
-    return Coming(find_head(context.broker, start.filter, ORDER, most), start, most, claimed={*flying})
+    return Coming(find_head(context.broker, start.filter, ORDER, most), start, claimed={*flying})
 
 
 def _arrived(context: QueueContext[Any], coming: Coming) -> Flow[None]:
@@ -137,7 +137,8 @@ def _arrived(context: QueueContext[Any], coming: Coming) -> Flow[None]:
     finally:
         if shelf.coming is coming:
             shelf.coming = None
-    left = coming.left(fresh(read, context.name, context.broker.encoding))
+    encoding = context.broker.encoding
+    left = coming.before(coming.unclaimed(fresh(read, context.name, encoding)))
     if left:  # nothing left says nothing about the queue: the rest was left out
-        context.state.heads.found(coming.start, left[0].place)
+        context.state.heads.found(coming.start, encoding.opened(read[:1])[0])
         shelf.put(left, coming.start.at, len(read[0]))

@@ -29,7 +29,7 @@ def filled(number: int = 3) -> Shelf:
 
 
 def coming() -> Coming:
-    return Coming(Command("command", {}), Start({}, NOW, 10.0, None), 9)
+    return Coming(Command("command", {}), Start({}, NOW, 10.0, None))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, se
     made.placed(priority, NOW + timedelta(seconds=seconds))
     made.placed(5, NOW)
     assert made.coming is not None
-    assert made.coming.left(read) == read[:kept]
+    assert made.coming.before(read) == read[:kept]
 
 
 def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
@@ -103,7 +103,7 @@ def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     made.claims(keys)  # nothing is under way
     made.coming = coming()
     made.claims(keys[:2])
-    assert made.coming.left(made.items) == made.items[2:]
+    assert made.coming.unclaimed(made.items) == made.items[2:]
 
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
@@ -148,4 +148,16 @@ def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way(
     made.coming = coming()
     made.took({second.id})
     assert made.items == [first, third]
-    assert made.coming.left(read) == [first, third]
+    assert made.coming.unclaimed(read) == [first, third]
+
+
+def test_a_forked_child_knows_that_what_was_under_way_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = filled()
+    made.claims([item.id for item in made.items])
+    made.coming = coming()
+    with made.claims_one():
+        made.here()
+        assert (len(made.flying), len(made.singles), len(made.items)) == (3, 1, 3)
+        monkeypatch.setattr(shelves.os, "getpid", lambda: -1)
+        made.here()
+        assert (made.flying, made.singles, made.items, made.coming) == (set(), set(), (), None)

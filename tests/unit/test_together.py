@@ -72,6 +72,35 @@ def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None
     assert not queue.state.shelf.flying
 
 
+def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_wait() -> None:
+    queue = shared_context()
+    flow: Any = together._claimed([(queue, LEASE)] * 2)
+    next(flow)
+    queue.state.shelf.placed(-5, NOW)
+    claim = flow.send([pushed(id) for id in IDS])
+    assert claim.arguments["filter"]["_id"] == {"$in": IDS[:2]}
+    assert not queue.state.shelf.items, "what stands behind it is read again"
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_is_nothing(found: bool) -> None:
+    """Not all fits into a reply, and what is under way may fail: a claim of a single item finds out."""
+    queue = shared_context()
+    queue.state.shelf.claims([id.binary for id in IDS])
+    flow: Any = together._claimed([(queue, LEASE)] * 2)
+    next(flow)
+    flow.send([pushed(id) for id in IDS])
+    single = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
+    assert single.method == "find_one_and_update"
+    assert queue.state.shelf.singles
+    with pytest.raises(StopIteration) as stop:
+        flow.send({**reserved_item()._document, "attempts": 0, "reserved": False, "when": NOW} if found else None)
+    first, second = stop.value.value
+    assert (first is not None) == found
+    assert isinstance(second, together._NotYet) == found
+    assert not queue.state.shelf.closed_until > 0
+
+
 def test_an_empty_queue_is_told_to_all() -> None:
     _, told = play(together._claimed([(shared_context(), LEASE)] * 3), [found_raw()])
     assert told == [None] * 3
