@@ -8,6 +8,7 @@ from typing import Any
 import bson
 import pytest
 from bson import ObjectId
+from pymongo.errors import OperationFailure
 
 from mongoq.model.codec import codec_options
 from mongoq.model.envelope import new_envelope
@@ -99,6 +100,20 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
     assert (first is not None) == found
     assert isinstance(second, together._NotYet) == found
     assert not queue.state.shelf.closed_until > 0
+
+
+def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None:
+    queue, interrupted = shared_context(), OperationFailure("interrupted", 237)
+    flow: Any = together._claimed([(queue, LEASE)] * 2)
+    next(flow)
+    claim = flow.send([pushed(id) for id in IDS[:2]])
+    back = flow.throw(interrupted)
+    ((kind, statement),) = back.arguments["requests"]
+    assert (kind, statement["filter"]["token"]) == ("UpdateMany", claim.arguments["update"]["$set"]["token"])
+    with pytest.raises(OperationFailure) as raised:
+        flow.throw(OperationFailure("neither can that be done", 13))
+    assert raised.value is interrupted
+    assert not queue.state.shelf.flying
 
 
 def test_an_empty_queue_is_told_to_all() -> None:
