@@ -17,14 +17,12 @@ from mongoq.model.clock import milliseconds
 from mongoq.model.codec import Encoding
 from mongoq.model.envelope import ID, PRIORITY, REST, WHEN, Document, queue_field
 from mongoq.model.item import id_key
+from mongoq.model.stored import ID_END, ID_START, LENGTH
 
 __all__ = ["Fresh", "fresh", "is_fresh", "opened"]
 
-LENGTH = 4
-ID_START = LENGTH + len(ID)
-ID_END = ID_START + 12
 PAYLOAD, HEADERS = b"payload\0", b"\x03headers\0"
-BEFORE, BEHIND = REST[:-1], REST[-1:]
+BEFORE, END = REST[:-1], REST[-1:]
 SIZED = {0x02: LENGTH, 0x03: 0, 0x04: 0, 0x05: LENGTH + 1}
 """Strings, documents, arrays and binaries begin with a size; so many bytes more than that they take."""
 FIXED = {0x01: 8, 0x07: 12, 0x08: 1, 0x09: 8, 0x0A: 0, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16, 0x7F: 0, 0xFF: 0}
@@ -85,9 +83,10 @@ def _by_its_bytes(raw: bytes, head: bytes) -> Fresh | None:
     when, at, priority, number, before = _middle_of(raw, end)
     if when != WHEN or priority != PRIORITY or before != BEFORE or at < 0:
         return None
-    if behind + len(BEHIND) == len(raw):
-        return _made((raw[ID_START:ID_END], number, at, _sized(LENGTH + end - start + 1) + raw[start:end] + BEHIND))
-    if not raw.startswith(HEADERS, behind) or _end(raw, HEADERS[0], behind + len(HEADERS)) + len(BEHIND) != len(raw):
+    last = behind
+    if raw.startswith(HEADERS, behind):
+        last = _end(raw, HEADERS[0], behind + len(HEADERS))
+    if last + len(END) != len(raw):
         return None
     rest = raw[start:end] + raw[behind:]
     return _made((raw[ID_START:ID_END], number, at, _sized(LENGTH + len(rest)) + rest))

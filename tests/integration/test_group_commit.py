@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -253,9 +254,19 @@ class Beside(Listener):
         self.under_way.discard(event.request_id)
 
 
+@contextmanager
+def slow(client: Any, appname: str, command: str) -> Iterator[None]:
+    """Hold up each such command of one application for a second."""
+    data = {"failCommands": [command], "appName": appname, "blockConnection": True, "blockTimeMS": 1000}
+    client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+    try:
+        yield
+    finally:
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
 async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: Any, database: str, raw: Any) -> None:
     listener, callers = Beside("insert"), 2 * CROWD
-    slow = {"failCommands": ["insert"], "appName": database, "blockConnection": True, "blockTimeMS": 1000}
     async with (
         opened("aio", uri, event_listeners=[listener], appname=database) as own,
         mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
@@ -264,20 +275,16 @@ async def test_pushes_of_a_crowd_have_two_batches_under_way(uri: str, client: An
         await asyncio.gather(*(queue.push(n) for n in range(callers)))  # which opens the connections
         listener.counts.clear()
         listener.most = 0
-        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
-        try:
+        with slow(client, database, "insert"):
             await asyncio.gather(*(queue.push(n) for n in range(callers)))
-            assert (listener.counts["insert"], listener.most) == (2, 2)
-            assert raw.count_documents({"q": "orders"}) == 2 * callers
-        finally:
-            client.admin.command("configureFailPoint", "failCommand", mode="off")
+        assert (listener.counts["insert"], listener.most) == (2, 2)
+        assert raw.count_documents({"q": "orders"}) == 2 * callers
 
 
 async def test_claims_of_a_crowd_have_two_batches_under_way_which_take_different_items(
     uri: str, client: Any, database: str, raw: Any
 ) -> None:
     listener, callers = Beside("update"), 2 * CROWD
-    slow = {"failCommands": ["update"], "appName": database, "blockConnection": True, "blockTimeMS": 1000}
     async with (
         opened("aio", uri, event_listeners=[listener], appname=database) as own,
         mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
@@ -288,11 +295,8 @@ async def test_claims_of_a_crowd_have_two_batches_under_way_which_take_different
             await queue.commit(item)
         listener.counts.clear()
         listener.most = 0
-        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
-        try:
+        with slow(client, database, "update"):
             items = await asyncio.gather(*(queue.reserve() for _ in range(callers)))
-        finally:
-            client.admin.command("configureFailPoint", "failCommand", mode="off")
         assert (listener.counts["update"], listener.most) == (2, 2)
         assert len({item.id for item in items}) == callers
         assert all(item.attempts == 1 for item in items)
