@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
@@ -240,17 +241,44 @@ def test_a_uri_whose_port_is_wrong_says_so() -> None:
         mongoq.connect("mongodb://localhost:99999")
 
 
-def test_the_callers_collection_is_rebound_and_left_alone(client: MongoClient[Any], database: str) -> None:
-    careless = client[database].get_collection(
-        "mongoq", read_preference=ReadPreference.SECONDARY, write_concern=WriteConcern(w=0)
-    )
-    queue = mongoq.Broker(careless).queue("a", history=60)
-    queue.push({"at": datetime(2024, 1, 1, tzinfo=UTC)})
-    item = queue.pop()
-    assert item is not None
-    assert item.payload == {"at": datetime(2024, 1, 1, tzinfo=UTC)}
-    assert len(list(queue.history())) == 1
-    assert careless.write_concern == WriteConcern(w=0)
+class Writes(CommandListener):
+    """The write concerns of the writes."""
+
+    def __init__(self) -> None:
+        self.concerns: list[Any] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if event.command_name in {"insert", "update", "delete", "findAndModify"}:
+            self.concerns.append(event.command.get("writeConcern"))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        pass
+
+
+@pytest.mark.parametrize("retried", [True, False], ids=["retried", "not-retried"])
+def test_the_callers_collection_is_rebound_and_left_alone(uri: str, database: str, retried: bool) -> None:
+    """Writes of every kind: by commands of ours, and those that the driver sends where it is told not to retry."""
+    writes = Writes()
+    with MongoClient[Any](uri, retryWrites=retried, event_listeners=[writes]) as client:
+        careless = client[database].get_collection(
+            "mongoq", read_preference=ReadPreference.SECONDARY, write_concern=WriteConcern(w=0)
+        )
+        queue = mongoq.Broker(careless).queue("a", history=60)
+        queue.push({"at": datetime(2024, 1, 1, tzinfo=UTC)})
+        item = queue.pop()
+        assert item is not None
+        assert item.payload == {"at": datetime(2024, 1, 1, tzinfo=UTC)}
+        assert len(list(queue.history())) == 1
+        queue.push_many([1, 2])
+        (item,) = queue.reserve_many(1)
+        queue.commit(item)
+        assert queue.purge() == 1
+        assert careless.write_concern == WriteConcern(w=0)
+    assert len(writes.concerns) >= 6
+    assert all(concern == {"w": "majority"} for concern in writes.concerns)
 
 
 @pytest.mark.parametrize("wrong", [None, "mongodb://localhost", 5, {}], ids=repr)
