@@ -71,7 +71,7 @@ def connect(
             broker.ping()
     except BaseException as error:
         _close(client)
-        _explain(error, client)
+        _explain(error, client, seconds)
         raise
     return broker
 
@@ -138,7 +138,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
                 await broker.ping()
         except BaseException as error:
             await _close_async(client)
-            _explain(error, client)
+            _explain(error, client, seconds)
             raise
         return broker
 
@@ -197,7 +197,7 @@ def _name(value: Any, argument: str) -> str:
     return value
 
 
-def _explain(error: BaseException, client: Any) -> None:
+def _explain(error: BaseException, client: Any, seconds: float) -> None:
     """Raise the error that tells what to do; other errors than these pass through."""
     if not isinstance(error, PyMongoError):
         return
@@ -214,6 +214,6 @@ def _explain(error: BaseException, client: Any) -> None:
         ) from error
     if isinstance(error, ConnectionFailure) or error.timeout:
         raise ServerUnavailable(
-            f"no usable MongoDB answered at {hosts}: start one, or check host, port, replicaSet and TLS in the URI "
-            f"({type(error).__name__})"
+            f"no usable MongoDB answered at {hosts} in time (timeout={seconds:g} s): start one, or check host, port, "
+            f"replicaSet and TLS in the URI ({type(error).__name__})"
         ) from error

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from mongoq.model.arguments import Duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
-from mongoq.pipeline.naming import names
+from mongoq.pipeline.naming import names, told
 from mongoq.pipeline.stage import ITEMS, Frame
 
 __all__ = ["Framing"]
@@ -77,11 +77,13 @@ class Framing:
         options = given(lease=lease, retry=retry, max_retries=max_retries)
         frame = Frame(schema, items, partitions)
 
+        sources = told(source, "frame_stage")
+
         def declare(handler: H) -> H:
             self._add(
                 handler,
                 name=name,
-                sources=names(source),
+                sources=sources,
                 targets=names(to),
                 errors=errors,
                 shared=shared,

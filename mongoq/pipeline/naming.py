@@ -6,7 +6,9 @@ import re
 from functools import partial
 from typing import Any, get_origin
 
-__all__ = ["handler_name", "import_path", "in_a_line", "model_name", "names", "shown"]
+from mongoq.errors import ArgumentInvalid
+
+__all__ = ["handler_name", "import_path", "in_a_line", "model_name", "names", "shown", "told"]
 
 PLAIN = re.compile(r"[\w.:@/+-]+")
 
@@ -50,3 +52,14 @@ def model_name(model: Any) -> str:
 def names(given: Any) -> tuple[Any, ...]:
     """Return one name or several as a tuple; what is neither stays as it is, for a check to tell."""
     return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
+def told(given: Any, decorator: str) -> tuple[Any, ...]:
+    """Return the names that a decorator was told.
+
+    Raises:
+        ArgumentInvalid: it is a function: without its parentheses the decorator would declare nothing.
+    """
+    if callable(given):
+        raise ArgumentInvalid("source", f'the name of a queue, not a function: write @pipeline.{decorator}("queue")')
+    return names(given)

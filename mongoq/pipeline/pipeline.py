@@ -19,7 +19,7 @@ from mongoq.pipeline.framing import Framing
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.joining import Joining
 from mongoq.pipeline.mermaid import mermaid
-from mongoq.pipeline.naming import handler_name, names, shown
+from mongoq.pipeline.naming import handler_name, names, shown, told
 from mongoq.pipeline.picture import description
 from mongoq.pipeline.recipe import graph_of
 from mongoq.pipeline.source import Source
@@ -215,11 +215,13 @@ class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
             probe=probe,
         )
 
+        sources = told(source, "sink")
+
         def declare(handler: H) -> H:
             self._add(
                 handler,
                 name=name,
-                sources=names(source),
+                sources=sources,
                 targets=(),
                 model=model,
                 where=where,

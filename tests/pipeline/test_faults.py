@@ -425,6 +425,14 @@ def test_every_fault_is_one_line_that_names_its_place() -> None:
             assert fault.startswith(("pipeline", "stage ", "queue "))
 
 
+@pytest.mark.parametrize("kind", ["sink", "frame_stage"])
+def test_a_decorator_without_its_parentheses_is_refused(kind: str) -> None:
+    """The others have an argument that must be given; these would take the function for the name, and declare nothing."""
+    pipeline = Pipeline("line")
+    with pytest.raises(mongoq.ArgumentInvalid, match=rf'^source: .* write @pipeline\.{kind}\("queue"\)$'):
+        getattr(pipeline, kind)(load)
+
+
 def test_hostile_names_do_not_fill_the_screen() -> None:
     pipeline = Pipeline("x" * 10_000)
     pipeline.stage("y" * 10_000, to="z" * 10_000, name="n" * 10_000)(pass_on)
