@@ -1,6 +1,7 @@
 """``python -m bench group-commit``: many callers of single operations, beside Keuss on the same server.
 
-And beside a group commit by hand with the bare driver: what is missing to it is ours, the rest the server's.
+And beside a group commit by hand with the bare driver: what is missing to it is ours, the rest the server's. On the
+event loop of asyncio, and once on that of uvloop, which is libuv as it is in Node.js, where Keuss runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import uvloop
 from pymongo import AsyncMongoClient
 
 from bench import report
@@ -34,6 +36,8 @@ TARGETS = {("push", 64): 8.0, ("reserve and commit", 64): 6.0, ("push", 256): 12
 AHEAD = 1.5
 """Items pushed before they are reserved, for each that is expected to be."""
 WHAT = {"push": "push", "reserve and commit": "reserve"}
+LOOPS = {"uvloop": uvloop.new_event_loop}
+"""The event loops of the ways that have another than that of asyncio."""
 
 Step = Callable[[], Awaitable[bool]]
 
@@ -81,7 +85,9 @@ def _measured(
     here: Place, keuss: Keuss | None, operation: str, callers: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike."""
-    rates: dict[str, list[float]] = {"mongoq": [], "alone": [], "bare": [], **({"keuss": []} if keuss else {})}
+    rates: dict[str, list[float]] = {way: [] for way in ("mongoq", "uvloop", "alone", "bare")}
+    if keuss:
+        rates["keuss"] = []
     for _ in range(options.rounds):
         for way, found in rates.items():
             if way == "keuss" and keuss is not None:
@@ -90,7 +96,8 @@ def _measured(
                     _keuss_uri(here), WHAT[operation], callers=callers, seconds=options.seconds, items=items
                 )
             else:
-                rate = asyncio.run(_rate(here, operation, callers, options.seconds, way))
+                with asyncio.Runner(loop_factory=LOOPS.get(way)) as runner:
+                    rate = runner.run(_rate(here, operation, callers, options.seconds, way))
             found.append(rate)
     result: dict[str, Any] = {"operation": operation, "callers": callers}
     for way, found in rates.items():
@@ -98,14 +105,19 @@ def _measured(
     for way, times in {way: _times(rates, "mongoq", way) for way in rates if way != "mongoq"}.items():
         result[f"times_{way}"] = times
     if keuss:
-        result["bare_times_keuss"] = _times(rates, "bare", "keuss")
+        result |= {f"{way}_times_keuss": _times(rates, way, "keuss") for way in ("uvloop", "bare")}
         target = TARGETS.get((operation, callers))
         result |= {"target": target, "reached": target is None or result["times_keuss"] >= target}
     report.progress(
         f"{callers:4} callers, {operation:20} "
         + ", ".join(f"{way} {result[way]['per_second']:,}/s" for way in rates)
         + f"; {result['times_bare']} times bare"
-        + (f", {result['times_keuss']} times Keuss, which bare is {result['bare_times_keuss']} times" if keuss else "")
+        + (
+            f", {result['times_keuss']} times Keuss; uvloop {result['uvloop_times_keuss']}, "
+            f"bare {result['bare_times_keuss']}"
+            if keuss
+            else ""
+        )
     )
     return result
 

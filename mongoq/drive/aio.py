@@ -78,19 +78,24 @@ class AioDriver:
 
         ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
         """
-        if self._background is not None and not self._background.armed:
-            self._background.attend()
-        taken: Taken = []
+        background, lanes = self._background, self._lanes
+        if background is not None and not background.armed:
+            background.attend()
+        taken: Taken | None = None
         request: Request | None = None
         try:
             request = next(flow)
             while True:
                 try:
                     if isinstance(request, Shared):
-                        reply = await self._entered(request)
-                        if request.undo is not None:
-                            taken.append((request, reply))
+                        assert lanes is not None
+                        if self._closed:
+                            self._refuse()
+                        # a caller who waits with others is no task of its own, nor has it a coroutine for that
+                        reply = await lanes.enter(request)
+                        taken = taken if request.undo is None else [(request, reply)]
                     else:
+                        taken = [] if taken is None else taken
                         reply = await (perform or self._perform)(request, taken)
                 except Exception as error:
                     request = flow.throw(self._disturbance.told(error))
@@ -99,17 +104,22 @@ class AioDriver:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         except BaseException as error:
-            await self._failed(error, request, taken)
+            try:
+                await self._failed(error, request, taken)
+            finally:
+                flow.close()
             raise
         finally:
-            flow.close()
-            if self._background is not None and not self._background.armed:
-                self._background.noticed()
+            if background is not None and not background.armed:
+                background.noticed()
 
-    async def _failed(self, error: BaseException, request: Request | None, taken: Taken) -> None:
+    async def _failed(self, error: BaseException, request: Request | None, taken: Taken | None) -> None:
         """Give back what a flow took that did not end well; raises the driver's own error where it was that."""
         if isinstance(error, asyncio.CancelledError) and isinstance(request, Shared):
-            self._left(request, taken)
+            assert self._lanes is not None
+            self._lanes.leave(request)
+            if request.undo is not None:
+                taken = None  # its own undo gives back all that the flow had taken
         if taken and not hands_over(error):
             await self._give_back(*taken[-1], wait=isinstance(error, Exception))
         if isinstance(error, Interruption):
@@ -225,20 +235,6 @@ class AioDriver:
     def _refuse(self) -> None:
         if asyncio.current_task() not in self._tasks:  # those end what they have begun
             raise BrokerClosed
-
-    def _entered(self, shared: Shared[Any]) -> asyncio.Future[Any]:
-        """Let a caller wait with others; it is no task of its own, nor a coroutine, of which there would be as many."""
-        if self._closed:
-            self._refuse()
-        assert self._lanes is not None
-        return self._lanes.enter(shared)
-
-    def _left(self, shared: Shared[Any], taken: Taken) -> None:
-        """Let a caller go that was cancelled while it waited with others."""
-        assert self._lanes is not None
-        if shared.undo is not None:
-            taken.clear()  # its own undo gives back all that the flow had taken
-        self._lanes.leave(shared)
 
     async def _perform_here(self, request: Own, taken: Taken) -> Any:
         """Send a command from a task of the driver's own, which nobody cancels."""

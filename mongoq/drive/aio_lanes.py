@@ -40,10 +40,13 @@ class AioLanes:
     def enter(self, shared: Shared[Any]) -> Waiter:
         """Let a caller wait for its part of a batch; the answer is what it is told."""
         lane: Lane = shared.lane
-        waiter: Waiter = asyncio.get_running_loop().create_future()
+        if not lane.flying:
+            lane.loop = asyncio.get_running_loop()  # this asks the system which process it is
+        waiter: Waiter = lane.loop.create_future()
         shared.waiter = waiter
         lane.enter(shared, caller)
-        self._launch(lane)
+        if lane.flying < lane.abreast:
+            self._launch(lane)
         return waiter
 
     def go_on(self, lane: Lane) -> None:

@@ -18,11 +18,12 @@ from mongoq.model.item import Item
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked, looked_behind
-from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Unreadable, insisted, matched
+from mongoq.protocol.request import SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, insisted, matched
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.waiting import waiting
 
 __all__ = [
+    "NotYet",
     "OnInvalid",
     "bury_exhausted",
     "bury_or_raise",
@@ -45,8 +46,15 @@ R = TypeVar("R")
 OnInvalid = Literal["bury", "raise"]
 
 
-Take = Callable[[QueueContext[Any], timedelta], Flow["Item[Any] | None"]]
-"""Claims an item that can be handed out, undecoded, and that is held for half of the lease at least."""
+Take = Callable[[QueueContext[Any], timedelta], "Shared[Item[Any] | None] | Flow[Item[Any] | None]"]
+"""Claims an item that can be handed out, undecoded, and that is held for half of the lease at least.
+
+Or asks for a part of a claim that does so.
+"""
+
+
+class NotYet(Exception):
+    """Others took the item; what is left may still be enough."""
 
 
 def reserve(
@@ -78,7 +86,11 @@ def reserve_now(
     yield from prepared(context)
     while not context.state.paused:
         length = lease or context.settings.lease
-        claimed = yield from (take or claim_one)(context, length)
+        try:
+            asked = (take or claim_one)(context, length)
+            claimed: Item[Any] | None = (yield asked) if isinstance(asked, Shared) else (yield from asked)
+        except NotYet:
+            continue
         if claimed is None:
             return None
         try:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from mongoq.errors import PayloadInvalid
 from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
 from mongoq.model.codec import Codec, Encoding
-from mongoq.model.counters import Counters, Event
+from mongoq.model.counters import EVENTS, Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key
@@ -224,6 +224,7 @@ class QueueContext(Generic[M]):
     saved: bool = field(init=False)
     unfit: int = field(init=False, default=0)
     _untyped: bool = field(init=False)
+    _once: Mapping[Event, tuple[str, Event, int]] = field(init=False)
     _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
     _settings: QueueSettings = field(init=False)
 
@@ -232,6 +233,7 @@ class QueueContext(Generic[M]):
         self.state = self.broker.state(self.name)
         self.saved = not self.options.given
         self._untyped = self.codec.untyped
+        self._once = {event: (self.name, event, 1) for event in EVENTS}
 
     @property
     def settings(self) -> QueueSettings:
@@ -244,7 +246,7 @@ class QueueContext(Generic[M]):
 
     def count(self, event: Event, number: int = 1) -> None:
         """Count something that has happened to the queue."""
-        self.broker.counters.append((self.name, event, number))
+        self.broker.counters.append(self._once[event] if number == 1 else (self.name, event, number))
 
     def put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
         """Count what was just put into the queue, and tell who claims from there, or waits, in this process.

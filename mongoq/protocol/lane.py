@@ -23,6 +23,8 @@ CROWD = 48
 """Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
 NEARLY = 0.75
 """The part of a share that is enough: some of a crowd are always late."""
+REST = 3
+"""How many times a crowd goes round before it is counted again: to ask who comes takes a twentieth of a call."""
 LARGE = 128
 """Callers from which they go in three parts, where they do something else in between; before that, in two."""
 
@@ -45,7 +47,9 @@ class Lane:
         boarded: how many have gone in all.
         crowd: how many go round, as far as that is known: so many have come between two calls of one of them.
         mark: that one, and how many had come before it.
+        unlikely: how many have come in all before it may be back.
         last: who came last, of those who may send for themselves.
+        loop: where those wait who are under way, on asyncio.
     """
 
     send: Send
@@ -57,7 +61,9 @@ class Lane:
     boarded: int = 0
     crowd: int = 0
     mark: tuple[Hashable, int] | None = None
+    unlikely: int = 0
     last: Hashable = None
+    loop: Any = None
 
     @property
     def is_free(self) -> bool:
@@ -78,19 +84,18 @@ class Lane:
 
     def enter(self, shared: Shared[Any], caller: Callable[[], Hashable]) -> None:
         """Let a caller wait, and count how many come before it does again."""
-        if self.shares > 1:
+        if self.shares > 1 and self.boarded + len(self.waiting) >= self.unlikely:
             self._counted(self.boarded + len(self.waiting), caller)
         self.waiting.append(shared)
 
     def _counted(self, come: int, caller: Callable[[], Hashable]) -> None:
         if self.mark is None:
             self.mark = caller(), come
+            self.unlikely = come + -(-self.crowd // 2)
             return
         gone_round = come - self.mark[1]
-        if gone_round * 2 < self.crowd:  # not yet
-            return
         if caller() == self.mark[0]:
-            self.crowd, self.mark = gone_round, None
+            self.crowd, self.mark, self.unlikely = gone_round, None, come + REST * gone_round
         elif gone_round > 2 * self.crowd + MOST:  # it has come for the last time
             self.crowd, self.mark = 0, None
 

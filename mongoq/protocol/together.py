@@ -21,6 +21,7 @@ from mongoq.protocol import claim, settle
 from mongoq.protocol import move as moves
 from mongoq.protocol.batch import own_error
 from mongoq.protocol.bulk import Settlement, Tally, tallied, tallied_alike
+from mongoq.protocol.claim import NotYet
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import MARGIN, begin, ends_by
 from mongoq.protocol.lane import copies
@@ -63,38 +64,29 @@ def reserve(
     context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, or one of the first, when others claim at the same time."""
-    take = None if context.broker.lanes is None else _taken
+    take = None if context.broker.lanes is None else _asked
     return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
 
 
-def _taken(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
+def _asked(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("reserve", context.name), _claimed, abreast=2, shares=3)
-    while True:
-        try:
-            claimed: Item[Any] | None = yield Shared(lane, (context, lease), kind=lease, undo=_released)
-        except _NotYet:
-            continue
-        return claimed
-
-
-class _NotYet(Exception):
-    """Others took the item; what is left may still be enough."""
+    return Shared(lane, (context, lease), lease, _released)  # by their names they would take twice as long
 
 
 def _released(item: Item[Any] | None) -> Command[Any] | None:
     return None if item is None or item.due is None else settle.release_command(item.id, item.token, item.due)
 
 
-def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | _NotYet | None]]:
+def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | NotYet | None]]:
     """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
         with context.state.shelf.claims_one():
             item = yield from claim.claim_one(context, lease)
-        return [item and ((yield from claim.renewed(context, item, lease)) or _NotYet())]
+        return [item and ((yield from claim.renewed(context, item, lease)) or NotYet())]
     items = yield from claim_some(context, len(entries), lease)
-    return [*items, *[_NotYet() if items else None] * (len(entries) - len(items))]
+    return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
 
 
 def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:

@@ -427,7 +427,7 @@ def test_every_fault_is_one_line_that_names_its_place() -> None:
 
 @pytest.mark.parametrize("kind", ["sink", "frame_stage"])
 def test_a_decorator_without_its_parentheses_is_refused(kind: str) -> None:
-    """The others have an argument that must be given; these would take the function for the name, and declare nothing."""
+    """Others have an argument that must be given; these would take the function for the name, and declare nothing."""
     pipeline = Pipeline("line")
     with pytest.raises(mongoq.ArgumentInvalid, match=rf'^source: .* write @pipeline\.{kind}\("queue"\)$'):
         getattr(pipeline, kind)(load)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -163,6 +164,28 @@ def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> No
         made.enter(Shared(made, None, "A", waiter=f"B{place}"), caller(f"B{place}"))
         made.landed(made.board(is_gone))
     assert made.crowd == 0
+
+
+def test_who_comes_is_asked_now_and_then_and_a_crowd_that_has_shrunk_is_noticed() -> None:
+    made: Lane = Lane(send, 2, 3)
+    asked: list[int] = []
+
+    def come(place: int) -> int:
+        asked.append(place)
+        return place
+
+    def go_round(callers: int, times: int) -> None:
+        for place in [*range(callers)] * times:
+            made.enter(Shared(made, None, "A", waiter=f"A{place}"), partial(come, place))
+            made.landed(made.board(is_gone))
+
+    go_round(100, 2)
+    asked.clear()
+    go_round(100, 20)
+    assert made.crowd == 100
+    assert 0 < len(asked) < 100 * 20 / 4
+    go_round(10, 100)
+    assert made.crowd == 10
 
 
 def test_those_who_may_have_come_once_are_not_divided_into_batches_that_wait_for_each_other() -> None:

@@ -13,6 +13,7 @@ from pymongo.errors import OperationFailure
 from mongoq.model.codec import codec_options
 from mongoq.model.envelope import new_envelope
 from mongoq.protocol import together
+from mongoq.protocol.claim import NotYet
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.request import Command, Shared
 from tests.unit.scripted import NOW, TOKEN, context, found_raw, matched, play, reserved_item
@@ -45,7 +46,7 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
         flow.send({"firstBatch": [], "id": 0})
     first, second, third = stop.value.value
     assert [first.id, second.id] == IDS[:2]
-    assert isinstance(third, together._NotYet)
+    assert isinstance(third, NotYet)
 
 
 def pushed(id: ObjectId) -> bytes:
@@ -98,7 +99,7 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
         flow.send({**reserved_item()._document, "attempts": 0, "reserved": False, "when": NOW} if found else None)
     first, second = stop.value.value
     assert (first is not None) == found
-    assert isinstance(second, together._NotYet) == found
+    assert isinstance(second, NotYet) == found
     assert not queue.state.shelf.closed_until > 0
 
 
@@ -123,7 +124,7 @@ def test_an_empty_queue_is_told_to_all() -> None:
 
 def test_a_caller_asks_again_until_it_is_told() -> None:
     flow = together.reserve(shared_context(), lease=None, wait=None, on_invalid="bury")
-    first, again = next(flow), flow.throw(together._NotYet())
+    first, again = next(flow), flow.throw(NotYet())
     assert isinstance(first, Shared)
     assert isinstance(again, Shared)
     assert again.lane is first.lane
