@@ -23,7 +23,7 @@ CROWD = 48
 """Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
 NEARLY = 0.75
 """The part of a share that is enough: some of a crowd are always late."""
-REST = 3
+REST = 1
 """How many times a crowd goes round before it is counted again: to ask who comes takes a twentieth of a call."""
 LARGE = 128
 """Callers from which they go in three parts, where they do something else in between; before that, in two."""

@@ -183,7 +183,7 @@ def test_who_comes_is_asked_now_and_then_and_a_crowd_that_has_shrunk_is_noticed(
     asked.clear()
     go_round(100, 20)
     assert made.crowd == 100
-    assert 0 < len(asked) < 100 * 20 / 4
+    assert 0 < len(asked) < 100 * 20 / 3
     go_round(10, 100)
     assert made.crowd == 10
 
