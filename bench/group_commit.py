@@ -23,6 +23,7 @@ from bench import report
 from bench.bare import Bare
 from bench.benchmark import Benchmark
 from bench.group_bare import GroupBare
+from bench.group_threads import threads_rate
 from bench.keuss import VERSION, Keuss
 from bench.operations import PAYLOAD_BYTES, payload
 from bench.place import Place, place
@@ -38,6 +39,8 @@ AHEAD = 1.5
 WHAT = {"push": "push", "reserve and commit": "reserve"}
 LOOPS = {"uvloop": uvloop.new_event_loop}
 """The event loops of the ways that have another than that of asyncio."""
+THREADS = {"threads": True, "threads_alone": False}
+"""The ways of threads, and whether they share commands."""
 
 Step = Callable[[], Awaitable[bool]]
 
@@ -50,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keuss", type=Path, metavar="FOLDER", help="where Keuss is, or is installed; default a new one"
     )
     parser.add_argument("--no-keuss", action="store_true", help="leave Keuss out")
+    parser.add_argument("--threads", action="store_true", help="measure threads as well, with group commit and without")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -86,11 +90,14 @@ def _measured(
 ) -> dict[str, Any]:
     """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike."""
     rates: dict[str, list[float]] = {way: [] for way in ("mongoq", "uvloop", "alone", "bare")}
+    rates |= {way: [] for way in THREADS if options.threads}
     if keuss:
         rates["keuss"] = []
     for _ in range(options.rounds):
         for way, found in rates.items():
-            if way == "keuss" and keuss is not None:
+            if way in THREADS:
+                rate = threads_rate(here, operation, callers, options.seconds, shared=THREADS[way])
+            elif way == "keuss" and keuss is not None:
                 items = int(AHEAD * options.seconds * 4_000)
                 rate = keuss.rate(
                     _keuss_uri(here), WHAT[operation], callers=callers, seconds=options.seconds, items=items

@@ -75,6 +75,7 @@ def test_they_are_inserted_as_each_by_itself_would_be() -> None:
         (command,), _ = play(push(handle, payload, **OPTIONS | options), [None])
         alone.append({**command.arguments["document"], "_id": id})
     assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
+    assert [one["headers"] for one in documents(insert) if "headers" in one] == [{"by": "web"}]
 
 
 @given(
