@@ -49,7 +49,7 @@ class Lane:
         mark: that one, and how many had come before it.
         unlikely: how many have come in all before it may be back.
         last: who came last, of those who may send for themselves.
-        loop: where those wait who are under way, on asyncio.
+        loop: the event loop of those who wait, on asyncio.
     """
 
     send: Send
