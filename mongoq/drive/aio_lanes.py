@@ -40,9 +40,7 @@ class AioLanes:
     def enter(self, shared: Shared[Any]) -> Waiter:
         """Let a caller wait for its part of a batch; the answer is what it is told."""
         lane: Lane = shared.lane
-        if not lane.waiting:
-            lane.loop = asyncio.get_running_loop()  # this asks the system which process it is
-        waiter: Waiter = lane.loop.create_future()
+        waiter: Waiter = asyncio.get_running_loop().create_future()
         shared.waiter = waiter
         lane.enter(shared, caller)
         if lane.flying < lane.abreast:

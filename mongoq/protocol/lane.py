@@ -49,7 +49,6 @@ class Lane:
         mark: that one, and how many had come before it.
         unlikely: how many have come in all before it may be back.
         last: who came last, of those who may send for themselves.
-        loop: the event loop of those who wait, on asyncio.
     """
 
     send: Send
@@ -63,7 +62,6 @@ class Lane:
     mark: tuple[Hashable, int] | None = None
     unlikely: int = 0
     last: Hashable = None
-    loop: Any = None
 
     @property
     def is_free(self) -> bool:
