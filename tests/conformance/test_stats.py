@@ -56,6 +56,16 @@ async def test_every_operation_is_counted(shell: Shell) -> None:
     assert (await _stats(shell, "orders.dead")).counts.total == 1
 
 
+async def test_of_a_batch_each_item_is_counted(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push_many(range(5))
+    items = await queue.reserve_many(3)
+    await queue.commit_many(items[:2])
+    await queue.release_many(items[2:])
+    found = await _stats(shell)
+    assert (found.put, found.reserve, found.commit, found.release) == (5, 3, 2, 1)
+
+
 async def test_what_changed_nothing_is_not_counted(shell: Shell) -> None:
     queue = shell.queue()
     id = await queue.push(1, id=ObjectId(), key="k")

@@ -12,6 +12,7 @@ from bson import ObjectId
 from pymongo.monitoring import CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
+from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lane import CROWD
 from tests.clients import opened
 from tests.integration.crowds import CALLERS, Crowd, Listener, calls, failures
@@ -45,6 +46,17 @@ async def test_callers_who_come_at_once_share_one_command(crowd: Crowd) -> None:
     finds = crowd.commands.pop("find")  # of ids, of what was claimed, and of the settings, read again after a second
     assert crowd.commands == {"insert": 1, "update": 3}
     assert finds < 10
+
+
+async def test_what_was_claimed_together_is_given_back_when_the_calls_fail_later(
+    crowd: Crowd, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = crowd.queue()
+    await crowd.together(calls(queue.push, range(CALLERS)))
+    monkeypatch.setattr(QueueContext, "decoded", lambda context, item: 1 / 0)
+    told = await crowd.together([queue.reserve] * CALLERS)
+    assert [type(error) for error in told] == [ZeroDivisionError] * CALLERS
+    assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == CALLERS
 
 
 async def test_one_bad_payload_among_a_hundred_fails_alone(crowd: Crowd, raw: Any) -> None:
