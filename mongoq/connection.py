@@ -213,7 +213,8 @@ def _explain(error: BaseException, client: Any, seconds: float) -> None:
             "URI, or leave it out"
         ) from error
     if isinstance(error, ConnectionFailure) or error.timeout:
+        in_time = f" in time (timeout={seconds:g} s)" if error.timeout else ""
         raise ServerUnavailable(
-            f"no usable MongoDB answered at {hosts} in time (timeout={seconds:g} s): start one, or check host, port, "
-            f"replicaSet and TLS in the URI ({type(error).__name__})"
+            f"no usable MongoDB answered at {hosts}{in_time}: start one, or check host, port, replicaSet and TLS in "
+            f"the URI ({type(error).__name__})"
         ) from error

@@ -72,6 +72,17 @@ def test_no_server_is_a_sentence(unused_port: int) -> None:
     assert_no_secrets(caught.value)
 
 
+def test_a_server_that_hangs_up_is_not_said_to_be_late(uri: str, client: MongoClient[Any], database: str) -> None:
+    fault = {"failCommands": ["ping", "listCollections", "find"], "closeConnection": True, "appName": database}
+    client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=fault)
+    try:
+        with pytest.raises(mongoq.ServerUnavailable, match=r"answered at [\d.:]+: start one") as caught:
+            mongoq.connect(f"{uri}&appName={database}", timeout=20)
+    finally:
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+    assert "timeout" not in str(caught.value)
+
+
 # PyMongo's monitors, cancelled by close() in the middle of a refused connection, leave its socket to the collector
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_no_server_is_a_sentence_in_asyncio_too(unused_port: int) -> None:
