@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
-from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+from pymongo.monitoring import CommandStartedEvent
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import control
 from mongoq.protocol.context import BrokerContext
+from tests.integration.crowds import Listener
 from tests.unit.scripted import context, found, play
 
 PASSWORD = "hunter2:secret"
@@ -253,21 +254,16 @@ def test_a_uri_whose_port_is_wrong_says_so() -> None:
         mongoq.connect("mongodb://localhost:99999")
 
 
-class Writes(CommandListener):
+class Writes(Listener):
     """The write concerns of the writes."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.concerns: list[Any] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         if event.command_name in {"insert", "update", "delete", "findAndModify"}:
             self.concerns.append(event.command.get("writeConcern"))
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        pass
-
-    def failed(self, event: CommandFailedEvent) -> None:
-        pass
 
 
 @pytest.mark.parametrize("retried", [True, False], ids=["retried", "not-retried"])
