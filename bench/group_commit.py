@@ -88,11 +88,9 @@ def _keuss_uri(here: Place) -> str:
 def _measured(
     here: Place, keuss: Keuss | None, operation: str, callers: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike."""
-    rates: dict[str, list[float]] = {way: [] for way in ("mongoq", "uvloop", "alone", "bare")}
-    rates |= {way: [] for way in THREADS if options.threads}
-    if keuss:
-        rates["keuss"] = []
+    """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike; Keuss right after."""
+    ways = ("mongoq", *(["keuss"] if keuss else []), "bare", "uvloop", "alone", *(THREADS if options.threads else ()))
+    rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.rounds):
         for way, found in rates.items():
             if way in THREADS:
@@ -130,7 +128,8 @@ def _measured(
 
 
 def _times(rates: dict[str, list[float]], way: str, other: str) -> float:
-    return round(statistics.median(rates[way]) / statistics.median(rates[other]), 2)
+    """Return the median over rounds of how fast one was beside the other in the same round."""
+    return round(statistics.median(one / two for one, two in zip(rates[way], rates[other], strict=True)), 2)
 
 
 async def _rate(here: Place, operation: str, callers: int, seconds: float, way: str) -> float:

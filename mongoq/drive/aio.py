@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
@@ -162,12 +162,12 @@ class AioDriver:
             await self._background.write()
         await self._hush()
         self._closed = True
-        for task in self._beside_us:
+        for task in _alive(self._beside_us):
             task.cancel()
         if self._hub is not None:
             self._hub.wake()
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
-        while under_way := self._tasks | self._callers:
+        while under_way := _alive(self._tasks | self._callers):
             _, late = await asyncio.wait(under_way, timeout=background.PATIENCE)
             if late and self._backend.is_cut_off():
                 for each in late:
@@ -354,6 +354,11 @@ class AioDriver:
                     continue
                 logger.warning("an item that a failed or cancelled call had taken could not be given back: %r", error)
             return
+
+
+def _alive(futures: Iterable[asyncio.Future[Any]]) -> set[asyncio.Future[Any]]:
+    """Leave out those of an event loop that was closed: they never end."""
+    return {future for future in futures if not future.get_loop().is_closed()}
 
 
 class AioBackground(Background):

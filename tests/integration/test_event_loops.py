@@ -1,0 +1,68 @@
+"""A broker that is used on another event loop than its own: an error, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+import mongoq
+
+CALLERS = 5
+TOLD = "an AsyncBroker, like its client, belongs to the event loop on which it was first used"
+PATIENCE = 10
+LEFT_BEHIND = Path(__file__).with_name("left_behind.py")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("driver", ["pymongo", "motor"])
+def test_nobody_waits_for_calls_of_a_loop_that_was_closed(uri: str, database: str, raw: Any, driver: str) -> None:
+    command = [sys.executable, "-m", "tests.integration.left_behind", uri, database, driver]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [TOLD, "closed"], done.stderr
+    assert raw.count_documents({"payload": "late"}) == 0
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_loop_beside_that_of_the_broker_is_refused(uri: str, database: str, raw: Any) -> None:
+    """Whoever shares a command with the others would be told of its end by a thread that must not touch its loop."""
+    ready, over = Event(), Event()
+    brokers: list[mongoq.AsyncBroker] = []
+    pushed: list[Any] = []
+
+    async def busy() -> None:
+        async with mongoq.connect_async(uri, database=database) as broker:
+            queue = broker.queue("orders")
+            await queue.push("first")
+            brokers.append(broker)
+
+            async def pusher() -> None:
+                while not over.is_set():
+                    pushed.append(await queue.push("mine"))
+                    ready.set()
+
+            await asyncio.gather(*(pusher() for _ in range(CALLERS)))
+
+    async def other(operation: str) -> None:
+        queue = brokers[0].queue("orders")
+        await asyncio.wait_for(queue.push("late") if operation == "push" else queue.reserve(), PATIENCE)
+
+    thread = Thread(target=asyncio.run, args=(busy(),), daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        for operation in ("push", "reserve") * 3:
+            with pytest.raises(RuntimeError, match=TOLD):
+                asyncio.run(other(operation))
+    finally:
+        over.set()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert raw.count_documents({"payload": "late"}) == 0
+    assert raw.count_documents({"payload": "mine"}) == len(pushed), "the others have not noticed"
+    assert raw.count_documents({"reserved": True}) == 0
