@@ -47,8 +47,8 @@ Step = Callable[[], Awaitable[bool]]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--callers", type=int, action="append", metavar="N", help="may be repeated; 64 and 256")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement; default %(default)s")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in turn; default %(default)s")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement; default %(default)s")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each way in turn; default %(default)s")
     parser.add_argument(
         "--keuss", type=Path, metavar="FOLDER", help="where Keuss is, or is installed; default a new one"
     )

@@ -257,18 +257,20 @@ def test_a_handler_slower_than_its_lease_keeps_its_item(
 def test_a_worker_that_has_lost_its_items_changes_nothing(
     site: Site, raw: Any, rows: list[RawRow], tables: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stolen = threading.Event()
+    alone = threading.Lock()
     theirs = {"token": ObjectId(), "by": "another"}
     taken: list[Any] = []
     runs: list[Any] = []
 
     def steal_once(row: Any) -> None:
-        runs.append(row)
-        if not stolen.is_set():
-            stolen.set()
-            until = {"when": datetime.now(UTC) + timedelta(seconds=2)}
-            raw.update_many({"q": RAW, "reserved": True}, {"$set": theirs | until, "$inc": {"attempts": 1}})
-            taken.extend(item["_id"] for item in raw.find(theirs))
+        with alone:  # before any item is being settled: of such a one nobody could tell by whom it was
+            runs.append(row)
+            steals = not taken
+            if steals:
+                until = {"when": datetime.now(UTC) + timedelta(seconds=2)}
+                raw.update_many({"q": RAW, "reserved": True}, {"$set": theirs | until, "$inc": {"attempts": 1}})
+                taken.extend(item["_id"] for item in raw.find(theirs))
+        if steals:
             time.sleep(1.5)
 
     with_fault(monkeypatch, "check", steal_once)
