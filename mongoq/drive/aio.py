@@ -162,12 +162,12 @@ class AioDriver:
             await self._background.write()
         await self._hush()
         self._closed = True
-        for task in _alive(self._beside_us):
+        for task in _of_this_loop(self._beside_us):
             task.cancel()
         if self._hub is not None:
             self._hub.wake()
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
-        while under_way := _alive(self._tasks | self._callers):
+        while under_way := _of_this_loop(self._tasks | self._callers):
             _, late = await asyncio.wait(under_way, timeout=background.PATIENCE)
             if late and self._backend.is_cut_off():
                 for each in late:
@@ -356,9 +356,10 @@ class AioDriver:
             return
 
 
-def _alive(futures: Iterable[asyncio.Future[Any]]) -> set[asyncio.Future[Any]]:
-    """Leave out those of an event loop that was closed: they never end."""
-    return {future for future in futures if not future.get_loop().is_closed()}
+def _of_this_loop(futures: Iterable[asyncio.Future[Any]]) -> set[asyncio.Future[Any]]:
+    """Leave out those of another event loop: it may be closed, or stand still, and then they never end."""
+    loop = asyncio.get_running_loop()
+    return {future for future in futures if future.get_loop() is loop}
 
 
 class AioBackground(Background):

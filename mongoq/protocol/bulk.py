@@ -55,7 +55,9 @@ __all__ = [
 ]
 
 STATEMENTS = 1_000
-STATE: dict[str, Any] = dict.fromkeys(("q", "when", "token", "settled", "processed", "reserved", "by"), 1)
+STATE: dict[str, Any] = dict.fromkeys(
+    ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
+)
 
 Statement = tuple[str, dict[str, Any]]
 

@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
 from mongoq.model.counters import Event
-from mongoq.model.envelope import Document
+from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, reservation_key
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_one
@@ -29,6 +29,7 @@ __all__ = [
     "ends_by",
     "fenced",
     "is_back",
+    "is_gone",
     "is_ours_alone",
     "lost",
     "update_command",
@@ -134,7 +135,17 @@ def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]
     return prepared(context)
 
 
-def is_back(found: Document, when: datetime) -> bool | None:
-    """Recognise an update that let the item go, by the date it wrote."""
-    back = "token" not in found and found.get("when") == when
-    return True if back else None
+def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
+    """Recognise an update that let the item go where it was, by the date it wrote, with so many attempts fewer.
+
+    What a push has brought in the place of an item with a key has no attempts, and may be due at that date as well.
+    """
+    attempts = item.attempts - fewer
+    back = "token" not in found and found.get("when") == when and attempts_of(found) == attempts
+    return True if back and (attempts or item.key is None) else None
+
+
+def is_gone(found: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None) -> bool | None:
+    """Recognise an update that handed the item on to a queue, with that key there."""
+    there = "token" not in found and (found.get("q"), found.get("when"), found.get("key")) == (queue, when, key)
+    return True if there else None

@@ -15,7 +15,7 @@ from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.draft import due
-from mongoq.protocol.fence import begin, fenced, is_back, update_command
+from mongoq.protocol.fence import begin, fenced, is_gone, update_command
 from mongoq.protocol.keyed import check_key, raise_duplicate
 from mongoq.protocol.marking import Marker, Marks
 from mongoq.protocol.patching import Patch, checked_patch, growth, settled_with
@@ -148,7 +148,7 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
             item,
             marks.on(update),
             patch=handed.patch,
-            happened=lambda found: is_back(found, until),
+            happened=lambda found: is_gone(found, item, to, until, key=handed.changes.get("key")),
             event="move",
         )
         broker.tell(to, until, id=item.id)
@@ -176,8 +176,9 @@ def bury(
     marker = Marker(context, "dead", at=now, to=dead_queue(context))
     update, marks = burial(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
     command = update_command(item.id, item.token, marks.on(update))
-    yield from fenced(context, item, command, lambda found: is_back(found, now), "dead")
-    context.broker.tell(update["$set"]["q"], now, id=item.id)
+    dead = update["$set"]["q"]
+    yield from fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
+    context.broker.tell(dead, now, id=item.id)
 
 
 def burial(

@@ -13,14 +13,14 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
 from mongoq.model.arguments import listed, moment
-from mongoq.model.envelope import Document, spliced
+from mongoq.model.envelope import spliced
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.batch import placed
 from mongoq.protocol.bulk import Settlement, settled
 from mongoq.protocol.context import QueueContext
-from mongoq.protocol.fence import is_back
+from mongoq.protocol.fence import is_gone
 from mongoq.protocol.move import Destination, Handover, destination, hand_over, handover
 from mongoq.protocol.patching import growth, patched
 from mongoq.protocol.request import Flow
@@ -153,7 +153,7 @@ def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handov
 def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
     """Return what makes the settlements of a move; those whose updates are the same share one."""
     when, equal, encoding = _when(handed, batch), batch.alike, context.broker.encoding
-    happened, marker = partial(_is_moved, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
+    happened, marker = partial(is_gone, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
     update = handed.update(when)
     gone, wakes = update["$unset"], (handed.queue, when)
     taken, shared = tuple(gone), bytes(encoding.raw(update["$set"]).raw)
@@ -174,7 +174,7 @@ def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
 def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
     """Return what makes the settlements of a move with a patch."""
     when, equal, added = _when(handed, batch), batch.alike, growth(context, handed.patch)
-    happened, marker = partial(_is_moved, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
+    happened, marker = partial(is_gone, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
     alone = partial(hand_over, context, handed=handed)
 
     def one(item: Item[Any], _: bytes | None) -> Settlement:
@@ -195,7 +195,3 @@ def _when(handed: Handover, batch: Batch) -> datetime:
 
 def _hand_over(context: QueueContext[Any], handed: Handover, payload: bytes | None, item: Item[Any]) -> Flow[None]:
     return hand_over(context, item, replace(handed, payload=payload))
-
-
-def _is_moved(found: Document, _: Item[Any], *, queue: str, when: datetime) -> bool | None:
-    return is_back(found, when) if found.get("q") == queue else None

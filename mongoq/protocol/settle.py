@@ -128,9 +128,9 @@ def rollback(
 
 def back(context: QueueContext[Any], item: Item[Any], update: Document) -> Flow[None]:
     """Send the update that hands an item back after a failure."""
-    when = update["$set"]["when"]
+    when, fewer = update["$set"]["when"], -update.get("$inc", {}).get("attempts", 0)
     command = update_command(item.id, item.token, update)
-    yield from fenced(context, item, command, lambda found: is_back(found, when), "rollback")
+    yield from fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
     context.broker.tell(context.name, when, id=item.id)
 
 
@@ -157,7 +157,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     yield from begin(context, item)
     when = item.due or context.broker.clock.now()
     command = release_command(item.id, item.token, when)
-    yield from fenced(context, item, command, lambda found: is_back(found, when), "release")
+    yield from fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
     context.broker.tell(context.name, when, priority=item.priority)
     context.placed(item.priority, when)
 

@@ -18,7 +18,7 @@ from mongoq.protocol import settle
 from mongoq.protocol.bulk import Settlement, settled, settled_alike
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import due
-from mongoq.protocol.fence import check_owner, is_back
+from mongoq.protocol.fence import check_owner, is_back, is_gone
 from mongoq.protocol.marking import NOTHING, Ended, Marker, Marks
 from mongoq.protocol.move import (
     EXHAUSTED_REASON,
@@ -173,7 +173,8 @@ def rolling_back(
         return burying(context, item, batch, reason=EXHAUSTED_REASON, error=error, alone=alone)
     when = batch.now + length
     update = settle.rollback_update(when, error_document(error, batch.now))
-    batch.alike[key] = Settlement(update, _back_at(when), "rollback", alone, wakes=(context.name, when))
+    happened = partial(is_back, when=when)
+    batch.alike[key] = Settlement(update, happened, "rollback", alone, wakes=(context.name, when))
     return batch.alike[key]
 
 
@@ -190,11 +191,8 @@ def burying(
     now, dead = batch.now, dead_queue(context)
     marker = batch.marker(context, "dead", dead)
     grave, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
-    return Settlement(marks.on(grave), _back_at(now), "dead", alone, size=marks.size, wakes=(dead, now))
-
-
-def _back_at(when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
-    return lambda found, _: is_back(found, when)
+    happened = partial(is_gone, queue=dead, when=now)
+    return Settlement(marks.on(grave), happened, "dead", alone, size=marks.size, wakes=(dead, now))
 
 
 def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
@@ -221,7 +219,8 @@ def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Sett
         # an item that was released before looks just the same
         alone = partial(settle.release, context)
         update, wakes = settle.release_update(when), (context.name, when)
-        batch.alike[key] = Settlement(update, _back_at(when), "release", alone, telling=False, wakes=wakes)
+        happened = partial(is_back, when=when, fewer=1)
+        batch.alike[key] = Settlement(update, happened, "release", alone, telling=False, wakes=wakes)
     return batch.alike[key]
 
 

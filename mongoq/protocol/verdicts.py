@@ -120,4 +120,5 @@ def _unblamed(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Sett
     update = settle.rollback_update(when, failure)
     update["$inc"] = {"attempts": -1}
     alone = partial(settle.back, context, update=update)
-    return Settlement(update, lambda found, _: is_back(found, when), "rollback", alone, wakes=(context.name, when))
+    happened = partial(is_back, when=when, fewer=1)
+    return Settlement(update, happened, "rollback", alone, wakes=(context.name, when))

@@ -1,7 +1,7 @@
-"""Uses a broker whose event loop was closed with calls under way: ``left_behind.py URI DATABASE motor|pymongo``.
+"""Uses a broker whose event loop has ended with calls under way.
 
-It prints what pushes raise on another loop. A process of its own, since whatever else was under way on the first one, the
-driver's own tasks too, complains at the end.
+``left_behind.py URI DATABASE motor|pymongo closed|stopped`` prints what pushes raise on another loop. A process of its
+own, since whatever else was under way on the first one, the driver's own tasks too, complains at the end.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ async def go_on(broker: mongoq.AsyncBroker) -> None:
     print("closed")
 
 
-def main(uri: str, database: str, driver: str) -> None:
+def main(uri: str, database: str, driver: str, way: str) -> None:
     loop = asyncio.new_event_loop()
     broker, calls = loop.run_until_complete(begin(uri, database, driver))
-    loop.close()
+    if way == "closed":
+        loop.close()
     asyncio.run(go_on(broker))
     del calls
 

@@ -21,8 +21,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("driver", ["pymongo", "motor"])
-def test_nobody_waits_for_calls_of_a_loop_that_was_closed(uri: str, database: str, raw: Any, driver: str) -> None:
-    command = [sys.executable, "-m", "tests.integration.left_behind", uri, database, driver]
+@pytest.mark.parametrize("way", ["closed", "stopped"])
+def test_nobody_waits_for_calls_of_a_loop_that_has_ended(
+    uri: str, database: str, raw: Any, driver: str, way: str
+) -> None:
+    command = [sys.executable, "-m", "tests.integration.left_behind", uri, database, driver, way]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == [TOLD, "closed"], done.stderr
     assert raw.count_documents({"payload": "late"}) == 0

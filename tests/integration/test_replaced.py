@@ -1,0 +1,96 @@
+"""Items whose keys are pushed again while they are held, with the very date that their settling would leave.
+
+What is stored looks as if they had been settled. And their neighbours in the batch are somebody else's by the time it
+is looked at, so that nothing tells by itself what became of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+
+import mongoq
+from mongoq.model.clock import VirtualClock
+
+LATER = timedelta(seconds=5)
+
+
+class Between(CommandListener):
+    """Does something once, after the next update and before its caller hears of it."""
+
+    def __init__(self) -> None:
+        self.todo: Callable[[], Any] | None = None
+
+    def started(self, event: CommandStartedEvent) -> None: ...
+
+    def failed(self, event: CommandFailedEvent) -> None: ...
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        if event.command_name == "update" and self.todo is not None:
+            todo, self.todo = self.todo, None
+            todo()
+
+
+class Case:
+    """A queue with plain items and one with a key, all of them held by one consumer; and another consumer."""
+
+    def __init__(self, uri: str, database: str, plain: int, *, runs: int) -> None:
+        self.clock, self.between = VirtualClock(), Between()
+        self.clients: list[MongoClient[Any]] = [MongoClient(uri, event_listeners=[self.between]), MongoClient(uri)]
+        self.brokers = [mongoq.Broker(client[database]["mongoq"], clock=self.clock) for client in self.clients]
+        self.queue, self.others = [broker.queue("orders", max_retries=None, lease=60) for broker in self.brokers]
+        self.at = self.clock.now() - LATER
+        self.plain = [self.queue.push(number, when=self.at - timedelta(days=1)) for number in range(plain)]
+        self.keyed = self.queue.push("old", key="x", when=self.at)
+        for _ in range(runs - 1):
+            self.queue.rollback_many(self.queue.reserve_many(plain + 1))
+        self.items = self.queue.reserve_many(plain + 1)
+        assert len(self.items) == plain + 1
+        self.between.todo = lambda: (self.clock.advance(LATER), self.others.reserve_many(plain))
+
+    def told(self, settle: Callable[[Sequence[mongoq.Item[Any]]], Any]) -> dict[Any, bool | None]:
+        """Return who is told that it was settled, who that it was lost, and ``None`` of whom nobody can tell."""
+        try:
+            settle(self.items)
+        except mongoq.BatchIncomplete as incomplete:
+            failed = {id: not error.certain and None for id, error in incomplete.failed.items()}
+            return dict.fromkeys(incomplete.done, True) | failed
+        return dict.fromkeys((item.id for item in self.items), True)
+
+    def close(self) -> None:
+        for broker, client in zip(self.brokers, self.clients, strict=True):
+            broker.close()
+            client.close()
+
+
+@pytest.mark.parametrize("plain", [1, 2, 3])
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("way", ["rollback", "release"])
+def test_what_was_replaced_is_not_told_as_settled(uri: str, database: str, way: str, plain: int, runs: int) -> None:
+    case = Case(uri, database, plain, runs=runs)
+    if way == "rollback":
+        case.queue.push("new", key="x", on_duplicate="replace", delay=LATER)
+        told = case.told(lambda items: case.queue.rollback_many(items, delay=LATER))
+    else:
+        due = next(item.due for item in case.items if item.id == case.keyed)
+        case.queue.push("new", key="x", on_duplicate="replace", when=due)
+        told = case.told(case.queue.release_many)
+    assert told[case.keyed] is not True, "the new payload was never held"
+    assert False not in [told[id] for id in case.plain], "theirs were settled"
+    assert [item.payload for item in case.queue.peek(9) if item.id == case.keyed] == ["new"]
+    case.close()
+
+
+def test_what_was_replaced_is_told_where_nobody_else_has_the_others(uri: str, database: str) -> None:
+    case = Case(uri, database, 3, runs=1)
+    case.between.todo = None
+    case.queue.push("new", key="x", on_duplicate="replace", delay=LATER)
+    told = case.told(lambda items: case.queue.rollback_many(items, delay=LATER))
+    assert told[case.keyed] is not True
+    assert [told[id] for id in case.plain] == [True] * 3
+    case.close()
