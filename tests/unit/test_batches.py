@@ -260,7 +260,7 @@ MOVE: Any = lambda: move_many.move_many(context(), [(item, Move("next")) for ite
 MINUTE = NOW + timedelta(seconds=60)
 
 KEPT = [stored(n, settled=TOKEN, processed=NOW) for n in range(3)]
-BACK = [stored(n, when=NOW) for n in range(3)]
+BACK = [stored(n, when=NOW, attempts=1) for n in range(3)]
 MOVED = [{**document, "q": "next"} for document in BACK]
 EXTENDED = [stored(n, token=TOKEN, reserved=True, when=MINUTE) for n in range(3)]
 
@@ -378,7 +378,7 @@ def test_a_refused_statement_of_many_is_settled_one_by_one() -> None:
 
 def test_what_a_refused_statement_had_done_is_done() -> None:
     refused = PartlyRefused(ValueError("bulk"), {0: Refused(ValueError("too large"))}, 0)
-    back = {"_id": IDS[0], "q": "orders", "when": NOW, "reserved": False}
+    back = {"_id": IDS[0], "q": "orders", "when": NOW, "attempts": 1, "reserved": False}
     held = [{"_id": id, "token": TOKEN} for id in IDS[1:]]
     _, outcome = play(ROLLBACK(), [refused, found(back, *held), found(back), updated(1), updated(1)])
     assert outcome is None

@@ -21,6 +21,7 @@ LEASE = NOW + timedelta(seconds=30)
 TAKEN = {"_id": ID, "q": "orders", "when": LEASE, "reserved": True, "token": OTHER, "by": "somebody"}
 GONE = None
 BACK = {"_id": ID, "q": "orders", "when": NOW, "reserved": False}
+ROLLED_BACK = {**BACK, "attempts": 1}
 LATER = {**BACK, "when": NOW + timedelta(hours=1)}
 
 COMMIT = lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
@@ -31,6 +32,8 @@ COMMIT_LATE = lambda: settle.commit(  # noqa: E731
 KEEP = lambda: settle.commit(context(history=60), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
 ROLLBACK = lambda: settle.rollback(context(), reserved_item(), delay=0, error=None)  # noqa: E731
 RELEASE = lambda: settle.release(context(), reserved_item(due=NOW))  # noqa: E731
+RELEASE_KEYED = lambda: settle.release(context(), reserved_item(due=NOW, key="k"))  # noqa: E731
+RELEASE_KEYED_AGAIN = lambda: settle.release(context(), reserved_item(due=NOW, key="k", attempts=2))  # noqa: E731
 EXTEND = lambda: settle.extend(context(), reserved_item(), lease=60)  # noqa: E731
 MOVED = lambda: move.move(context(), reserved_item(), context("next"), **MOVE)  # noqa: E731
 BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
@@ -65,15 +68,19 @@ CASES = [
     ("kept commit: sent again", KEEP, None, SENT_AGAIN),
     ("kept commit: somebody else has it", KEEP, TAKEN, CERTAINLY_LOST),
     ("kept commit: gone", KEEP, GONE, UNCERTAIN),
-    ("rollback: back", ROLLBACK, BACK, DONE),
+    ("rollback: back", ROLLBACK, ROLLED_BACK, DONE),
+    ("rollback: replaced, and due just then", ROLLBACK, BACK, UNCERTAIN),
     ("rollback: sent again", ROLLBACK, None, SENT_AGAIN),
     ("rollback: taken, perhaps after it", ROLLBACK, TAKEN, UNCERTAIN),
     ("rollback: back, but not by us", ROLLBACK, LATER, UNCERTAIN),
     ("release: back", RELEASE, BACK, DONE),
+    ("release: back, or replaced", RELEASE_KEYED, {**BACK, "key": "k"}, UNCERTAIN),
+    ("release: back, its second run not begun", RELEASE_KEYED_AGAIN, {**ROLLED_BACK, "key": "k"}, DONE),
     ("release: sent again", RELEASE, None, SENT_AGAIN),
     ("extend: sent again", EXTEND, None, SENT_AGAIN),
     ("extend: somebody else has it", EXTEND, TAKEN, CERTAINLY_LOST),
     ("move: moved", MOVED, {**BACK, "q": "next"}, DONE),
+    ("move: replaced, and due just then", MOVED, {**BACK, "q": "next", "key": "k"}, UNCERTAIN),
     ("move: sent again", MOVED, None, SENT_AGAIN),
     ("move: moved on, perhaps", MOVED, {**TAKEN, "q": "next"}, UNCERTAIN),
     ("move: gone", MOVED, GONE, UNCERTAIN),
