@@ -145,7 +145,10 @@ def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0)
     return True if back and (attempts or item.key is None) else None
 
 
-def is_gone(found: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None) -> bool | None:
-    """Recognise an update that handed the item on to a queue, with that key there."""
+def is_gone(found: Document, item: Item[Any], queue: str, when: datetime, *, key: str | None = None) -> bool | None:
+    """Recognise an update that handed the item on to a queue, with that key there.
+
+    With the key that it had, in the queue where it was, it looks like what a push has brought in its place.
+    """
     there = "token" not in found and (found.get("q"), found.get("when"), found.get("key")) == (queue, when, key)
-    return True if there else None
+    return True if there and (key is None or (queue, key) != (item.queue, item.key)) else None

@@ -16,7 +16,6 @@ import mongoq
 CALLERS = 5
 TOLD = "an AsyncBroker, like its client, belongs to the event loop on which it was first used"
 PATIENCE = 10
-LEFT_BEHIND = Path(__file__).with_name("left_behind.py")
 ROOT = Path(__file__).parents[2]
 
 

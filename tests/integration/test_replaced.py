@@ -12,23 +12,21 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+from pymongo.monitoring import CommandSucceededEvent
 
 import mongoq
 from mongoq.model.clock import VirtualClock
+from tests.integration.crowds import Listener
 
 LATER = timedelta(seconds=5)
 
 
-class Between(CommandListener):
+class Between(Listener):
     """Does something once, after the next update and before its caller hears of it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.todo: Callable[[], Any] | None = None
-
-    def started(self, event: CommandStartedEvent) -> None: ...
-
-    def failed(self, event: CommandFailedEvent) -> None: ...
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         if event.command_name == "update" and self.todo is not None:

@@ -36,6 +36,8 @@ RELEASE_KEYED = lambda: settle.release(context(), reserved_item(due=NOW, key="k"
 RELEASE_KEYED_AGAIN = lambda: settle.release(context(), reserved_item(due=NOW, key="k", attempts=2))  # noqa: E731
 EXTEND = lambda: settle.extend(context(), reserved_item(), lease=60)  # noqa: E731
 MOVED = lambda: move.move(context(), reserved_item(), context("next"), **MOVE)  # noqa: E731
+MOVED_WITH_KEY = lambda: move.move(context(), reserved_item(key="k"), context("next"), **MOVE, key="k")  # noqa: E731
+MOVED_HERE = lambda: move.move(context(), reserved_item(key="k"), context(), **MOVE, key="k")  # noqa: E731
 BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
 
 
@@ -80,6 +82,8 @@ CASES = [
     ("extend: sent again", EXTEND, None, SENT_AGAIN),
     ("extend: somebody else has it", EXTEND, TAKEN, CERTAINLY_LOST),
     ("move: moved", MOVED, {**BACK, "q": "next"}, DONE),
+    ("move: moved with its key", MOVED_WITH_KEY, {**BACK, "q": "next", "key": "k"}, DONE),
+    ("move: to where it was, or replaced", MOVED_HERE, {**BACK, "key": "k"}, UNCERTAIN),
     ("move: replaced, and due just then", MOVED, {**BACK, "q": "next", "key": "k"}, UNCERTAIN),
     ("move: sent again", MOVED, None, SENT_AGAIN),
     ("move: moved on, perhaps", MOVED, {**TAKEN, "q": "next"}, UNCERTAIN),
