@@ -6,7 +6,7 @@ The server answers a bulk with totals only. When fewer items were found than wer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, repeat
@@ -21,7 +21,7 @@ from mongoq.model.held import Held, ids_of
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.protocol.batch import IDS, chunks, finish, own_error
 from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.fence import MARGIN, ends_by, is_ours_alone, lost
+from mongoq.protocol.fence import MARGIN, ends_by, is_ours_alone, lost, may_be_new
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import (
@@ -347,7 +347,8 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
         for item, settlement in sent:
             if settlement.update is None and id_key(item.id) not in found and is_ours_alone(item, soon):
                 read_as[id_key(item.id)] = True
-    verdicts = _verdicts(read_as, total, telling=all(settlement.telling for _, settlement in sent))
+    new = {key for item, _ in sent if (key := id_key(item.id)) in found and may_be_new(found[key], item)}
+    verdicts = _verdicts(read_as, new, total, telling=all(settlement.telling for _, settlement in sent))
     for item, settlement in sent:
         verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
         if verdict:
@@ -368,18 +369,24 @@ def _verdict(item: Item[Any], settlement: Settlement, document: Document | None)
     return settlement.happened(document, item)
 
 
-def _verdicts(read: Mapping[Any, bool | None], total: int | None, *, telling: bool) -> dict[Any, bool | None]:
-    """Settle what reading could not, by the number of items that were settled."""
-    seen = sum(verdict is True for verdict in read.values())
-    unknown = sum(verdict is None for verdict in read.values())
+def _verdicts(
+    read: Mapping[Any, bool | None], new: Set[Any], total: int | None, *, telling: bool
+) -> dict[Any, bool | None]:
+    """Settle what reading could not, by the number of items that were settled.
+
+    ``new`` are those whose looks tell nothing, since a push may have brought what is stored.
+    """
+    likely = {id for id, verdict in read.items() if verdict}
+    certain = likely - new
+    known = {id: None if id in new and verdict else verdict for id, verdict in read.items()}
     if total is None:
-        return dict(read)
+        return known
     if total == 0:
         return dict.fromkeys(read, False)
-    if total == seen + unknown:
+    if total == sum(verdict is not False for verdict in read.values()):
         return {id: verdict is not False for id, verdict in read.items()}
-    if total == seen and telling:
-        return {id: verdict is True for id, verdict in read.items()}
-    if total < seen:  # some of them looked like this before
-        return {id: None if verdict else verdict for id, verdict in read.items()}
-    return dict(read)
+    if total == len(certain) and telling:
+        return {id: id in certain for id in read}
+    if total < len(certain if telling else likely):  # some of them looked like this before
+        return {id: None if verdict else verdict for id, verdict in known.items()}
+    return known

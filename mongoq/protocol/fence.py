@@ -32,6 +32,7 @@ __all__ = [
     "is_gone",
     "is_ours_alone",
     "lost",
+    "may_be_new",
     "update_command",
 ]
 
@@ -91,6 +92,8 @@ def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict, *,
         verdict = True if deletes and is_ours_alone(item, context.broker.clock.now() + MARGIN) else None
     else:
         verdict = happened(found)
+        if verdict and may_be_new(found, item):
+            verdict = None
     if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
     return verdict
@@ -136,19 +139,21 @@ def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]
 
 
 def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
-    """Recognise an update that let the item go where it was, by the date it wrote, with so many attempts fewer.
-
-    What a push has brought in the place of an item with a key has no attempts, and may be due at that date as well.
-    """
-    attempts = item.attempts - fewer
-    back = "token" not in found and found.get("when") == when and attempts_of(found) == attempts
-    return True if back and (attempts or item.key is None) else None
+    """Recognise an update that let the item go where it was, by the date it wrote, with so many attempts fewer."""
+    return _lies(found, item.queue, when, item.key, item.attempts - fewer)
 
 
-def is_gone(found: Document, item: Item[Any], queue: str, when: datetime, *, key: str | None = None) -> bool | None:
-    """Recognise an update that handed the item on to a queue, with that key there.
+def is_gone(found: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None) -> bool | None:
+    """Recognise an update that handed an item on to a queue, with that key there."""
+    return _lies(found, queue, when, key, 0)
 
-    With the key that it had, in the queue where it was, it looks like what a push has brought in its place.
-    """
-    there = "token" not in found and (found.get("q"), found.get("when"), found.get("key")) == (queue, when, key)
-    return True if there and (key is None or (queue, key) != (item.queue, item.key)) else None
+
+def _lies(found: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:
+    place = found.get("q"), found.get("when"), found.get("key"), attempts_of(found)
+    return ("token" not in found and place == (queue, when, key, attempts)) or None
+
+
+def may_be_new(found: Document, item: Item[Any]) -> bool:
+    """Say whether what lies where the item did may be what a push of its key has brought in its place."""
+    free = "token" not in found and "settled" not in found and not attempts_of(found)
+    return free and item.key is not None and (found.get("q"), found.get("key")) == (item.queue, item.key)

@@ -255,13 +255,20 @@ def test_every_backend_takes_the_statements() -> None:
 COMMIT: Any = lambda: settle_many.commit_many(context(), items())  # noqa: E731
 KEEP: Any = lambda: settle_many.commit_many(context(history=60), items())  # noqa: E731
 ROLLBACK: Any = lambda: settle_many.rollback_many(context(), items(), delay=0, error=None)  # noqa: E731
+RELEASE: Any = lambda: settle_many.release_many(context(), items(due=NOW))  # noqa: E731
+RELEASE_KEYED: Any = lambda: settle_many.release_many(  # noqa: E731
+    context(), [*items(2, due=NOW), reserved_item(_id=IDS[2], due=NOW, key="k")]
+)
 EXTEND: Any = lambda: settle_many.extend_many(context(), items(), lease=60)  # noqa: E731
 MOVE: Any = lambda: move_many.move_many(context(), [(item, Move("next")) for item in items()], str)  # noqa: E731
 MINUTE = NOW + timedelta(seconds=60)
 
 KEPT = [stored(n, settled=TOKEN, processed=NOW) for n in range(3)]
 BACK = [stored(n, when=NOW, attempts=1) for n in range(3)]
-MOVED = [{**document, "q": "next"} for document in BACK]
+MOVED = [stored(n, q="next", when=NOW) for n in range(3)]
+FREE = [stored(n, when=NOW) for n in range(3)]
+NEW = stored(2, when=NOW, key="k")
+LATER = {**NEW, "when": MINUTE}
 EXTENDED = [stored(n, token=TOKEN, reserved=True, when=MINUTE) for n in range(3)]
 
 SHORT = [
@@ -276,6 +283,13 @@ SHORT = [
     ("rollback: one is somebody else's", ROLLBACK, 2, [*BACK[:2], taken(2)], ["done", "done", "lost"]),
     ("rollback: one may have been taken after it", ROLLBACK, 1, [taken(1), taken(2)], ["uncertain"] * 3),
     ("rollback: one was back before", ROLLBACK, 2, BACK, ["uncertain"] * 3),
+    ("rollback: one had another run", ROLLBACK, 2, [*BACK[:2], {**BACK[2], "attempts": 2}], ["done", "done", "lost"]),
+    ("release: one is somebody else's", RELEASE, 2, [*FREE[:2], taken(2)], ["done", "done", "uncertain"]),
+    ("release: one was free before", RELEASE, 2, FREE, ["uncertain"] * 3),
+    ("release: one is in another queue", RELEASE, 2, [*FREE[:2], MOVED[2]], ["done", "done", "uncertain"]),
+    ("release: one is under another key", RELEASE, 2, [*FREE[:2], NEW], ["done", "done", "uncertain"]),
+    ("release: one was free before, or replaced", RELEASE_KEYED, 2, [*FREE[:2], NEW], ["uncertain"] * 3),
+    ("release: one was replaced", RELEASE_KEYED, 2, [*FREE[:2], LATER], ["done", "done", "uncertain"]),
     ("extend: one is somebody else's", EXTEND, 2, [*EXTENDED[:2], taken(2)], ["done", "done", "lost"]),
     ("move: one is somebody else's", MOVE, 2, [*MOVED[:2], taken(2)], ["done", "done", "lost"]),
     ("move: one is in another queue", MOVE, 2, [*MOVED[:2], BACK[2]], ["done", "done", "lost"]),
@@ -302,6 +316,7 @@ LOST_REPLIES = [
     ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], taken(2)], ["done", "done", "lost"]),
     ("rollback: back", ROLLBACK, 0, BACK, ["done"] * 3),
     ("rollback: taken, perhaps after it", ROLLBACK, 0, [*BACK[:2], taken(2)], ["done", "done", "uncertain"]),
+    ("release: back, one of them perhaps replaced", RELEASE_KEYED, 0, [*FREE[:2], NEW], ["done", "done", "uncertain"]),
     ("move: moved, one of them on", MOVE, 0, MOVED[:2], ["done", "done", "uncertain"]),
 ]
 
