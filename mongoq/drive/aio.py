@@ -56,6 +56,9 @@ class AioDriver:
     Commands run in tasks of the driver's: cancelling one inside PyMongo drops its connection, and a command that was
     sent may have happened. A cancelled caller leaves at once; its command ends, and what it took is given back. Only a
     command that takes nothing, and that nobody shares, may run in the caller's own task (``here``).
+
+    All callers are those of one event loop: so are the client's connections, and a future must not be told anything
+    from another one's thread.
     """
 
     asynchronous = shares = True
@@ -64,6 +67,7 @@ class AioDriver:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._disturbance = Disturbance(backend, clock)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._callers: set[asyncio.Future[None]] = set()
         self._turns: dict[int, asyncio.Task[Any]] = {}
@@ -78,6 +82,7 @@ class AioDriver:
 
         ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
         """
+        self._belong_to(asyncio.get_running_loop())
         background, lanes = self._background, self._lanes
         if background is not None and not background.armed:
             background.attend()
@@ -112,6 +117,13 @@ class AioDriver:
         finally:
             if background is not None and not background.armed:
                 background.noticed()
+
+    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the first loop for that of all; what is under way on it would never end for a caller on another one."""
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
 
     async def _failed(self, error: BaseException, request: Request | None, taken: Taken | None) -> None:
         """Give back what a flow took that did not end well; raises the driver's own error where it was that."""

@@ -25,9 +25,6 @@ class AioLanes:
 
     A caller's own task never sends for others: cancelled, it would take their command down. A caller who is cancelled
     leaves at once; an item that comes for it goes to the next who waits for one, or is given back.
-
-    All callers are those of one event loop: so are the client's connections, and a future must not be told anything
-    from another one's thread.
     """
 
     def __init__(
@@ -36,7 +33,6 @@ class AioLanes:
         run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]],
         undo: Callable[[Any, Any], Coroutine[Any, Any, None]],
     ) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._own = own
         self._run = run
         self._undo = undo
@@ -44,21 +40,12 @@ class AioLanes:
     def enter(self, shared: Shared[Any]) -> Waiter:
         """Let a caller wait for its part of a batch; the answer is what it is told."""
         lane: Lane = shared.lane
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._belong_to(loop)
-        waiter: Waiter = loop.create_future()
+        waiter: Waiter = asyncio.get_running_loop().create_future()
         shared.waiter = waiter
         lane.enter(shared, caller)
         if lane.flying < lane.abreast:
             self._launch(lane)
         return waiter
-
-    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the first loop for that of all; what is under way on it would never end for a caller on another one."""
-        if self._loop is not None:
-            raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
-        self._loop = loop
 
     def go_on(self, lane: Lane) -> None:
         """Have those sent who came while a caller sent for itself; at the end of the loop they have gone as well."""

@@ -51,14 +51,16 @@ def test_a_loop_beside_that_of_the_broker_is_refused(uri: str, database: str, ra
             await asyncio.gather(*(pusher() for _ in range(CALLERS)))
 
     async def other(operation: str) -> None:
-        queue = brokers[0].queue("orders")
-        await asyncio.wait_for(queue.push("late") if operation == "push" else queue.reserve(), PATIENCE)
+        queue, worker = brokers[0].queue("orders"), mongoq.AsyncWorker(brokers[0])
+        worker.consumer("orders")(print)
+        called = {"push": lambda: queue.push("late"), "reserve": queue.reserve, "count": queue.size, "work": worker.run}
+        await asyncio.wait_for(called[operation](), PATIENCE)
 
     thread = Thread(target=asyncio.run, args=(busy(),), daemon=True)
     thread.start()
     try:
         assert ready.wait(PATIENCE)
-        for operation in ("push", "reserve") * 3:
+        for operation in ("push", "reserve", "count", "work") * 3:
             with pytest.raises(RuntimeError, match=TOLD):
                 asyncio.run(other(operation))
     finally:
