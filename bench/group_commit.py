@@ -1,7 +1,8 @@
 """``python -m bench group-commit``: many callers of single operations, beside Keuss on the same server.
 
-And beside a group commit by hand with the bare driver: what is missing to it is ours, the rest the server's. On the
-event loop of asyncio, and once on that of uvloop, which is libuv as it is in Node.js, where Keuss runs.
+And beside a group commit by hand with the bare driver: what is missing to it is ours, the rest the server's; and beside
+its commands alone. On the event loop of asyncio, and once on that of uvloop, which is libuv as it is in Node.js, where
+Keuss runs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bench import report
 from bench.bare import Bare
 from bench.benchmark import Benchmark
 from bench.group_bare import GroupBare
+from bench.group_commands import claims_and_commits_rate, pushes_rate
 from bench.group_threads import threads_rate
 from bench.keuss import VERSION, Keuss
 from bench.operations import PAYLOAD_BYTES, payload
@@ -39,6 +41,7 @@ AHEAD = 1.5
 WHAT = {"push": "push", "reserve and commit": "reserve"}
 LOOPS = {"uvloop": uvloop.new_event_loop}
 """The event loops of the ways that have another than that of asyncio."""
+OTHERS = ("bare", "commands", "uvloop", "alone")
 THREADS = {"threads": True, "threads_alone": False}
 """The ways of threads, and whether they share commands."""
 
@@ -89,7 +92,7 @@ def _measured(
     here: Place, keuss: Keuss | None, operation: str, callers: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike; Keuss right after."""
-    ways = ("mongoq", *(["keuss"] if keuss else []), "bare", "uvloop", "alone", *(THREADS if options.threads else ()))
+    ways = ("mongoq", *(["keuss"] if keuss else []), *OTHERS, *(THREADS if options.threads else ()))
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.rounds):
         for way, found in rates.items():
@@ -110,7 +113,7 @@ def _measured(
     for way, times in {way: _times(rates, "mongoq", way) for way in rates if way != "mongoq"}.items():
         result[f"times_{way}"] = times
     if keuss:
-        result |= {f"{way}_times_keuss": _times(rates, way, "keuss") for way in ("uvloop", "bare")}
+        result |= {f"{way}_times_keuss": _times(rates, way, "keuss") for way in ("uvloop", "bare", "commands")}
         target = TARGETS.get((operation, callers))
         result |= {"target": target, "reached": target is None or result["times_keuss"] >= target}
     report.progress(
@@ -119,7 +122,7 @@ def _measured(
         + f"; {result['times_bare']} times bare"
         + (
             f", {result['times_keuss']} times Keuss; uvloop {result['uvloop_times_keuss']}, "
-            f"bare {result['bare_times_keuss']}"
+            f"bare {result['bare_times_keuss']}, commands {result['commands_times_keuss']}"
             if keuss
             else ""
         )
@@ -138,7 +141,8 @@ async def _rate(here: Place, operation: str, callers: int, seconds: float, way: 
         async with AsyncBroker(client[here.database][here.collection], group_commit=way != "alone") as broker:
             queue = broker.queue("bench.group", lease=600)
             collection = bare_collection(client, here.database, here.collection)
-            used = queue if way != "bare" else GroupBare(Bare(collection, queue.name, to=queue.name, by="bench"))
+            bare = Bare(collection, queue.name, to=queue.name, by="bench")
+            used = queue if way != "bare" else GroupBare(bare)
 
             async def push() -> bool:
                 await used.push(payload())
@@ -152,10 +156,14 @@ async def _rate(here: Place, operation: str, callers: int, seconds: float, way: 
                 return True
 
             await queue.purge()
+            if way == "commands" and operation == "push":
+                return await pushes_rate(bare, callers, seconds)
             if operation == "push":
                 return await _looped(push, callers, seconds)
             for _ in range(max(int(seconds * 20_000 * AHEAD) // 10_000, 1)):
                 await queue.push_many([payload()] * 10_000)
+            if way == "commands":
+                return await claims_and_commits_rate(bare, callers, seconds)
             return await _looped(reserve_and_commit, callers, seconds)
     finally:
         await client.close()

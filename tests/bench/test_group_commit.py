@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.running import ran
 
-WAYS = ("mongoq", "uvloop", "alone", "bare", "threads", "threads_alone")
+WAYS = ("mongoq", "uvloop", "alone", "bare", "commands", "threads", "threads_alone")
 
 pytestmark = [pytest.mark.bench, pytest.mark.prove]
 
