@@ -67,7 +67,8 @@ async def _rate(step: Callable[[], Awaitable[int]], abreast: int, seconds: float
     async def loop() -> None:
         nonlocal done
         while time.perf_counter() < began + seconds:
-            done += await step()
+            number = await step()
+            done += number  # only now: others have added theirs meanwhile
 
     await asyncio.gather(*(loop() for _ in range(abreast)))
     return done / (time.perf_counter() - began)

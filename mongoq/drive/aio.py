@@ -82,8 +82,9 @@ class AioDriver:
 
         ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
         """
-        self._belong_to(asyncio.get_running_loop())
-        background, lanes = self._background, self._lanes
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            self._belong_to(loop)
+        background = self._background
         if background is not None and not background.armed:
             background.attend()
         taken: Taken | None = None
@@ -93,11 +94,8 @@ class AioDriver:
             while True:
                 try:
                     if isinstance(request, Shared):
-                        assert lanes is not None
-                        if self._closed:
-                            self._refuse()
                         # a caller who waits with others is no task of its own, nor has it a coroutine for that
-                        reply = await lanes.enter(request)
+                        reply = await self._entered(request, loop)
                         taken = taken if request.undo is None else [(request, reply)]
                     else:
                         taken = [] if taken is None else taken
@@ -120,10 +118,16 @@ class AioDriver:
 
     def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take the first loop for that of all; what is under way on it would never end for a caller on another one."""
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+        if self._loop is not None:
             raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
+        self._loop = loop
+
+    def _entered(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+        """Let a caller wait for its part of what is sent for several."""
+        if self._closed:
+            self._refuse()
+        assert self._lanes is not None
+        return self._lanes.enter(shared, loop)
 
     async def _failed(self, error: BaseException, request: Request | None, taken: Taken | None) -> None:
         """Give back what a flow took that did not end well; raises the driver's own error where it was that."""

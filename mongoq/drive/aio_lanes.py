@@ -37,10 +37,10 @@ class AioLanes:
         self._run = run
         self._undo = undo
 
-    def enter(self, shared: Shared[Any]) -> Waiter:
+    def enter(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> Waiter:
         """Let a caller wait for its part of a batch; the answer is what it is told."""
         lane: Lane = shared.lane
-        waiter: Waiter = asyncio.get_running_loop().create_future()
+        waiter: Waiter = loop.create_future()
         shared.waiter = waiter
         lane.enter(shared, caller)
         if lane.flying < lane.abreast:
