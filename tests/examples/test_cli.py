@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -164,13 +165,22 @@ def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signal
     process.wait(30)
 
 
+def has_java(pid: int) -> bool:
+    """Say whether a process has a JVM among its children, some of which come and go meanwhile."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == "java":
+                return True
+    return False
+
+
 @needs_spark
 @pytest.mark.prove
 @pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float, tmp_path: Path) -> None:
     process = start("--rows", 50, "--png", tmp_path / "flights.png")
     deadline = time.monotonic() + 60
-    while not any(child.name() == "java" for child in psutil.Process(process.pid).children(recursive=True)):
+    while not has_java(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     time.sleep(seconds)
