@@ -58,14 +58,11 @@ def _statements(wanted: Iterable[Kept], ends: Iterable[datetime]) -> Iterable[St
 
 
 def _lost(broker: BrokerContext, wanted: Iterable[Kept]) -> Flow[set[tuple[Any, Any]]]:
-    """Read who holds the items now."""
-    gone: set[tuple[Any, Any]] = set()
-    for one in wanted:
-        ids = list(one.ids)
-        for start in range(0, len(ids), IDS):
-            some = ids[start : start + IDS]
-            filter = {"_id": {"$in": some}, "token": one.token}
-            found = yield from find_few(broker, filter, [("_id", 1)], len(some), projection={"_id": 1})
-            still = {id_key(document["_id"]) for document in found}
-            gone |= {(id_key(id), one.token) for id in some if id_key(id) not in still}
-    return gone
+    """Read who holds the items now: of all leases together, since those not read yet are not extended meanwhile."""
+    held = [(id, one.token) for one in wanted for id in one.ids]
+    tokens: dict[Any, Any] = {}
+    for start in range(0, len(held), IDS):
+        ids = [id for id, _ in held[start : start + IDS]]
+        found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"token": 1})
+        tokens.update((id_key(document["_id"]), document.get("token")) for document in found)
+    return {(id_key(id), token) for id, token in held if tokens.get(id_key(id)) != token}

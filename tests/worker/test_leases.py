@@ -15,6 +15,8 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 
 import mongoq
+from mongoq.model.item import id_key
+from mongoq.protocol.keeping import Kept, kept
 from tests.worker.conftest import Desk
 from tests.worker.waiting import until
 
@@ -180,3 +182,41 @@ def test_the_first_claim_of_a_process_goes_by_the_stored_lease(uri: str, databas
 
         worker.run(drain=True)
     assert lengths[0] > 500
+
+
+class Finds(CommandListener):
+    """Counts the reads."""
+
+    number = 0
+
+    def started(self, event: Any) -> None:
+        self.number += event.command_name == "find"
+
+    def succeeded(self, event: Any) -> None:
+        pass
+
+    def failed(self, event: Any) -> None:
+        pass
+
+
+def test_what_was_lost_of_many_leases_is_read_in_one_command(uri: str, database: str, raw: Any) -> None:
+    heard = Finds()
+    with MongoClient[Any](uri, event_listeners=[heard]) as client, mongoq.Broker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        queue.push_many(range(5))
+        once = queue.reserve(lease=0.05)
+        time.sleep(0.1)
+        items = [once, *(item for _ in range(5) if (item := queue.reserve(lease=60)))]
+        assert {item.id for item in items if item} == {item.id for item in items[1:]}, "the first was claimed again"
+        stolen(raw, items[2].id)
+        raw.delete_one({"_id": items[3].id})
+        wanted = [Kept(item.token, [item.id], timedelta(seconds=300)) for item in items]
+        before, now = heard.number, broker._context.clock.now()
+        ends, lost = broker._driver.run(kept(broker._context, wanted))
+        assert heard.number == before + 1
+    assert lost == {(id_key(items[n].id), items[n].token) for n in (0, 2, 3)}
+    assert all(end >= now + timedelta(seconds=299) for end in ends)
+    held = raw.find({"by": {"$ne": "thief"}, "q": "orders"})
+    assert {(one["_id"], one["when"]) for one in held} == {
+        (items[n].id, ends[n].replace(microsecond=ends[n].microsecond // 1000 * 1000)) for n in (1, 4, 5)
+    }

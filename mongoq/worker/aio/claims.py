@@ -22,7 +22,9 @@ logger = logging.getLogger("mongoq.worker")
 MOST = 1_000
 """Items of one claim."""
 APART = 100
-"""Items that are claimed one after the other before the first of them is settled."""
+"""Items that are claimed one after the other before the first of them is settled, at most."""
+APART_FOR = 1 / 4
+"""Of a lease, what the first of them may have waited by then: it is not due to be extended yet."""
 
 
 class AsyncClaims(AsyncStand):
@@ -98,11 +100,13 @@ class AsyncClaims(AsyncStand):
     async def _fetched_apart(self, context: QueueContext[Any], room: int) -> bool:
         """Take what has lapsed where no handler runs, and say whether there was any.
 
-        One after the other: one claim of many would wait for a transaction whose process has died, for a minute.
+        One after the other: one claim of many would wait for a transaction whose process has died, for a minute. The
+        rest is left for the next time when that takes long: else the first would have lapsed again before the last.
         """
         found: list[Item[Any]] = []
+        deadline = time.monotonic() + self.lease().total_seconds() * APART_FOR
         try:
-            while len(found) < room and not self._is_interrupted():
+            while len(found) < room and not self._is_interrupted() and time.monotonic() < deadline:
                 told = await self._driver.run(take_alone(context, self.consumer.lease))
                 if told is None or told[0] is None:
                     break

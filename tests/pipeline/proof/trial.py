@@ -24,10 +24,11 @@ from tests.pipeline.proof.roles import DATABASE
 
 __all__ = ["PATIENCE", "Laboratory", "Place", "fed", "left", "outcome", "payloads", "written"]
 
-BENCHES = min(10, -(-24 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+BENCHES = min(10, -(-12 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 """Trials at a time: most of the time each waits, for a lease to end or a transaction to be given up.
 
-24 in all processes of pytest together: with 40 on two cores, handlers outlive their leases again and again.
+12 in all processes of pytest together keep two cores busy; 24 take twice as long, since commands that take a good part
+of a lease run into its being extended.
 """
 PATIENCE = 60.0
 
