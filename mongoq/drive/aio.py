@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drive import background, plain, wakeup
+from mongoq.drive.aio_background import AioBackground
 from mongoq.drive.aio_lanes import AioLanes, caller
 from mongoq.drive.backends import Backend, interruption
-from mongoq.drive.background import Background
 from mongoq.drive.disturbance import Disturbance
 from mongoq.drive.numbered import Numbered
 from mongoq.drive.sessions import Sessions
@@ -376,39 +376,3 @@ def _of_this_loop(futures: Iterable[asyncio.Future[Any]]) -> set[asyncio.Future[
     """Leave out those of another event loop: it may be closed, or stand still, and then they never end."""
     loop = asyncio.get_running_loop()
     return {future for future in futures if future.get_loop() is loop}
-
-
-class AioBackground(Background):
-    """Counters written by a task of the driver's, which the event loop's clock starts."""
-
-    def __init__(
-        self,
-        counters: Counters,
-        flush: Callable[[], Flow[None]],
-        own: Callable[[Coroutine[Any, Any, None]], Any],
-        run: Callable[[Flow[None]], Awaitable[None]],
-    ) -> None:
-        super().__init__(counters, flush)
-        self._own = own
-        self._run = run
-        self._timer: asyncio.TimerHandle | None = None
-
-    def _arm(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
-
-    def _start(self) -> None:
-        self._own(self.write())
-
-    async def write(self) -> None:
-        """Write what was counted; what cannot be written stays for the next time."""
-        try:
-            with pymongo.timeout(background.PATIENCE):
-                await self._run(self.flush())
-        except Exception as error:
-            logger.debug("counters could not be written: %r", error)
-        finally:
-            self.written()
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

@@ -1,0 +1,54 @@
+"""Counters that asyncio writes down a while after they were counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pymongo
+
+from mongoq.drive.background import PATIENCE, Background
+from mongoq.model.counters import Counters
+from mongoq.protocol.request import Flow
+
+__all__ = ["AioBackground"]
+
+logger = logging.getLogger("mongoq.drive")
+
+
+class AioBackground(Background):
+    """Counters written by a task of the driver's, which the event loop's clock starts."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        flush: Callable[[], Flow[None]],
+        own: Callable[[Coroutine[Any, Any, None]], Any],
+        run: Callable[[Flow[None]], Awaitable[None]],
+    ) -> None:
+        super().__init__(counters, flush)
+        self._own = own
+        self._run = run
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._own(self.write())
+
+    async def write(self) -> None:
+        """Write what was counted; what cannot be written stays for the next time."""
+        try:
+            with pymongo.timeout(PATIENCE):
+                await self._run(self.flush())
+        except Exception as error:
+            logger.debug("counters could not be written: %r", error)
+        finally:
+            self.written()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
