@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import pymongo
-
-from mongoq.drive.background import PATIENCE, Background
+from mongoq.drive.background import Background
 from mongoq.model.counters import Counters
 from mongoq.protocol.request import Flow
 
 __all__ = ["AioBackground"]
-
-logger = logging.getLogger("mongoq.drive")
 
 
 class AioBackground(Background):
@@ -40,14 +35,9 @@ class AioBackground(Background):
         self._own(self.write())
 
     async def write(self) -> None:
-        """Write what was counted; what cannot be written stays for the next time."""
-        try:
-            with pymongo.timeout(PATIENCE):
-                await self._run(self.flush())
-        except Exception as error:
-            logger.debug("counters could not be written: %r", error)
-        finally:
-            self.written()
+        """Write what was counted."""
+        with self.writing():
+            await self._run(self.flush())
 
     def _disarm(self) -> None:
         if self._timer is not None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pymongo
 
 from mongoq.drive import forks
 from mongoq.model.counters import Counters
@@ -48,10 +51,17 @@ class Background(ABC):
         if not self.armed and self._counters:
             self.attend()
 
-    def written(self) -> None:
-        """Go on waiting when something was counted meanwhile."""
-        self.armed = False
-        self.noticed()
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write what was counted, in here; what cannot be written stays for the next time."""
+        try:
+            with pymongo.timeout(PATIENCE):
+                yield
+        except Exception as error:
+            logger.debug("counters could not be written: %r", error)
+        finally:
+            self.armed = False
+            self.noticed()  # something may have been counted meanwhile
 
     @abstractmethod
     def _arm(self, seconds: float) -> None:

@@ -247,14 +247,9 @@ class ThreadBackground(Background):
         self._timer.start()
 
     def write(self) -> None:
-        """Write what was counted; what cannot be written stays for the next time."""
-        try:
-            with pymongo.timeout(background.PATIENCE):
-                self._run(self.flush())
-        except Exception as error:
-            logger.debug("counters could not be written: %r", error)
-        finally:
-            self.written()
+        """Write what was counted."""
+        with self.writing():
+            self._run(self.flush())
 
     def _disarm(self) -> None:
         if self._timer is not None:

@@ -47,9 +47,9 @@ OnInvalid = Literal["bury", "raise"]
 
 
 Take = Callable[[QueueContext[Any], timedelta], "Shared[Item[Any] | None] | Flow[Item[Any] | None]"]
-"""Claims an item that can be handed out, undecoded, and that is held for half of the lease at least.
+"""Claims an item that can be handed out, undecoded.
 
-Or asks for a part of a claim that does so.
+Or asks for a part of a claim that does so, and sees to it that the item is held for half of the lease at least.
 """
 
 
@@ -98,7 +98,7 @@ def reserve_now(
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
-        held = decoded if take else (yield from renewed(context, decoded, length))
+        held = decoded if isinstance(asked, Shared) else (yield from renewed(context, decoded, length))
         if held is not None:
             context.count("reserve")
             return held

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from mongoq.model.item import Item
-from mongoq.protocol.claim import NotYet, claim_telling, renewed, reserve_now
+from mongoq.protocol.claim import claim_telling, reserve_now
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.request import Blocked, Flow
 from mongoq.protocol.reserve_many import Taken, take
@@ -71,10 +71,7 @@ def take_alone(
         if told is None:
             return None
         lapsed = told[1]
-        held = yield from renewed(context, told[0], length)
-        if held is None:
-            raise NotYet
-        return held
+        return told[0]
 
     try:
         item = yield from reserve_now(context, lease, "bury", claimed)

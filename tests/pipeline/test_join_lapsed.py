@@ -12,9 +12,9 @@ import pytest
 import mongoq
 from tests.pipeline.conftest import QUICK, Site
 
-LEASE = 2.0
+LEASE = 4.0
 NUMBER = 40
-SLOW = 80
+SLOW = 120
 """Milliseconds of a claim: all take longer than the lease, with both queues at once or one after the other."""
 
 
