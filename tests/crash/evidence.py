@@ -77,9 +77,14 @@ class Evidence:
             "committed": sum("processed" in item for item in self.items),
             "dead": sum(item["q"].endswith(".dead") for item in self.items),
             "runs": len(self.runs),
-            "interrupted runs": sum("ended" not in mark for mark in self.runs),
+            "interrupted runs": sum(self._interrupted(mark) for mark in self.runs),
             "overtaken runs": sum(self._overtaken(mark) for mark in self.runs),
         }
+
+    def _interrupted(self, mark: Document) -> bool:
+        """Say whether a run has not ended, and its item is not held under its reservation any more."""
+        item = self.by_id.get(mark["_id"]["item"], {})
+        return "ended" not in mark and item.get("token") != mark["_id"]["token"]
 
     def _overtaken(self, mark: Document) -> bool:
         """Say whether a run came to its end when the next one of the item had begun: its holder had lost it."""

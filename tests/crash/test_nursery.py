@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.crash.nursery import ROOT, Nursery
+from tests.waiting import PATIENCE
 
 NOWHERE = {"uri": "mongodb://127.0.0.1:1/", "database": "crash", "engine": "threads", "seed": 1}
 OWNER = f"""
@@ -27,7 +28,7 @@ sys.stdin.read()
 
 
 def ends(process: psutil.Process) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:
             return False

@@ -19,7 +19,7 @@ from tests.crash.stations import FIRST, SECOND
 __all__ = ["Turn", "begin", "read", "turn_of"]
 
 RUN = re.compile("run ([0-9a-f]{24})")
-END = "end of the trail"
+END = "end of the trail "
 OPERATIONS = ["insert", "update", "replace", "delete"]
 
 Kind = Literal["pushed", "reserved", "moved", "committed", "buried", "handed back", "removed"]
@@ -55,9 +55,10 @@ def read(collection: Any, start: Mapping[str, Any]) -> Iterator[Turn]:
     fields = {"operationType": 1, "documentKey": 1, "updateDescription": 1, "wallTime": 1}
     pipeline = [{"$match": {"operationType": {"$in": OPERATIONS}}}, {"$project": fields}]
     with collection.watch(pipeline, resume_after=start, batch_size=10_000) as stream:
-        collection.insert_one({"_id": END})
+        end = f"{END}{ObjectId()}"  # each reading has its own
+        collection.insert_one({"_id": end})
         for change in stream:
-            if change["documentKey"]["_id"] == END:
+            if change["documentKey"]["_id"] == end:
                 return
             turn = turn_of(change)
             if turn is not None:

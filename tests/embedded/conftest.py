@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
@@ -69,7 +71,7 @@ class Owner:
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(self.facts["child"]).kill()
         # The watchdog tidies up after the owner; what is killed here, only a failed test has left.
-        for process in psutil.wait_procs(self.seen, timeout=20)[1]:
+        for process in psutil.wait_procs(self.seen, timeout=PATIENCE)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
@@ -100,7 +102,7 @@ def owner() -> Iterator[Callable[[str], Owner]]:
 def eventually() -> Callable[..., None]:
     """Wait until a condition holds; fail when it does not within so many seconds."""
 
-    def wait(condition: Callable[[], object], *, seconds: float = 20) -> None:
+    def wait(condition: Callable[[], object], *, seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "it did not come about in time"

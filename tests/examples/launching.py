@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from examples.flights.spark import what_is_missing
+from tests.waiting import PATIENCE
 
 __all__ = ["ON_SPARK", "Launch", "launching", "needs_spark", "output_of", "wait_for"]
 
@@ -49,7 +50,7 @@ def launching() -> Iterator[Launch]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while left := _descendants(mark):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.1)

@@ -26,6 +26,7 @@ from examples.flights.data import DataMissing
 from examples.flights.spark import SharedSession, SparkFailed, shared_session
 from examples.running import ENGINES, WORKERS
 from tests.examples.launching import ON_SPARK, Launch, needs_spark, output_of, wait_for
+from tests.waiting import PATIENCE
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 """Not the ends of priorities, which a claim that was slow puts into the index."""
@@ -162,7 +163,7 @@ def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signal
     assert process.stdout is not None
     assert "loading 100,000 departures" in process.stdout.readline()
     process.send_signal(signum)
-    process.wait(30)
+    process.wait(PATIENCE)
 
 
 def has_java(pid: int) -> bool:
@@ -179,7 +180,7 @@ def has_java(pid: int) -> bool:
 @pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float, tmp_path: Path) -> None:
     process = start("--rows", 50, "--png", tmp_path / "flights.png")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not has_java(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)

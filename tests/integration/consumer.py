@@ -12,7 +12,8 @@ from typing import Any
 import mongoq
 from mongoq.protocol.heads import Heads
 
-PATIENCE = 3.0
+PATIENCE = 10.0
+"""Seconds without an item after which it ends; the test pushes in rounds of milliseconds."""
 
 
 def main(uri: str, database: str, batch: int) -> None:

@@ -17,7 +17,7 @@ from pymongo import AsyncMongoClient
 import mongoq
 
 CALLERS = 5
-PATIENCE = 10
+PATIENCE = 60
 
 
 async def begin(uri: str, database: str, driver: str) -> tuple[mongoq.AsyncBroker, list[asyncio.Task[Any]]]:

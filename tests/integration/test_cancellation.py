@@ -15,6 +15,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
 from tests.clients import opened
+from tests.waiting import PATIENCE
 
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 ITEMS = 40
@@ -146,7 +147,7 @@ def test_a_closed_broker_hands_nothing_to_threads_that_wait(client: MongoClient[
     thread.start()
     broker.close()
     raw.insert_one({"q": "orders", "payload": 1, "when": EARLY, "priority": 0, "attempts": 0, "reserved": False})
-    thread.join(timeout=20)
+    thread.join(PATIENCE)
     assert len(errors) == 1
     assert raw.count_documents({"reserved": True}) == 0
 

@@ -69,7 +69,7 @@ def test_no_server_is_a_sentence(unused_port: int) -> None:
     words = rf"answered at 127\.0\.0\.1:{unused_port} in time \(timeout=0\.3 s\): start one"
     with pytest.raises(mongoq.ServerUnavailable, match=words) as caught:
         mongoq.connect(f"mongodb://me:{PASSWORD.replace(':', '%3A')}@127.0.0.1:{unused_port}", timeout=0.3)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 25, "the driver itself would wait for 30 seconds"
     assert_no_secrets(caught.value)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import mongoq
+from tests.waiting import PATIENCE
 
 CALLERS = 5
 TOLD = "an AsyncBroker, like its client, belongs to the event loop on which it was first used"
-PATIENCE = 10
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,7 +25,7 @@ def test_nobody_waits_for_calls_of_a_loop_that_has_ended(
     uri: str, database: str, raw: Any, driver: str, way: str
 ) -> None:
     command = [sys.executable, "-m", "tests.integration.left_behind", uri, database, driver, way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stdout.splitlines() == [TOLD, "closed"], done.stderr
     assert raw.count_documents({"payload": "late"}) == 0
     assert "Traceback" not in done.stderr, done.stderr

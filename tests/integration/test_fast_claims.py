@@ -19,10 +19,11 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.protocol.heads import MARGIN, Floor, Heads
 from tests.integration.test_plans import Watched
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CONSUMER = Path(__file__).with_name("consumer.py")
-SOON = 5.0
+SOON = PATIENCE
 """Seconds: looks come each second; the rest is patience with the machine."""
 
 
@@ -75,7 +76,7 @@ BEFORE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("take", TAKE)
 @pytest.mark.parametrize("put", BEFORE)
-def test_what_another_client_puts_before_the_floor_is_found_within_about_a_second(
+def test_what_another_client_puts_before_the_floor_is_found_by_a_later_claim(
     queue: Any, other: Any, put: str, take: str
 ) -> None:
     hurry(queue)

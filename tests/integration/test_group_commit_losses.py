@@ -17,6 +17,7 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from tests.integration.crowds import Crowd, calls
 from tests.proxy import Proxy
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])
@@ -101,7 +102,7 @@ async def test_a_broker_that_closes_without_its_server_leaves_no_caller_behind()
         waiting = [asyncio.create_task(queue.push(n)) for n in range(5)]
         await asyncio.sleep(0)
         await broker.close()
-        told = await asyncio.wait_for(asyncio.gather(first, *waiting, return_exceptions=True), 20)
+        told = await asyncio.wait_for(asyncio.gather(first, *waiting, return_exceptions=True), PATIENCE)
         assert all(isinstance(one, mongoq.BrokerClosed | AutoReconnect) for one in told), told
 
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pymongo import MongoClient, monitoring
 
 import mongoq
+from tests.waiting import PATIENCE, until
 
 __all__ = ["Commands", "Waiter", "at_rest", "listened_to", "until"]
-
-PATIENCE = 60.0
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Wait for a condition; fail when it never comes."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
 
 
 def at_rest(broker: Any, queue: str, number: int = 1) -> bool:
@@ -47,12 +37,12 @@ class Waiter:
 
     def _run(self) -> None:
         try:
-            self.item = self._queue.reserve(wait=PATIENCE, **self._options)
+            self.item = self._queue.reserve(wait=2 * PATIENCE, **self._options)
         except BaseException as error:
             self.error = error
 
-    def result(self, seconds: float = 15.0) -> Any:
-        """Return what came, far sooner than any look would have found it."""
+    def result(self, seconds: float = PATIENCE) -> Any:
+        """Return what came, before any look would have found it."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "nothing has woken it"
         if self.error is not None:

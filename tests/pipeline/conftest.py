@@ -13,6 +13,7 @@ import mongoq
 from mongoq.pipeline.waiting import pairs_queue
 from mongoq.testing import VirtualBroker
 from tests.proxy import Proxy
+from tests.waiting import PATIENCE
 
 ENGINES = ("threads", "asyncio", "virtual")
 QUICK = mongoq.Fixed(0.02)
@@ -41,7 +42,7 @@ class Site:
 
     async def _drained(self, pipeline: mongoq.Pipeline) -> None:
         async with mongoq.connect_async(self._uri, database=self._database) as broker:
-            await asyncio.wait_for(pipeline.drain_async(broker), 60)
+            await asyncio.wait_for(pipeline.drain_async(broker), 2 * PATIENCE)
 
     def _idle(self, pipeline: mongoq.Pipeline) -> None:
         assert isinstance(self.broker, VirtualBroker)

@@ -11,6 +11,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from tests.waiting import PATIENCE
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 ODD: Mapping[str, Mapping[str, Any]] = {
@@ -54,7 +55,7 @@ def test_an_odd_document_blocks_no_stage(
         return mongoq.Move("out")
 
     with pipeline.start(broker) as run:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while raw.count_documents({"q": "raw", "when": {"$type": "date"}}):
             assert time.monotonic() < deadline
             run.wait(0.02)
@@ -93,7 +94,7 @@ def test_an_odd_document_blocks_no_fork(
     raw.insert_one(odd("fits", changes))
     broker.queue("raw").push({"kind": "fits"})
     with pipeline.start(broker) as run:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while raw.count_documents({"q": "raw", "when": {"$type": "date"}}):
             assert time.monotonic() < deadline
             run.wait(0.02)

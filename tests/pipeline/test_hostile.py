@@ -17,7 +17,7 @@ from mongoq.model.outcomes import Outcome
 from mongoq.protocol import upcoming
 from mongoq.worker.threads.claims import Claims
 from tests.pipeline.conftest import QUICK, Site
-from tests.worker.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 class Numbered(BaseModel):
@@ -232,7 +232,7 @@ def test_a_run_ends_soon_when_its_broker_is_closed(uri: str, database: str, brok
             await asyncio.sleep(0.05)
         await own.close()
         with pytest.raises(mongoq.BrokerClosed):
-            await run.wait(30)
+            await run.wait(PATIENCE)
 
     asyncio.run(work())
 
@@ -275,7 +275,7 @@ def test_a_hundred_thousand_that_do_not_fit_keep_nobody_from_stopping(broker: mo
     with pipeline.start(broker) as run:
         until(lambda: run.progress().stages["work"].screened > 0)
         run.stop()
-        assert run.wait(20)
+        assert run.wait(PATIENCE)
         screened = run.progress().stages["work"].screened
     assert 0 < screened < 100_000
     assert (queue.size(), broker.queue("rest").size()) == (100_000 - screened, screened)

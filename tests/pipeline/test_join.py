@@ -18,7 +18,7 @@ from mongoq.protocol.context import context_of
 from mongoq.protocol.verdicts import carried_out
 from mongoq.testing import VirtualBroker
 from tests.pipeline.conftest import QUICK, Site, counted
-from tests.worker.waiting import until
+from tests.waiting import until
 
 
 def joining(on: Any = "id", **options: Any) -> Any:

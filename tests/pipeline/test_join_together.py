@@ -18,7 +18,7 @@ from mongoq.protocol.verdicts import carried_out_together
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.gathering import Gathering
 from tests.pipeline.conftest import Site, is_busy
-from tests.worker.waiting import until
+from tests.waiting import until
 
 WAITING, JOINED = "graph.both.waiting", "graph.both.joined"
 

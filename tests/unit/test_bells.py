@@ -6,7 +6,7 @@ import threading
 
 from mongoq.drive.wakeup import rest
 from mongoq.protocol.bells import Bell
-from tests.worker.waiting import until
+from tests.waiting import until
 
 
 def test_a_bell_that_two_ring_at_once_wakes_and_troubles_neither() -> None:

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("stoppable.py")
 
@@ -32,14 +34,14 @@ class Process:
 
     def end(self) -> int:
         """Wait for its end, and return its exit code."""
-        code = self.process.wait(30)
-        self._reader.join(5)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         return code
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import mongoq
+from tests.waiting import until
 from tests.worker.conftest import Desk
-from tests.worker.waiting import until
 
 QUICK = mongoq.Fixed(0.01)
 

@@ -17,8 +17,8 @@ from pymongo.monitoring import CommandListener
 import mongoq
 from mongoq.model.item import id_key
 from mongoq.protocol.keeping import Kept, kept
+from tests.waiting import until
 from tests.worker.conftest import Desk
-from tests.worker.waiting import until
 
 
 def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: mongoq.Queue[Any]) -> None:

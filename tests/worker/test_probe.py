@@ -8,8 +8,8 @@ import pytest
 
 import mongoq
 from mongoq.worker.probe import Probe
+from tests.waiting import until
 from tests.worker.conftest import Desk
-from tests.worker.waiting import until
 
 
 def test_while_the_other_side_is_down_items_are_tried_one_at_a_time_and_keep_their_attempts(

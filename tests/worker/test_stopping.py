@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import mongoq
+from tests.waiting import PATIENCE, until
 from tests.worker.conftest import KINDS, Desk
-from tests.worker.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("stoppable.py")
@@ -43,12 +43,10 @@ def test_what_has_not_ended_within_the_grace_goes_back_too(
     process: Any, queue: mongoq.Queue[Any], raw: Any, kind: str
 ) -> None:
     queue.push_many(range(8))
-    worker = process(kind, 60, 0.3)
+    worker = process(kind, 3600, 0.3)
     until(lambda: len(worker.said("begin")) == 2)
-    started = time.monotonic()
     worker.process.send_signal(signal.SIGTERM)
     assert worker.end() == 0
-    assert time.monotonic() - started < 20
     assert queue.counts() == mongoq.Counts(ready=8)
     assert raw.count_documents({"q": "orders", "attempts": 0}) == 8
 
@@ -223,7 +221,7 @@ def test_a_broker_that_is_closed_while_a_handler_runs_leaves_no_loop_behind(uri:
             await opened.close()
 
         with pytest.raises(mongoq.BrokerClosed):
-            await asyncio.wait_for(worker.run(), 20)
+            await asyncio.wait_for(worker.run(), PATIENCE)
         names = ("mongoq-fetch", "mongoq-settle", "mongoq-run", "mongoq-keep")
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(names)]
 
@@ -244,7 +242,7 @@ def test_a_signal_ends_every_worker_of_a_loop_and_calls_who_listened_before(uri:
             while len(runs) < len(workers):  # they listen by then
                 await asyncio.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, PATIENCE)
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0.1)
 
@@ -269,7 +267,7 @@ def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
                 assert task is not None
                 task.cancel()
 
-            await asyncio.wait_for(worker.run(drain=True), 20)
+            await asyncio.wait_for(worker.run(drain=True), PATIENCE)
 
     asyncio.run(work())
     assert sorted(set(seen)) == list(range(5))
@@ -299,7 +297,7 @@ def test_a_handler_that_cancels_its_runner_as_it_rests_stops_nobody(uri: str, da
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.2)
             worker.stop()
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, PATIENCE)
 
     asyncio.run(work())
     assert seen == [1, 2, 3]

@@ -14,8 +14,8 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from tests.waiting import until
 from tests.worker.conftest import KINDS, Desk
-from tests.worker.waiting import until
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,8 +12,8 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
+from tests.waiting import until
 from tests.worker.conftest import Desk
-from tests.worker.waiting import until
 
 COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "delete", "insert", "hello", "ping"]
 

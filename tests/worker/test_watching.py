@@ -13,8 +13,8 @@ import pytest
 
 import mongoq
 from mongoq.protocol import workers
+from tests.waiting import until
 from tests.worker.conftest import Desk
-from tests.worker.waiting import until
 
 
 async def a_place_to_hang(seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import mongoq
 from tests.pipeline.conftest import QUICK
 
-SOON = 10.0
+SOON = 45.0
 """Seconds for what need not wait; the server gives up a transaction after a minute."""
 LEASE = 0.3
 

@@ -23,6 +23,7 @@ from tests.pipeline.conftest import counted
 from tests.pipeline.proof.catalogue import GRAPHS, ROWS
 from tests.pipeline.proof.roles import DATABASE
 from tests.pipeline.proof.trial import PATIENCE, fed, outcome, written
+from tests.waiting import until
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 AT_WORK = ("fork-loop", "join", "fork-join", "source")
@@ -82,6 +83,8 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
             fed(sites[graph].broker, graph)
             written(rows, graph)
             time.sleep(chance.uniform(*PAUSE) / len(AT_WORK))
+            if not struck[graph]:
+                until(sites[graph].is_busy)  # each graph is struck at work once at least
             struck[graph] += sites[graph].is_busy()
             if turn in striking:
                 servers.wait_until_whole()

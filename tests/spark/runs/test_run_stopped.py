@@ -26,7 +26,7 @@ def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserve
         time.sleep(0.3)
         return payload
 
-    broker.queue("raw").push_many(range(100))
+    broker.queue("raw").push_many(range(400))  # they would take a minute
     with start(pipeline) as run:
         while not broker.queue("out").size():
             assert not run.wait(0.1)
@@ -36,8 +36,8 @@ def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserve
     assert progress.interrupted
     counts = broker.queue("raw").counts()
     assert counts.reserved == 0
-    assert progress.stages["check"].moved == broker.queue("out").size() == 100 - counts.total
-    assert 0 < counts.total < 100
+    assert progress.stages["check"].moved == broker.queue("out").size() == 400 - counts.total
+    assert 0 < counts.total < 400
 
 
 def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
