@@ -60,10 +60,10 @@ def test_a_waiting_thread_gets_what_is_pushed_later(broker: mongoq.Broker) -> No
 def test_a_lease_runs_out_on_the_servers_clock(broker: mongoq.Broker) -> None:
     queue = broker.queue("orders")
     queue.push("a")
-    first = queue.reserve(lease=0.2)
+    first = queue.reserve(lease=2)
     assert first is not None
     assert queue.reserve() is None
-    second = queue.reserve(wait=10)
+    second = queue.reserve(wait=PATIENCE)
     assert second is not None
     assert second.attempts == 2
     with pytest.raises(mongoq.ReservationLost):

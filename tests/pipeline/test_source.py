@@ -469,7 +469,7 @@ def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
 def test_a_source_that_another_process_runs_is_waited_for(server_site: Site) -> None:
     raw = collection(server_site)
     server_site.drain(line(counting(5)))
-    held = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=1), "by": "another"}
+    held = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=5), "by": "another"}
     raw.update_one({"_id": DOCUMENT}, {"$set": held})
     with Started(server_site, line(counting(10), lease=0.3)):
         time.sleep(0.5)

@@ -28,9 +28,9 @@ def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: 
 
     async def handle(payload: int) -> None:
         runs[payload] += 1
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(4)
 
-    desk.consume("orders", handle, concurrency=3, lease=0.4, prefetch=3)
+    desk.consume("orders", handle, concurrency=3, lease=1.5, prefetch=3)
     running = desk.start()
     until(lambda: queue.counts().reserved == 6)
     while left := queue.size():
@@ -65,7 +65,7 @@ def test_the_leases_of_all_queues_are_extended_in_one_command(uri: str, database
         worker = mongoq.Worker(broker)
         for name in ("a", "b", "c"):
             broker.queue(name).push_many(range(4))
-            worker.consumer(name, concurrency=4, lease=0.6)(lambda _: time.sleep(0.5))
+            worker.consumer(name, concurrency=4, lease=4)(lambda _: time.sleep(3))
         worker.run(drain=True)
     assert heard.sizes
     assert max(heard.sizes) == 12
@@ -87,7 +87,7 @@ def test_a_handler_whose_item_is_lost_is_told_and_its_result_ignored(
 
     async def handle(payload: Any, job: Any) -> None:
         tokens.append(stolen(raw, id))
-        for _ in range(500):
+        for _ in range(10_000):
             if job.lost.is_set():
                 seen.append(payload)
                 return
@@ -111,7 +111,7 @@ def test_what_waits_for_a_run_and_is_lost_is_not_run(desk: Desk, queue: mongoq.Q
     async def handle(payload: Any) -> None:
         seen.append(payload)
         stolen(raw, second)
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(4)  # many times what passes until its lease is due to be extended
 
     desk.consume("orders", handle, lease=0.5, prefetch=1)
     running = desk.start()
