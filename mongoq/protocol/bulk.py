@@ -21,7 +21,7 @@ from mongoq.model.held import Held, ids_of
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.protocol.batch import IDS, chunks, finish, own_error
 from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.fence import MARGIN, ends_by, is_ours_alone, lost, may_be_new
+from mongoq.protocol.fence import MARGIN, ends_by, lost, may_be_new
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.patching import misfit, too_large
 from mongoq.protocol.request import (
@@ -337,16 +337,15 @@ def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tal
 
 
 def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: Tally) -> Flow[None]:
-    """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost."""
+    """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost.
+
+    The server keeps no record of a statement of many. After a lost reply, what a delete may have deleted and what
+    another holder may have settled look alike: both are gone, and stay uncertain.
+    """
     ids = [item.id for item, _ in sent]
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
     found = {id_key(document["_id"]): document for document in read}
-    soon = context.broker.clock.now() + MARGIN
     read_as = {id_key(item.id): _verdict(item, settlement, found.get(id_key(item.id))) for item, settlement in sent}
-    if total is None:
-        for item, settlement in sent:
-            if settlement.update is None and id_key(item.id) not in found and is_ours_alone(item, soon):
-                read_as[id_key(item.id)] = True
     new = {key for item, _ in sent if (key := id_key(item.id)) in found and may_be_new(found[key], item)}
     verdicts = _verdicts(read_as, new, total, telling=all(settlement.telling for _, settlement in sent))
     for item, settlement in sent:

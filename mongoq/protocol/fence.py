@@ -30,7 +30,6 @@ __all__ = [
     "fenced",
     "is_back",
     "is_gone",
-    "is_ours_alone",
     "lost",
     "may_be_new",
     "update_command",
@@ -38,8 +37,6 @@ __all__ = [
 
 MARGIN = timedelta(seconds=1)
 """An item whose lease ends so soon may be taken by somebody else while a command about it is under way."""
-PATIENCE = timedelta(seconds=15)
-"""A lease of so long outlasts an election, which a replica set holds after 10 seconds unless it was told otherwise."""
 
 Verdict = Callable[[Document], bool | None]
 """Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
@@ -64,20 +61,21 @@ def fenced(
 ) -> Flow[None]:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
-    A command whose reply was lost is sent again, which is safe: it takes the token away, or sets the same values. That
-    it finds nothing then may be its own doing, and ``happened`` decides from what is stored. What it reads is durable,
-    since the second command has waited for the majority, even though it changed nothing. A delete leaves nothing to
-    read, which tells as much while nobody else can have deleted the item; the driver sends the others again. ``event``
-    is what to count; ``None`` for a command that does not settle the item.
+    The driver sends it as a retryable write: the server keeps a record of it, and tells exactly what became of a
+    command whose reply was lost. ``ReplyLost`` comes here where there is no record (a standalone server,
+    ``retryWrites=false``) or no answer to any of the sends. Then the command is sent again, which is safe: it takes the
+    token away, or sets the same values. That it finds nothing then may be its own doing, and ``happened`` decides from
+    what is stored. What it reads is durable, since the second command has waited for the majority, even though it
+    changed nothing. A delete leaves nothing to read, and what is gone stays uncertain: no local clock can tell whether
+    the lease still ran when the server got the command, since a paused machine stops all its clocks. ``event`` is what
+    to count; ``None`` for a command that does not settle the item.
     """
-    deletes = command.method == "delete_one"
-    command.resolved = not deletes or is_ours_alone(item, context.broker.clock.now() + PATIENCE)
     try:
         done = yield command
     except ReplyLost:
         done, _ = yield from persisted(command.__iter__, sent=1)
         if not done:
-            done = yield from _resolved(context, item, happened, deletes=deletes)
+            done = yield from _resolved(context, item, happened)
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:
@@ -86,22 +84,14 @@ def fenced(
         context.count(event)
 
 
-def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict, *, deletes: bool) -> Flow[bool]:
+def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
     found = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
-    if found is None:
-        verdict = True if deletes and is_ours_alone(item, context.broker.clock.now() + MARGIN) else None
-    else:
-        verdict = happened(found)
-        if verdict and may_be_new(found, item):
-            verdict = None
+    verdict = None if found is None else happened(found)
+    if found and verdict and may_be_new(found, item):
+        verdict = None
     if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
     return verdict
-
-
-def is_ours_alone(item: Item[Any], soon: datetime) -> bool:
-    """Say whether nobody else can have deleted the item: its lease runs, and no push of its key can replace it."""
-    return item.key is None and not ends_by(item, soon)
 
 
 def ends_by(item: Item[Any], soon: datetime) -> bool:
@@ -139,13 +129,23 @@ def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]
 
 
 def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
-    """Recognise an update that let the item go where it was, by the date it wrote, with so many attempts fewer."""
+    """Recognise an update that let the item go where it was, by the date it wrote, with so many attempts fewer.
+
+    A holder that took the item over and released it leaves it just so at the end of our lease.
+    """
+    if not fewer and when == item.lease_until:
+        return None
     return _lies(found, item.queue, when, item.key, item.attempts - fewer)
 
 
-def is_gone(found: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None) -> bool | None:
-    """Recognise an update that handed an item on to a queue, with that key there."""
-    return _lies(found, queue, when, key, 0)
+def is_gone(
+    found: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None, fixed: bool = False
+) -> bool | None:
+    """Recognise an update that handed an item on to a queue, with that key there, by the date it wrote.
+
+    A ``fixed`` date, which the caller gave, tells nothing: another holder may have handed the item on with the same.
+    """
+    return None if fixed else _lies(found, queue, when, key, 0)
 
 
 def _lies(found: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:

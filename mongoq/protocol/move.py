@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -142,13 +143,15 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
         update["$set"]["payload"] = broker.encoding.unwrapped("payload", payload)
     marker = Marker(context, "moved", at=broker.clock.now(), to=to)
     marks = marker.marks(item, payload=payload, added=growth(context, handed.patch))
+    key, fixed = handed.changes.get("key"), handed.when is not None
+    is_moved = partial(is_gone, queue=to, when=until, key=key, fixed=fixed)
     try:
         yield from settled_with(
             context,
             item,
             marks.on(update),
             patch=handed.patch,
-            happened=lambda found: is_gone(found, item, to, until, key=handed.changes.get("key")),
+            happened=lambda found: is_moved(found, item),
             event="move",
         )
         broker.tell(to, until, id=item.id)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
 from mongoq.model.arguments import listed, moment
-from mongoq.model.envelope import spliced
+from mongoq.model.envelope import Document, spliced
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
@@ -153,7 +153,7 @@ def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handov
 def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
     """Return what makes the settlements of a move; those whose updates are the same share one."""
     when, equal, encoding = _when(handed, batch), batch.alike, context.broker.encoding
-    happened, marker = partial(is_gone, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
+    happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
     update = handed.update(when)
     gone, wakes = update["$unset"], (handed.queue, when)
     taken, shared = tuple(gone), bytes(encoding.raw(update["$set"]).raw)
@@ -174,7 +174,7 @@ def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
 def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
     """Return what makes the settlements of a move with a patch."""
     when, equal, added = _when(handed, batch), batch.alike, growth(context, handed.patch)
-    happened, marker = partial(is_gone, queue=handed.queue, when=when), batch.marker(context, "moved", handed.queue)
+    happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
     alone = partial(hand_over, context, handed=handed)
 
     def one(item: Item[Any], _: bytes | None) -> Settlement:
@@ -187,6 +187,10 @@ def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Wa
         return equal[key]
 
     return one
+
+
+def _is_moved(handed: Handover, when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
+    return partial(is_gone, queue=handed.queue, when=when, fixed=handed.when is not None)
 
 
 def _when(handed: Handover, batch: Batch) -> datetime:

@@ -71,13 +71,32 @@ async def test_an_error_of_all_is_raised_by_each_for_itself(uri: str, database: 
         await queue.commit(item)
 
 
-async def test_a_shared_commit_whose_reply_is_lost_is_done(proxy: Proxy, database: str, raw: Any) -> None:
+async def test_callers_of_a_shared_delete_whose_reply_is_lost_are_told_that_it_is_uncertain(
+    proxy: Proxy, database: str, raw: Any
+) -> None:
     async with mongoq.connect_async(proxy.uri, database=database) as broker:
         queue = broker.queue("orders")
         await asyncio.gather(*(queue.push(n) for n in range(10)))
         items = await asyncio.gather(*(queue.reserve() for _ in range(10)))
         proxy.lose("reply", "delete", times=1)
+        told = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
+        # who comes first goes alone, and the server keeps a record of that
+        uncertain = [one for one in told if one is not None]
+        assert all(isinstance(one, mongoq.ReservationLost) and not one.certain for one in uncertain), told
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
+async def test_callers_whose_items_were_reserved_one_by_one_are_told_exactly(
+    proxy: Proxy, database: str, raw: Any
+) -> None:
+    """Each has a token of its own, and so a statement of its own, of which the server keeps a record."""
+    async with mongoq.connect_async(proxy.uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push_many(range(10))
+        items = [await queue.reserve() for _ in range(10)]
+        proxy.lose("reply", "delete", times=1)
         assert await asyncio.gather(*(queue.commit(item) for item in items)) == [None] * 10
+        assert proxy.lost == 1
     assert raw.count_documents({"q": "orders"}) == 0
 
 

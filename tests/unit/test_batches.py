@@ -305,18 +305,21 @@ def test_a_short_count_is_resolved_by_reading(flow: Any, count: int, documents: 
     assert verdicts(outcome) == expected
 
 
-COMMIT_KEYED: Any = lambda: settle_many.commit_many(context(), items(key="k"))  # noqa: E731
-
+MOVE_TO_A_DATE: Any = lambda: move_many.move_many(  # noqa: E731
+    context(), [(item, Move("next", when=MINUTE)) for item in items()], str
+)
+DATED = [{**document, "when": MINUTE} for document in MOVED]
 LOST_REPLIES = [
     ("commit: sent again", COMMIT, 3, None, ["done"] * 3),
-    ("commit: gone", COMMIT, 0, [], ["done"] * 3),
-    ("commit: gone, by a push of the key perhaps", COMMIT_KEYED, 0, [], ["uncertain"] * 3),
-    ("commit: one is somebody else's", COMMIT, 0, [taken(0)], ["lost", "done", "done"]),
+    ("commit: gone, though the leases run by the local clock", COMMIT, 0, [], ["uncertain"] * 3),
+    ("commit: one is somebody else's", COMMIT, 0, [taken(0)], ["lost", "uncertain", "uncertain"]),
+    ("commit: one was still there", COMMIT, 1, [taken(0)], ["lost", "uncertain", "uncertain"]),
     ("kept: ours", KEEP, 0, KEPT, ["done"] * 3),
     ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], taken(2)], ["done", "done", "lost"]),
     ("rollback: back", ROLLBACK, 0, BACK, ["done"] * 3),
     ("rollback: taken, perhaps after it", ROLLBACK, 0, [*BACK[:2], taken(2)], ["done", "done", "uncertain"]),
     ("release: back, one of them perhaps replaced", RELEASE_KEYED, 0, [*FREE[:2], NEW], ["done", "done", "uncertain"]),
+    ("move: to the date that another may have told", MOVE_TO_A_DATE, 0, DATED, ["uncertain"] * 3),
     ("move: moved, one of them on", MOVE, 0, MOVED[:2], ["done", "done", "uncertain"]),
 ]
 

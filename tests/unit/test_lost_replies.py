@@ -25,17 +25,17 @@ ROLLED_BACK = {**BACK, "attempts": 1}
 LATER = {**BACK, "when": NOW + timedelta(hours=1)}
 
 COMMIT = lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
-COMMIT_KEYED = lambda: settle.commit(context(), reserved_item(key="a"), payload=None, replace_payload=False)  # noqa: E731
-COMMIT_LATE = lambda: settle.commit(  # noqa: E731
-    context(), reserved_item(when=NOW + timedelta(seconds=1)), payload=None, replace_payload=False
-)
 KEEP = lambda: settle.commit(context(history=60), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
 ROLLBACK = lambda: settle.rollback(context(), reserved_item(), delay=0, error=None)  # noqa: E731
+ROLLBACK_TO_THE_END = lambda: settle.rollback(context(), reserved_item(), delay=30, error=None)  # noqa: E731
 RELEASE = lambda: settle.release(context(), reserved_item(due=NOW))  # noqa: E731
 RELEASE_KEYED = lambda: settle.release(context(), reserved_item(due=NOW, key="k"))  # noqa: E731
 RELEASE_KEYED_AGAIN = lambda: settle.release(context(), reserved_item(due=NOW, key="k", attempts=2))  # noqa: E731
 EXTEND = lambda: settle.extend(context(), reserved_item(), lease=60)  # noqa: E731
 MOVED = lambda: move.move(context(), reserved_item(), context("next"), **MOVE)  # noqa: E731
+MOVED_TO_A_DATE = lambda: move.move(  # noqa: E731
+    context(), reserved_item(), context("next"), **{**MOVE, "when": LEASE}
+)
 MOVED_WITH_KEY = lambda: move.move(context(), reserved_item(key="k"), context("next"), **MOVE, key="k")  # noqa: E731
 MOVED_HERE = lambda: move.move(context(), reserved_item(key="k"), context(), **MOVE, key="k")  # noqa: E731
 BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
@@ -62,9 +62,8 @@ UNCERTAIN: Any = "uncertain"
 CASES = [
     ("commit: sent again", COMMIT, None, SENT_AGAIN),
     ("commit: somebody else has it", COMMIT, TAKEN, CERTAINLY_LOST),
-    ("commit: gone, and nobody else can have deleted it", COMMIT, GONE, DONE),
-    ("commit: gone, and perhaps replaced and settled by another", COMMIT_KEYED, GONE, UNCERTAIN),
-    ("commit: gone, and its lease may be over", COMMIT_LATE, GONE, UNCERTAIN),
+    ("commit: gone, though its lease runs by the local clock", COMMIT, GONE, UNCERTAIN),
+    ("commit: still ours, and the delete may yet come", COMMIT, {**TAKEN, "token": TOKEN}, UNCERTAIN),
     ("kept commit: ours, settled", KEEP, {"_id": ID, "processed": NOW, "settled": TOKEN}, DONE),
     ("kept commit: settled by another", KEEP, {"_id": ID, "processed": NOW, "settled": OTHER}, CERTAINLY_LOST),
     ("kept commit: sent again", KEEP, None, SENT_AGAIN),
@@ -75,6 +74,12 @@ CASES = [
     ("rollback: sent again", ROLLBACK, None, SENT_AGAIN),
     ("rollback: taken, perhaps after it", ROLLBACK, TAKEN, UNCERTAIN),
     ("rollback: back, but not by us", ROLLBACK, LATER, UNCERTAIN),
+    (
+        "rollback: back, or released by another at the end of our lease",
+        ROLLBACK_TO_THE_END,
+        {**ROLLED_BACK, "when": LEASE},
+        UNCERTAIN,
+    ),
     ("release: back", RELEASE, BACK, DONE),
     ("release: back, or replaced", RELEASE_KEYED, {**BACK, "key": "k"}, UNCERTAIN),
     ("release: back, its second run not begun", RELEASE_KEYED_AGAIN, {**ROLLED_BACK, "key": "k"}, DONE),
@@ -82,6 +87,12 @@ CASES = [
     ("extend: sent again", EXTEND, None, SENT_AGAIN),
     ("extend: somebody else has it", EXTEND, TAKEN, CERTAINLY_LOST),
     ("move: moved", MOVED, {**BACK, "q": "next"}, DONE),
+    (
+        "move: moved to the date that another may have told",
+        MOVED_TO_A_DATE,
+        {**LATER, "q": "next", "when": LEASE},
+        UNCERTAIN,
+    ),
     ("move: moved with its key", MOVED_WITH_KEY, {**BACK, "q": "next", "key": "k"}, DONE),
     ("move: to where it was, or replaced", MOVED_HERE, {**BACK, "key": "k"}, UNCERTAIN),
     ("move: replaced, and due just then", MOVED, {**BACK, "q": "next", "key": "k"}, UNCERTAIN),
@@ -117,15 +128,11 @@ def test_a_lost_reply_is_resolved_or_said_to_be_uncertain(
         assert outcome.certain is (expected is CERTAINLY_LOST)
 
 
-@pytest.mark.parametrize(
-    ("item", "resolved"),
-    [({}, True), ({"when": NOW + timedelta(seconds=14)}, False), ({"key": "a"}, False), ({"when": None}, False)],
-)
-def test_a_commit_does_without_the_drivers_retry_where_its_absence_tells_all(item: Any, resolved: bool) -> None:
-    """Its lease lasts until another server is the primary; else the driver sends it again, whose answer is exact."""
-    (delete,), _ = play(settle.commit(context(), reserved_item(**item)), [matched(1)])
-    assert delete.method == "delete_one"
-    assert delete.resolved is resolved
+@pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, RELEASE, EXTEND, MOVED, BURY])
+def test_a_single_settlement_is_a_retryable_write(flow: Callable[[], Flow[Any]]) -> None:
+    """So the server tells what became of it, and no clock of this machine is asked."""
+    (command,), _ = play(flow(), [matched(1)])
+    assert not command.resolved
 
 
 @pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, MOVED, BURY])

@@ -23,6 +23,8 @@ logger = logging.getLogger("mongoq.worker")
 
 MOMENT = 0.05
 """Seconds after which what was put off is looked at again, though nothing rings."""
+NAMED = 5
+"""Items that a line of the log names, at most."""
 
 
 class AsyncSettlements(AsyncStand):
@@ -87,6 +89,7 @@ class AsyncSettlements(AsyncStand):
         again: list[tuple[Verdict, Exception | None]] = []
         gone: list[Verdict] = []
         lost: list[Item[Any]] = []
+        unknown: list[Any] = []
         for item, outcome in verdicts:
             error = failed.get(id_key(item.id))
             if error is None:
@@ -94,8 +97,11 @@ class AsyncSettlements(AsyncStand):
             elif isinstance(error, PutOff):
                 again.append(((item, outcome), None))
             elif isinstance(error, ReservationLost):
-                logger.warning("item %s of queue %r was not settled: %s", item.id, item.queue, error)
                 lost.append(item)
+                if error.certain:
+                    logger.warning("item %s of queue %r was not settled: %s", item.id, item.queue, error)
+                else:
+                    unknown.append(item.id)
             elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
                 again.append(((item, outcome), error))
             elif isinstance(outcome, Failed):
@@ -106,9 +112,20 @@ class AsyncSettlements(AsyncStand):
                 verdict = self.consumer.judge.failure(self.consumer, item, error)
                 self._halt_for(item, verdict)
                 again.append(((item, verdict), None))
+        if unknown:
+            self._report_unknown(unknown)
         self.backlog.settled(lost)
         self._let_go(gone)
         return again
+
+    def _report_unknown(self, ids: list[Any]) -> None:
+        """Log once for all items of a command: nothing is lost, and the worker goes on."""
+        named = ", ".join(map(str, ids[:NAMED])) + ("…" if len(ids) > NAMED else "")
+        logger.warning(
+            "a reply was lost, and whether %d items of queue %r were settled here cannot be told, since they are gone; "
+            "none is lost: %s",
+            *(len(ids), self.context.name, named),
+        )
 
     async def _carried_out(self, taken: list[tuple[AsyncSettlements, list[Verdict]]]) -> Mapping[Any, Exception]:
         """Settle items, and return the errors of those that were not, by ``id_key``."""
