@@ -11,6 +11,7 @@ from mongoq.model.arguments import count, duration
 from mongoq.model.stream_claim import MOST
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Frame, Stage
+from mongoq.worker.lazy import is_function
 
 __all__ = ["frame_faults"]
 
@@ -32,10 +33,9 @@ def _of_the_handler(handler: Any) -> Iterator[str]:
     if not callable(handler):
         yield f"handler: a function, not {type(handler).__name__}"
         return
-    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    if is_function(inspect.iscoroutinefunction, handler) or is_function(inspect.isasyncgenfunction, handler):
         yield "handler: it is a coroutine function, and Spark awaits nothing; make it a plain one"
-    elif inspect.isgeneratorfunction(function):
+    elif is_function(inspect.isgeneratorfunction, handler):
         yield "handler: it is a generator, which would run nothing; return a DataFrame"
     elif not _takes_one(handler):
         yield "handler: it is called with one DataFrame, and cannot be; let it take one argument"

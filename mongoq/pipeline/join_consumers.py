@@ -29,6 +29,7 @@ from mongoq.protocol.parting import given_up
 from mongoq.worker.consumer import Consumer, consumer
 from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge, Verdict
+from mongoq.worker.lazy import is_function
 
 __all__ = ["joining", "takes_job"]
 
@@ -133,8 +134,7 @@ def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
     """Return the handler as one of a single payload, which is the list of all."""
     number = len(stage.sources)
     with_job = takes_job(handler, number)
-    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function):
+    if is_function(inspect.iscoroutinefunction, handler):
 
         async def called_async(payloads: Sequence[Any], job: Any) -> Any:
             return await handler(*payloads, *([job] if with_job else []))

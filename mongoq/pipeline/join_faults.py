@@ -14,6 +14,7 @@ from mongoq.pipeline.join_consumers import takes_job
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Join, Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
+from mongoq.worker.lazy import is_function
 
 __all__ = ["join_faults"]
 
@@ -81,8 +82,7 @@ def _of_the_handler(stage: Stage) -> Iterator[str]:
     if not callable(handler):
         yield f"handler: a function, not {type(handler).__name__}"
         return
-    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_function(inspect.isgeneratorfunction, handler) or is_function(inspect.isasyncgenfunction, handler):
         yield "handler: it is a generator, which would run nothing; return instead"
         return
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from mongoq.worker.judging import Judge, Verdict, checked, entries, shown
 
 __all__ = ["StageJudge"]
 
-SEVERAL = (list, tuple, set, frozenset, Iterator)
+SEVERAL = (list, tuple, set, frozenset)
 """What a handler returns that means several items."""
 
 
@@ -67,6 +67,8 @@ class StageJudge(Judge):
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
         """Return what becomes of the items; of a batch, what is wrong with one of them is its own failure."""
+        if isinstance(returned, BaseException):
+            return self.failures(consumer, items, returned)
         if consumer.batch is None:
             return [self._outcome(consumer, items[0], self._told(returned))]
         if returned is None:
@@ -99,8 +101,6 @@ class StageJudge(Judge):
         if isinstance(returned, SEVERAL):
             hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
             raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
-        if isinstance(returned, BaseException):
-            raise self._wrong(f"returned a {shown(returned)}; raise it")
         to = self._towards(next(iter(self._targets)), returned)
         return Move(to, payload=self._encoded(to, returned))
 

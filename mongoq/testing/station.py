@@ -103,7 +103,7 @@ class VirtualStation:
         except FAILURES as error:
             raised, verdicts = error, consumer.judge.failures(consumer, items, error)
             logger.warning("a run of %s has failed", consumer.title, exc_info=error)
-        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
+        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
         return [
             self._settled(item, verdict, entry, raised)
             for item, verdict, entry in zip(items, verdicts, entries, strict=True)
@@ -159,5 +159,7 @@ class VirtualStation:
         return Result(item, "retry", entry, verdict.error, delay=duration(verdict.delay, "delay"))
 
 
-def _entries(consumer: Consumer, returned: Any) -> Sequence[Any]:
+def _entries(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
+    if isinstance(returned, BaseException):
+        return [returned] * len(items)
     return returned if consumer.batch is not None else [returned]

@@ -15,6 +15,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.screening import Screen
 from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge
+from mongoq.worker.lazy import is_function
 
 __all__ = ["PAIRS", "Consumer", "Handler", "consumer"]
 
@@ -146,10 +147,9 @@ def _checked(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
     """Say whether a handler is a coroutine function, and whether it takes the job."""
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a function, not {type(handler).__name__}")
-    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_function(inspect.isgeneratorfunction, handler) or is_function(inspect.isasyncgenfunction, handler):
         raise ArgumentInvalid("handler", f"{_name(handler)} is a generator, which would run nothing; return instead")
-    asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function)
+    asynchronous = is_function(inspect.iscoroutinefunction, handler)
     if asynchronous and not coroutines:
         hint = (
             "an AsyncWorker runs it, or start_async and drain_async of its pipeline; here it is to be a plain function"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Apart, Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
+from mongoq.worker.lazy import close_lazy, refuse_lazy
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
@@ -36,11 +36,17 @@ class Judge:
         Raises:
             OutcomeInvalid: the handler returned what cannot be an outcome, or is most likely a mistake.
         """
-        if consumer.batch is None:
-            return [None if returned is None else self._outcome(consumer, items[0], _single(returned))]
         if returned is None:
             return [None] * len(items)
-        told = [_entry(one) for one in entries(items, returned)]
+        if isinstance(returned, BaseException):
+            return self.failures(consumer, items, returned)
+        if consumer.batch is None:
+            return [self._outcome(consumer, items[0], _single(returned))]
+        try:
+            told = [_entry(one) for one in entries(items, returned)]
+        except OutcomeInvalid:
+            close_lazy(returned)  # the entries behind the wrong one as well
+            raise
         return [self._outcome(consumer, item, one) for item, one in zip(items, told, strict=True)]
 
     def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
@@ -76,8 +82,10 @@ def later(consumer: Consumer, item: Item[Any]) -> timedelta:
 def entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
     """Return what a batch handler returned, an entry for each item; raises ``OutcomeInvalid``."""
     if not isinstance(returned, list | tuple):
+        close_lazy(returned)
         raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {shown(returned)}")
     if len(returned) != len(items):
+        close_lazy(returned)
         raise OutcomeInvalid(f"a batch of {len(items)} items got {len(returned)} outcomes; return one per item")
     return returned
 
@@ -90,12 +98,9 @@ def checked(returned: Any) -> Any:
     """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
     if isinstance(returned, Outcome) and not isinstance(returned, TOLD):
         raise OutcomeInvalid(f"a {shown(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
-    if isinstance(returned, type) and issubclass(returned, Outcome):
+    if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
-    if inspect.isawaitable(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise OutcomeInvalid(f"{shown(returned)} was returned, and nobody awaits it; make the handler `async def`")
+    refuse_lazy(returned)
     return returned
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
+from mongoq.worker.lazy import is_function
 from mongoq.worker.reading import Reading
 from mongoq.worker.reading_aio import AsyncReading
 
@@ -94,9 +95,9 @@ def _checked(handler: Any, *, coroutines: bool) -> bool:
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")
     name = getattr(handler, "__qualname__", None) or type(handler).__name__
-    asynchronous = _is(inspect.isasyncgenfunction, handler)
-    if not (asynchronous or _is(inspect.isgeneratorfunction, handler)):
-        kind = "a coroutine function" if _is(inspect.iscoroutinefunction, handler) else "a plain function"
+    asynchronous = is_function(inspect.isasyncgenfunction, handler)
+    if not (asynchronous or is_function(inspect.isgeneratorfunction, handler)):
+        kind = "a coroutine function" if is_function(inspect.iscoroutinefunction, handler) else "a plain function"
         raise ArgumentInvalid(
             "handler", f"{name} is {kind}, and a source is a generator; let it yield mongoq.Record(…)"
         )
@@ -105,10 +106,6 @@ def _checked(handler: Any, *, coroutines: bool) -> bool:
     if not _takes_position(handler):
         raise ArgumentInvalid("handler", f"{name} is to take (position), and nothing else")
     return asynchronous
-
-
-def _is(says: Callable[[Any], bool], handler: Any) -> bool:
-    return says(handler) or (not inspect.isroutine(handler) and says(getattr(handler, "__call__", None)))  # noqa: B004
 
 
 def _takes_position(handler: Any) -> bool:

@@ -170,7 +170,8 @@ def test_a_payload_of_another_model_is_read_anew_by_the_next_stage(site: Site) -
         (mongoq.Move(["out"]), "moved an item to ['out'], which is not one of its targets"),
         (mongoq.Move("out", payload=1, patch={"$set": {"a": 1}}), "not both"),
         (mongoq.Move, "the class Move was returned"),
-        (ValueError("x"), "returned a ValueError; raise it"),
+        (ValueError("as if it were raised"), "as if it were raised"),
+        (KeyError, "the class KeyError was returned"),
         ({"n": object()}, "BSON cannot hold a builtins.object"),
     ],
 )

@@ -93,6 +93,18 @@ def test_a_wrong_return_fails_that_batch_and_the_loop_goes_on(
     assert runs[-1] == 4
 
 
+def test_an_exception_that_is_returned_fails_the_whole_batch(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many([1, 2, 3])
+
+    async def handle(payloads: Any) -> Any:
+        return LookupError("all of them")
+
+    desk.consume("orders", handle, batch=3, max_retries=0)
+    desk.run()
+    letters = queue.dead.peek(9)
+    assert [(letter.error.type, letter.error.message) for letter in letters] == [("LookupError", "all of them")] * 3
+
+
 def test_an_exception_fails_the_whole_batch(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many([1, 2, 3])
     sizes = []

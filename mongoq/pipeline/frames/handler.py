@@ -90,6 +90,8 @@ class _Run:
         """Return an entry for each item of the batch, or ``None`` as it was returned."""
         if returned is None:
             told: Sequence[Any] = [None] * len(self._given.ids)
+        elif isinstance(returned, BaseException):
+            told = [returned] * len(self._given.ids)
         elif isinstance(returned, self._module.KIND):
             told = self._results(returned).entries()
         else:

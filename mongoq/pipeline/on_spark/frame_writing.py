@@ -15,7 +15,7 @@ from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.frame_rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.pipeline.on_spark.halving import Halving
 from mongoq.spark.envelope import CORRUPT, DELIVERY
-from mongoq.worker.judging import shown
+from mongoq.worker.judging import checked, shown
 
 __all__ = ["ATTEMPTS", "FrameWriting"]
 
@@ -125,6 +125,9 @@ class FrameWriting:
         stage = self._part.stage
         mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
         made = self._function(given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns))
+        if isinstance(made, Exception):
+            raise made
+        checked(made)
         if stage.is_sink and not (isinstance(made, DataFrame) and {RETRY, DEAD} & set(made.columns)):
             return None
         if not isinstance(made, DataFrame):

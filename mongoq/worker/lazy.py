@@ -1,0 +1,74 @@
+"""Lazy values: what a handler returns that has not run, and that nothing will ever run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from io import IOBase
+from typing import Any
+
+from mongoq.errors import OutcomeInvalid
+
+__all__ = ["close_lazy", "is_function", "refuse_lazy"]
+
+AWAIT = "nobody awaits it; await it in the handler, and make the handler `async def`"
+LOOP = "nothing loops over it, so it never runs; loop over it in the handler, or return list(…)"
+LOOP_ASYNC = "nothing loops over it, so it never runs; loop over it with `async for` in the handler"
+WAIT = "nobody waits for it; return its result()"
+SEVERAL = (list, tuple, set, frozenset)
+
+
+def refuse_lazy(returned: Any) -> None:
+    """Refuse a value that stands for work that was not done, and close it; so are those in a list.
+
+    Raises:
+        OutcomeInvalid: it says what to do instead.
+    """
+    for value in _several(returned):
+        hint = _hint(value)
+        if hint is not None:
+            close_lazy(returned)
+            where = "" if value is returned else f" in a {type(returned).__name__}"
+            raise OutcomeInvalid(f"a {type(value).__name__} was returned{where}, and {hint}")
+
+
+def close_lazy(returned: Any) -> None:
+    """Close a generator or a coroutine, or those in a list, so that Python does not warn that one was never awaited."""
+    for value in _several(returned):
+        if inspect.isgenerator(value) or inspect.iscoroutine(value):
+            with suppress(Exception):  # it may run already, or raise as it is closed
+                value.close()
+
+
+def _several(returned: Any) -> Iterable[Any]:
+    return returned if isinstance(returned, SEVERAL) else (returned,)
+
+
+def _hint(value: Any) -> str | None:
+    """Return what to do instead of returning a value; ``None`` where nothing is wrong with it."""
+    if inspect.isawaitable(value):
+        return AWAIT
+    if isinstance(value, Future):
+        return WAIT
+    try:
+        # an iterator returns itself here; a mock has all methods, and returns something else
+        if isinstance(value, Iterator) and not isinstance(value, IOBase) and iter(value) is value:
+            return LOOP
+        if isinstance(value, AsyncIterator) and value.__aiter__() is value:
+            return LOOP_ASYNC
+    except Exception:  # the object is the user's, and may raise anything
+        return None
+    return None
+
+
+def is_function(says: Callable[[Any], bool], handler: Any) -> bool:
+    """Say whether a predicate such as ``inspect.isgeneratorfunction`` holds for what a call of the handler runs.
+
+    It is asked about the function behind a ``partial``, and about ``__call__`` of an object.
+    """
+    while isinstance(handler, partial):
+        handler = handler.func
+    return says(handler) or (not inspect.isroutine(handler) and says(getattr(handler, "__call__", None)))  # noqa: B004
