@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pymongo
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.driver_info import DriverInfo
-from pymongo.errors import (
-    ConfigurationError,
-    ConnectionFailure,
-    InvalidName,
-    InvalidURI,
-    OperationFailure,
-    PyMongoError,
-)
+from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, OperationFailure, PyMongoError
 
 from mongoq.aio import AsyncBroker
 from mongoq.drive.background import PATIENCE
+from mongoq.drive.connection_string import REFUSED, connection_errors, has_option, make_client, sentence_of
 from mongoq.drive.numbered import numbering
-from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
+from mongoq.drive.rights import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.sync import Broker
 
@@ -31,7 +26,8 @@ __all__ = ["connect", "connect_async"]
 DATABASE = "mongoq"
 COLLECTION = "mongoq"
 TIMEOUT = 10.0
-UNAUTHORISED = frozenset({13, 18, 8000})
+SHORTEST = 0.001
+"""Seconds; the driver takes 0 for no limit."""
 
 
 def connect(
@@ -39,7 +35,7 @@ def connect(
     *,
     database: str | None = None,
     collection: str = COLLECTION,
-    timeout: Duration = TIMEOUT,
+    timeout: Duration | None = None,
     group_commit: bool = False,
 ) -> Broker:
     """Connect to MongoDB and return a broker, having checked that it can work there.
@@ -51,29 +47,37 @@ def connect(
         uri: a MongoDB connection string. It is handed to the driver and not kept.
         database: the database; default the one in the URI, else ``mongoq``.
         collection: the collection that holds the queues.
-        timeout: how long to look for a server now, a ``timedelta`` or seconds. Later commands wait as long as the
-            URI says (``serverSelectionTimeoutMS``, 30 s by default).
+        timeout: how long this call may take, a ``timedelta`` or seconds; by default as long as the URI says
+            (``timeoutMS``), else 10 s. It looks for a server no longer than ``serverSelectionTimeoutMS`` in the URI.
+            Later commands wait as long as the URI says (30 s by default).
         group_commit: let threads share commands, as for ``Broker``; ``connect_async`` does so by default.
 
     Raises:
-        ArgumentInvalid: the URI or a name cannot be used. The URI is never quoted.
+        ArgumentInvalid: the URI or a name cannot be used. The message holds the driver's sentence, and no
+            credentials.
         ServerUnavailable: no server answered in time.
-        AuthenticationFailed: the server refused the credentials, or the user may not use the database.
+        AuthenticationFailed: the server refused the credentials, or the user lacks a right, which is named.
         CollectionSharded, SchemaTooNew: the collection cannot be used.
     """
-    seconds = duration(timeout, "timeout", zero=False).total_seconds()
-    client: MongoClient[Any] = _client(MongoClient, uri)
+    client: MongoClient[Any] = _client(MongoClient, uri, timeout)
+    trial = _Trial(client, uri, timeout)
     try:
         broker = Broker(
             _collection(client, database, collection), group_commit=group_commit, on_close=partial(_close, client)
         )
-        with pymongo.timeout(seconds):
+        with pymongo.timeout(trial.seconds):
+            with pymongo.timeout(trial.search_seconds):
+                _ = client.is_primary
+            trial.found = True
             broker.ping()
     except BaseException as error:
+        explained, cause = trial.explain(error)
         _close(client)
-        _explain(error, client, seconds)
-        raise
-    return broker
+        if explained is None:
+            raise
+    else:
+        return broker
+    raise explained from cause
 
 
 class connect_async:  # noqa: N801  # reads as the function it is to its caller
@@ -88,7 +92,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         *,
         database: str | None = None,
         collection: str = COLLECTION,
-        timeout: Duration = TIMEOUT,
+        timeout: Duration | None = None,
         group_commit: bool = True,
     ) -> None:
         self._uri = uri
@@ -126,21 +130,27 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
             await self._broker.close()
 
     async def _connect(self) -> AsyncBroker:
-        seconds = duration(self._timeout, "timeout", zero=False).total_seconds()
-        client: AsyncMongoClient[Any] = _client(AsyncMongoClient, self._uri)
+        client: AsyncMongoClient[Any] = _client(AsyncMongoClient, self._uri, self._timeout)
+        trial = _Trial(client, self._uri, self._timeout)
         try:
             broker = AsyncBroker(
                 _collection(client, self._database, self._collection),
                 group_commit=self._group_commit,
                 on_close=partial(_close_async, client),
             )
-            with pymongo.timeout(seconds):
+            with pymongo.timeout(trial.seconds):
+                with pymongo.timeout(trial.search_seconds):
+                    await client.is_primary
+                trial.found = True
                 await broker.ping()
         except BaseException as error:
+            explained, cause = trial.explain(error)
             await _close_async(client)
-            _explain(error, client, seconds)
-            raise
-        return broker
+            if explained is None:
+                raise
+        else:
+            return broker
+        raise explained from cause
 
 
 def _close(client: MongoClient[Any]) -> None:
@@ -158,27 +168,11 @@ async def _close_async(client: AsyncMongoClient[Any]) -> None:
         await client.close()
 
 
-def _client(kind: Callable[..., Any], uri: Any) -> Any:
-    """Make the client; what is wrong with a URI is told without quoting it, since it may hold a password."""
-    if not isinstance(uri, str):
-        raise ArgumentInvalid("uri", f"a connection string such as 'mongodb://localhost', not {type(uri).__name__}")
-    if not uri.startswith(("mongodb://", "mongodb+srv://")):
-        raise ArgumentInvalid("uri", "a connection string begins with mongodb:// or mongodb+srv://")
-    try:
-        named = "appname=" in uri.partition("?")[2].lower()
-        return kind(uri, driver=DriverInfo("mongoq"), **({} if named else {"appname": "mongoq"}))
-    except (InvalidURI, ConfigurationError, ValueError, TypeError, OSError) as error:
-        raise ArgumentInvalid(
-            "uri",
-            f"the driver cannot use this connection string ({_stumble(error)}); it reads "
-            f"mongodb://[user:password@]host[:port][/database][?options], with user and password percent-encoded",
-        ) from None
-
-
-def _stumble(error: Exception) -> str:
-    if isinstance(error, ValueError):
-        return "what stands where the port belongs is no number from 1 to 65535"
-    return "a file that it names cannot be read" if isinstance(error, OSError) else type(error).__name__
+def _client(kind: Callable[..., Any], uri: Any, timeout: Duration | None) -> Any:
+    if timeout is not None:
+        duration(timeout, "timeout", zero=False)
+    named = isinstance(uri, str) and has_option(uri, "appName")
+    return make_client(kind, uri, driver=DriverInfo("mongoq"), **({} if named else {"appname": "mongoq"}))
 
 
 def _collection(client: Any, database: Any, collection: Any) -> Any:
@@ -197,24 +191,66 @@ def _name(value: Any, argument: str) -> str:
     return value
 
 
-def _explain(error: BaseException, client: Any, seconds: float) -> None:
-    """Raise the error that tells what to do; other errors than these pass through."""
-    if not isinstance(error, PyMongoError):
-        return
-    hosts = ", ".join(f"{host}:{port}" for host, port in sorted(client.topology_description.server_descriptions()))
-    if isinstance(error, OperationFailure) and error.code in UNAUTHORISED:
-        raise AuthenticationFailed(
-            f"MongoDB at {hosts} refused the user: check user, password and authSource in the URI, and that the user "
-            f"may read and write the database"
-        ) from error
-    if isinstance(error, ConnectionFailure) and not hosts:
-        raise ServerUnavailable(
-            "servers of the URI answered, but none belongs to the replica set that it names: correct replicaSet in the "
-            "URI, or leave it out"
-        ) from error
-    if isinstance(error, ConnectionFailure) or error.timeout:
-        in_time = f" in time (timeout={seconds:g} s)" if error.timeout else ""
-        raise ServerUnavailable(
-            f"no usable MongoDB answered at {hosts}{in_time}: start one, or check host, port, replicaSet and TLS in "
-            f"the URI ({type(error).__name__})"
-        ) from error
+class _Trial:
+    """The first commands of a new client: how long they may take, and what their errors mean.
+
+    Attributes:
+        found: a server was found; set by the caller.
+        seconds: how long all of it may take.
+        search_seconds: how long it may look for a server.
+    """
+
+    def __init__(self, client: Any, uri: str, timeout: Duration | None) -> None:
+        self.found = False
+        self._client, self._uri = client, uri
+        options = client.options
+        search = options.server_selection_timeout if has_option(uri, "serverSelectionTimeoutMS") else None
+        limits = [options.timeout] if options.timeout else []
+        if timeout is not None:
+            limits.append(duration(timeout, "timeout", zero=False).total_seconds())
+        self.seconds = min(limits, default=max(TIMEOUT, search or 0.0))
+        self.search_seconds = self.seconds if search is None else min(self.seconds, max(search, SHORTEST))
+
+    def explain(self, error: BaseException) -> tuple[MongoqError | None, BaseException | None]:
+        """Return the error that says what to do, and its cause; ``None`` for one that passes through."""
+        if isinstance(error, ConfigurationError):  # found when the client connects: SRV, modules of a mechanism
+            problem = f"{REFUSED}: {sentence_of(error, self._uri)}"
+            return ArgumentInvalid("uri", problem), None
+        if isinstance(error, OperationFailure):
+            return self._explain_refusal(error), error
+        if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
+            return ServerUnavailable(self._unavailable(error)), error
+        return None, None
+
+    def _explain_refusal(self, error: OperationFailure) -> AuthenticationFailed | None:
+        if error.code == UNAUTHORIZED:
+            return AuthenticationFailed(f"MongoDB at {self._hosts()} {missing_right(error)}")
+        if error.code in LOGIN_REFUSED:
+            return AuthenticationFailed(
+                f"MongoDB at {self._hosts()} refused the user: check user, password, authSource and authMechanism in "
+                f"the URI ({sentence_of(error, self._uri)})"
+            )
+        return None
+
+    def _hosts(self) -> str:
+        return ", ".join(f"{host}:{port}" for host, port in sorted(self._servers()))
+
+    def _servers(self) -> Any:
+        return self._client.topology_description.server_descriptions()
+
+    def _unavailable(self, error: PyMongoError) -> str:
+        hosts = self._hosts()
+        if not hosts:
+            return (
+                "servers of the URI answered, but none belongs to the replica set that it names: correct replicaSet "
+                "in the URI, or leave it out"
+            )
+        return (
+            f"no usable MongoDB answered at {hosts}{self._in_time() if error.timeout else ''}: start one, or check "
+            f"host, port, replicaSet and TLS in the URI ({connection_errors(self._client, error, self._uri)})"
+        )
+
+    def _in_time(self) -> str:
+        seconds = self.seconds if self.found else self.search_seconds
+        name = "timeout" if seconds == self.seconds else "serverSelectionTimeoutMS"
+        return f" in time ({name}={seconds:g} s)" if name == "timeout" else f" in time ({name}={seconds * 1000:g})"

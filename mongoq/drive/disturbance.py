@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from mongoq.drive.backends import Backend, interruption, primary
+from mongoq.drive.rights import advise
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.request import ReplyLost
 
@@ -42,8 +43,13 @@ class Disturbance:
         self._primary = leader or self._primary
 
     def told(self, error: Exception) -> Exception:
-        """Return a driver's error as flows know it; one of the network disturbs the clock."""
+        """Return a driver's error as flows know it; one of the network disturbs the clock.
+
+        A refusal for want of a right gets a note that says what to grant.
+        """
         known = interruption(error)
+        if known is None:
+            advise(error)
         if isinstance(known, ReplyLost) and self._clock is not None:
             self._clock.disturb()
         return known or error

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NoReturn, Self, cast
-from urllib.parse import unquote_plus
 
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, MongoClient
 from pymongo.collection import Collection
-from pymongo.errors import (
-    ConnectionFailure,
-    InvalidName,
-    InvalidURI,
-    OperationFailure,
-    PyMongoError,
-)
+from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, OperationFailure
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
+from mongoq.drive.connection_string import REFUSED, connection_errors, has_option, make_client, sentence_of
 from mongoq.drive.documents import Document, decoded, slices
+from mongoq.drive.rights import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.codec import codec_options
 
@@ -31,9 +25,7 @@ __all__ = ["PREFERENCES", "Scan"]
 
 DATABASE = "mongoq"
 SELECTION_SECONDS = 5.0
-SELECTION_OPTION = "serverselectiontimeoutms"
-UNAUTHORIZED = 13
-AUTHENTICATION_FAILED = (18, 8000)  # the latter on Atlas
+SELECTION_OPTION = "serverSelectionTimeoutMS"
 SAMPLES = 2_000
 """Ids sampled for each range: the sizes of the ranges then differ by 2 %, hardly ever by more than 8 %."""
 LARGE = 500_000
@@ -70,7 +62,7 @@ class Scan:
         patience: float = SELECTION_SECONDS,
         preference: str | None = None,
     ) -> None:
-        self._client = _client(uri, patience)
+        self._client, self._uri = _client(uri, patience), uri
         self._indexes: Mapping[str, Any] | None = None
         try:
             self._collection = _collection(self._client, database, collection, preference)
@@ -99,8 +91,11 @@ class Scan:
             addresses = self._client.topology_description.server_descriptions()
             servers = ", ".join(f"{host}:{port}" for host, port in addresses) + self._asked_for()
             raise ServerUnavailable(
-                f"no usable MongoDB server answered at {servers}: start it, or correct the option uri"
+                f"no usable MongoDB server answered at {servers}: start it, or correct the option uri "
+                f"({connection_errors(self._client, error, self._uri)})"
             ) from error
+        except ConfigurationError as error:  # found when the client connects: SRV, modules of a mechanism
+            raise ArgumentInvalid("uri", f"{REFUSED}: {sentence_of(error, self._uri)}") from None
         except OperationFailure as error:
             self._refused(error)
 
@@ -110,13 +105,15 @@ class Scan:
         return "" if mode == "primary" else f" for readPreference {mode!r}"
 
     def _refused(self, error: OperationFailure) -> NoReturn:
-        if error.code in AUTHENTICATION_FAILED:
+        if error.code in LOGIN_REFUSED:
             raise AuthenticationFailed(
-                "the server refused the credentials of the option uri: correct user, password or authSource"
+                f"the server refused the credentials of the option uri: correct user, password, authSource or "
+                f"authMechanism ({sentence_of(error, self._uri)})"
             ) from error
         if error.code == UNAUTHORIZED:
             raise AuthenticationFailed(
-                f"the user of the option uri may not read {self._collection.full_name}: grant it the role 'read'"
+                f"the user of the option uri may not read {self._collection.full_name}: grant it the role 'read' "
+                f"(the server {missing_right(error)})"
             ) from error
         raise error
 
@@ -243,32 +240,10 @@ def _object_ids(filter: Filter) -> Filter:
 
 def _client(uri: str, patience: float) -> MongoClient[dict[str, Any]]:
     options: dict[str, Any] = {"tz_aware": True}
-    if SELECTION_OPTION not in uri.lower():
+    if not has_option(uri, SELECTION_OPTION):
         options[SELECTION_OPTION] = patience * 1000
-    try:
-        return MongoClient(uri, **options)
-    except (PyMongoError, ValueError, TypeError) as error:
-        raise ArgumentInvalid("uri", _uri_problem(uri, error)) from None
-
-
-def _uri_problem(uri: str, error: Exception) -> str:
-    """Say what is wrong with a URI, and quote the driver only where it does not quote a credential."""
-    if isinstance(error, InvalidURI) or _secrets(uri) & set(_words(str(error))):
-        return (
-            "not a usable MongoDB URI; one reads mongodb://user:password@host:port/, with special characters in user "
-            "and password percent-encoded"
-        )
-    return f"the driver refuses it: {error}"
-
-
-def _secrets(uri: str) -> set[str]:
-    rest = uri.partition("://")[2]
-    given = rest.rpartition("@")[0] + " " + rest.partition("?")[2]
-    return set(_words(given)) | set(_words(unquote_plus(given)))
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text)
+    client: MongoClient[dict[str, Any]] = make_client(MongoClient, uri, **options)
+    return client
 
 
 def _preference(client: MongoClient[dict[str, Any]], name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
 from pymongo.monitoring import CommandStartedEvent
 
 import mongoq
+from mongoq import connection
+from mongoq.drive.connection_string import sentence_of
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import control
 from mongoq.protocol.context import BrokerContext
@@ -102,10 +105,175 @@ def unused_port() -> int:
         return port
 
 
-def assert_no_secrets(error: BaseException | None) -> None:
+def assert_no_secrets(error: BaseException | None, *secrets: str) -> None:
     while error is not None:
-        assert "hunter2" not in f"{error} {error!r} {error.args}"
+        for secret in secrets or ("hunter2",):
+            assert secret not in f"{error} {error!r} {error.args}"
         error = error.__cause__ or error.__context__
+
+
+async def fail_to_connect(kind: str, uri: Any, **options: Any) -> mongoq.MongoqError:
+    """Connect with the call of this kind, and return the error that it raises."""
+    with pytest.raises(mongoq.MongoqError) as caught:
+        await mongoq.connect_async(uri, **options) if kind == "connect_async" else mongoq.connect(uri, **options)
+    return caught.value
+
+
+KINDS = pytest.mark.parametrize("kind", ["connect", "connect_async"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("uri", "sentence"),
+    [
+        ("mongodb+srv://me:hunter2@a.b.c:27017/", "must not include a port number"),
+        ("mongodb+srv://me:hunter2@127.0.0.1/", "an IP address is not a valid hostname"),
+        ("mongodb://me:hunter2@h/?tlsCertificateKeyFile=/nowhere/key.pem", "not readable|key.pem"),
+        (f"mongodb://h/?tls=true&tlsCertificateKeyFile={__file__}&tlsCertificateKeyFilePassword=hunter2", "PEM"),
+        (f"mongodb://h/?tls=false&tlsCAFile={__file__}", "TLS has not been enabled"),
+        ("mongodb://h/?tlsInsecure=true&tlsAllowInvalidCertificates=true", "cannot be specified simultaneously"),
+        ("mongodb://me:hunter2@h/?datetime_conversion=hunter2", "datetime_conversion|KeyError|…"),
+        ("mongodb://me:hunter2@h,g/?directConnection=true", "multiple hosts with directConnection"),
+        ("mongodb://me:hunter2@h/?minPoolSize=9&maxPoolSize=5", "minPoolSize must be smaller"),
+        ("mongodb://me:hunter2@h/?srvMaxHosts=1", "srvMaxHosts option is only allowed"),
+        ("mongodb://me:hunter2@h/?authMechanism=MONGODB-X509", "not supported by MONGODB-X509|X509"),
+        ("mongodb://me:hun@ter2@h/", "must be escaped according to RFC 3986"),
+        ("mongodb://me@h/?authMechanism=MONGODB-AWS", "username without a password is not supported"),
+    ],
+)
+async def test_a_uri_that_the_driver_refuses_has_the_drivers_sentence(kind: str, uri: str, sentence: str) -> None:
+    error = await fail_to_connect(kind, uri)
+    assert isinstance(error, mongoq.ArgumentInvalid)
+    assert re.search(f"^uri: the driver cannot use this connection string: .*({sentence})", str(error))
+    assert "percent-encoded" not in str(error)
+    assert_no_secrets(error, "hunter2", "ter2")
+
+
+@KINDS
+async def test_a_host_without_srv_records_has_the_drivers_sentence(kind: str) -> None:
+    error = await fail_to_connect(kind, "mongodb+srv://me:hunter2@nowhere.invalid/?connectTimeoutMS=500")
+    assert isinstance(error, mongoq.ArgumentInvalid)
+    assert "DNS" in str(error)
+    assert "nowhere.invalid" in str(error)
+    assert_no_secrets(error)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said", "shown"),
+    [
+        ("mongodb://me:p%40ss@h", "bad p@ss, p%40ss of me; some name", "bad …, … of …; some name"),
+        ("mongodb://me:12/34 x@h", "Bad database name '34 x@h'", "Bad database name '…@h'"),
+        ("mongodb://h/?tlsCertificateKeyFilePassword=a%2Fbcd", "a/bcd in h", "… in h"),
+        (
+            "mongodb://h/?authMechanismProperties=AWS_SESSION_TOKEN:to:ken1,SERVICE_NAME:x1y2",
+            "AWS_SESSION_TOKEN to:ken1 x1y2",
+            "AWS_SESSION_TOKEN … …",
+        ),
+        ("mongodb://h:port", "Port port of h", "Port … of h"),
+        ("mongodb://h/?Secret&w=1", "option secret; w=1", "option …; w=1"),
+        ("mongodb://h/?w=1", "w must be more.", "w must be more"),
+        ("mongodb://h/?w=1", "", "Exception"),
+    ],
+)
+def test_a_sentence_of_the_driver_loses_what_may_be_a_credential(uri: str, said: str, shown: str) -> None:
+    assert sentence_of(Exception(said), uri) == shown
+
+
+def test_an_error_of_a_key_is_shown_as_its_sentence() -> None:
+    assert sentence_of(KeyError("Invalid value"), "mongodb://h") == "Invalid value"
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "options",
+    ["nonsense=hunter2", "maxPoolSize=5&maxPoolSize=6", "authMechanism=hunter2", "uuidRepresentation=hunter2"],
+)
+async def test_what_the_driver_only_warns_of_is_a_warning(kind: str, server: EmbeddedServer, options: str) -> None:
+    uri = f"{server.uri}&{options}"
+    with pytest.warns(UserWarning, match=r"option|[Mm]ust be") as caught:
+        broker: Any = await mongoq.connect_async(uri) if kind == "connect_async" else mongoq.connect(uri)
+    closing = broker.close()
+    if kind == "connect_async":
+        await closing
+    assert all("hunter2" not in str(each.message) for each in caught)
+
+
+def test_a_warning_that_the_caller_made_an_error_stays_what_it_is(server: EmbeddedServer) -> None:
+    with pytest.raises(UserWarning, match="Unknown option"):
+        mongoq.connect(f"{server.uri}&nonsense=1")
+
+
+# PyMongo's monitors, cancelled by close() in the middle of a refused connection, leave its socket to the collector
+@KINDS
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_the_search_for_a_server_ends_when_the_uri_says(kind: str, unused_port: int) -> None:
+    uri = f"mongodb://me:hunter2@127.0.0.1:{unused_port}/?serverSelectionTimeoutMS=200"
+    for options in ({}, {"timeout": 3_600}):
+        error = await fail_to_connect(kind, uri, **options)
+        assert isinstance(error, mongoq.ServerUnavailable)
+        assert f"answered at 127.0.0.1:{unused_port} in time (serverSelectionTimeoutMS=200): start one" in str(error)
+        assert "Errno" in str(error)
+        assert_no_secrets(error)
+    error = await fail_to_connect(kind, uri.replace("=200", "=3600000"), timeout=0.2)
+    assert "in time (timeout=0.2 s)" in str(error)
+    error = await fail_to_connect(kind, uri.replace("=200", "=3600000&timeoutMS=200"))
+    assert "in time (timeout=0.2 s)" in str(error)
+    gc.collect()
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_uri_may_ask_for_a_longer_search(kind: str, unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+    error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/?serverSelectionTimeoutMS=300")
+    assert "in time (timeout=0.3 s)" in str(error)
+    error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/")
+    assert "in time (timeout=0.05 s)" in str(error)
+    gc.collect()
+
+
+@KINDS
+async def test_a_short_search_does_not_shorten_the_commands_behind_it(
+    kind: str, uri: str, client: MongoClient[Any], database: str
+) -> None:
+    slow = {"failCommands": ["listCollections"], "blockConnection": True, "blockTimeMS": 600, "appName": database}
+    client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=slow)
+    asked = f"{uri}&appName={database}&serverSelectionTimeoutMS=500"
+    try:
+        broker: Any = await mongoq.connect_async(asked) if kind == "connect_async" else mongoq.connect(asked)
+    finally:
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+    closing = broker.close()
+    if kind == "connect_async":
+        await closing
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_host_that_is_not_there_and_tls_that_is_not_spoken_are_told(kind: str, server: EmbeddedServer) -> None:
+    error = await fail_to_connect(kind, "mongodb://me:hunter2@db.nowhere.invalid/?serverSelectionTimeoutMS=1000")
+    assert isinstance(error, mongoq.ServerUnavailable)
+    assert "db.nowhere.invalid:27017: [Errno" in str(error)
+    error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{server.port}/?tls=true&serverSelectionTimeoutMS=1000")
+    assert isinstance(error, mongoq.ServerUnavailable)
+    assert re.search("SSL|connection closed|reset", str(error))
+    gc.collect()
+
+
+@KINDS
+async def test_a_server_that_is_no_load_balancer_is_the_drivers_sentence(kind: str, server: EmbeddedServer) -> None:
+    error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{server.port}/?loadBalanced=true")
+    assert isinstance(error, mongoq.ArgumentInvalid)
+    assert "load balancing mode" in str(error)
+
+
+@KINDS
+async def test_a_mechanism_that_the_server_does_not_have_is_told(kind: str, guarded: EmbeddedServer) -> None:
+    uri = f"mongodb://me:hunter2@127.0.0.1:{guarded.port}/?authMechanism=PLAIN"
+    error = await fail_to_connect(kind, uri)
+    assert isinstance(error, mongoq.AuthenticationFailed)
+    assert "PLAIN" in str(error)
+    assert_no_secrets(error)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +413,12 @@ def test_a_collection_that_is_not_plain_is_refused(uri: str, database: str, raw:
 
 
 def test_a_file_that_the_uri_names_and_that_is_not_there_is_a_bad_uri() -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="^uri: .*a file that it names cannot be read"):
+    with pytest.raises(mongoq.ArgumentInvalid, match="^uri: .*(?i:The tlsCAFile file is not readable|ca.pem)"):
         mongoq.connect("mongodb://localhost/?tlsCAFile=/nowhere/ca.pem")
 
 
 def test_a_uri_whose_port_is_wrong_says_so() -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="where the port belongs is no number from 1 to 65535"):
+    with pytest.raises(mongoq.ArgumentInvalid, match="Port must be an integer between 0 and 65535"):
         mongoq.connect("mongodb://localhost:99999")
 
 

@@ -115,8 +115,8 @@ def test_no_server_is_an_error_of_mongoq(reader: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"uri": "http://localhost"}, "uri: not a usable MongoDB URI"),
-        ({"uri": "mongodb://host:port"}, "uri: the driver refuses it: Port contains non-digit"),
+        ({"uri": "http://localhost"}, "uri: a connection string begins with mongodb://"),
+        ({"uri": "mongodb://host:port"}, "uri: the driver cannot use this connection string: Port contains non-digit"),
         ({"database": "a b"}, "database: .*'a b'"),
         ({"collection": "a..b"}, "collection: .*'a..b'"),
     ],

@@ -1,0 +1,102 @@
+"""Connection strings: a client made of one, and what the driver says of one that it cannot use, without secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote, unquote_plus
+
+from mongoq.errors import ArgumentInvalid
+
+__all__ = ["REFUSED", "connection_errors", "has_option", "make_client", "sentence_of"]
+
+SCHEMES = ("mongodb://", "mongodb+srv://")
+REFUSED = "the driver cannot use this connection string"
+HIDDEN = "…"
+LENGTH = 1_000
+"""Characters of what the driver says that a message holds."""
+SHORT = 4
+"""Characters below which a secret is hidden only where it stands as a word of its own: ``me`` is part of ``name``."""
+PROPERTIES = "authmechanismproperties"
+SECRET_OPTIONS = frozenset({"tlscertificatekeyfilepassword", "proxyusername", "proxypassword"})
+TIMEOUTS = re.compile(r" \(configured timeouts: [^)]*\)")
+_SEPARATORS = re.compile(r"[/:@?&=,;#\[\]]+")
+
+
+def make_client(kind: Callable[..., Any], uri: Any, **options: Any) -> Any:
+    """Make a client of a driver's ``kind`` from a connection string; sends nothing, but may ask the DNS.
+
+    Raises:
+        ArgumentInvalid: the string cannot be used, with the driver's sentence and without credentials.
+    """
+    if not isinstance(uri, str):
+        raise ArgumentInvalid("uri", f"a connection string such as 'mongodb://localhost', not {type(uri).__name__}")
+    if not uri.startswith(SCHEMES):
+        raise ArgumentInvalid("uri", "a connection string begins with mongodb:// or mongodb+srv://")
+    try:
+        return kind(uri, **options)
+    except Warning:  # the caller's filter of warnings has made an error of it
+        raise
+    except Exception as error:  # the driver raises what comes, such as KeyError and errors of ssl
+        problem = sentence_of(error, uri)
+    # behind the block, so that no traceback shows the driver's error beside it: that may quote the string
+    raise ArgumentInvalid("uri", f"{REFUSED}: {problem}")
+
+
+def has_option(uri: str, name: str) -> bool:
+    """Say whether the options of a connection string give this one."""
+    return any(key.lower() == name.lower() for key, _ in _options(uri))
+
+
+def sentence_of(error: BaseException, uri: str) -> str:
+    """Return what an error of the driver says, with all that may be a credential of the connection string hidden."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    for secret in sorted(set(_secrets(uri)), key=len, reverse=True):
+        around = (r"(?<!\w)", r"(?!\w)") if len(secret) < SHORT else ("", "")
+        text = re.sub(re.escape(secret).join(around), HIDDEN, text)
+    return text.strip().rstrip(".") or type(error).__name__
+
+
+def _secrets(uri: str) -> Iterator[str]:
+    """Yield what may be a secret, as it stands there and decoded.
+
+    All before the last ``@`` counts, since a password that is not escaped may hold any character; so does a port that
+    is no number, and an option without a value: both may be the rest of a password.
+    """
+    rest = uri.partition("://")[2] or uri
+    before, _, behind = rest.rpartition("@")
+    found = [before, *_parts(before)]
+    hosts = re.split(r"[/?]", behind, maxsplit=1)[0].split(",")
+    ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
+    found += [port for port in ports if not port.isdigit()]
+    for key, value in _options(uri):
+        if value is None:
+            found.append(key)
+        elif key.lower() in SECRET_OPTIONS:
+            found += [value, *_parts(value)]
+        elif key.lower() == PROPERTIES:  # such as AWS_SESSION_TOKEN:…; the names are no secrets
+            for pair in unquote(value).split(","):
+                secret = pair.partition(":")[2] or pair
+                found += [secret, *_parts(secret)]
+    for part in found:
+        for form in {part, unquote(part), unquote_plus(part)} - {""}:
+            yield from (form, form.lower())  # the driver writes hosts in small letters
+
+
+def _parts(text: str) -> list[str]:
+    return [*_SEPARATORS.split(text), *_SEPARATORS.split(unquote_plus(text)), *text.split(":", 1)]
+
+
+def _options(uri: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the options of a connection string; one without a value has ``None``."""
+    for pair in re.split("[&;]", uri.partition("?")[2]):
+        key, equals, value = pair.partition("=")
+        yield key, value if equals else None
+
+
+def connection_errors(client: Any, error: BaseException, uri: str) -> str:
+    """Return what became of the last connection to each server, or else what the driver's error says."""
+    servers = client.topology_description.server_descriptions().values()
+    heard = sorted({TIMEOUTS.sub("", str(server.error)) for server in servers if server.error is not None})
+    return sentence_of(Exception("; ".join(heard)[:LENGTH] or str(error)[:LENGTH]), uri)
