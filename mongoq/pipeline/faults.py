@@ -10,6 +10,7 @@ from unicodedata import category
 from mongoq.errors import QueueNameInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.pipeline.graph import Graph
+from mongoq.pipeline.join_faults import join_queue_faults
 from mongoq.pipeline.route_faults import route_faults
 from mongoq.pipeline.source_faults import source_faults
 from mongoq.pipeline.stage_faults import stage_faults
@@ -30,6 +31,7 @@ def faults(graph: Graph) -> list[str]:
     for stage in graph.stages:
         own = (*stage_faults(graph, stage), *type_faults(graph, stage))
         found += [f"stage {stage.name!r:.150}: {fault}" for fault in own]
+    found += join_queue_faults(graph)
     found += route_faults(graph)
     return list(dict.fromkeys(found))
 

@@ -75,10 +75,6 @@ class Graph:
         """Return the stages that take items from a queue."""
         return [stage for stage in self.stages if queue in stage.sources]
 
-    def writers(self, queue: Any) -> list[Stage]:
-        """Return the stages that may send items to a queue by themselves."""
-        return [stage for stage in self.stages if queue in stage.targets]
-
     @property
     def fed(self) -> tuple[Any, ...]:
         """The queues that sources push to."""
@@ -90,4 +86,5 @@ class Graph:
         if self.inputs is not None:
             return self.inputs
         sources = dict.fromkeys(source for stage in self.stages for source in stage.sources)
-        return tuple(queue for queue in sources if not (self.writers(queue) or queue in self.fed))
+        written = {*self.fed, *(target for stage in self.stages for target in stage.targets)}
+        return tuple(queue for queue in sources if queue not in written)

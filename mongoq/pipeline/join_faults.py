@@ -16,7 +16,7 @@ from mongoq.pipeline.stage import Join, Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
 from mongoq.worker.lazy import is_function
 
-__all__ = ["join_faults"]
+__all__ = ["join_faults", "join_queue_faults"]
 
 ENCODING = Encoding(codec_options())
 MISSING = ("error", "pass")
@@ -35,7 +35,6 @@ def join_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     if stage.options.get("batch") is None:  # else it takes a list, as that of any stage
         yield from _of_the_handler(stage)
     yield from _of_the_rest(stage)
-    yield from _of_its_queues(graph, stage)
 
 
 def _of_the_value(stage: Stage, join: Join) -> Iterator[str]:
@@ -102,16 +101,21 @@ def _of_the_rest(stage: Stage) -> Iterator[str]:
         yield "shared: an item that went elsewhere would be missed; give each stage a queue of its own"
 
 
-def _of_its_queues(graph: Graph, stage: Stage) -> Iterator[str]:
-    told = {
-        *(queue for one in graph.stages for queue in (*one.sources, *one.targets)),
-        *(graph.errors_of(one) for one in graph.stages),
-        *graph.outputs,
-    }
+def join_queue_faults(graph: Graph) -> Iterator[str]:
+    """Return what is wrong with the queues of all joins of a graph, in which their items wait."""
+    told = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
+    told += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
+    named = {queue for queue in told if isinstance(queue, str)}
+    for stage in graph.stages:
+        if stage.join is not None:
+            yield from (f"stage {stage.name!r:.150}: {fault}" for fault in _of_its_queues(graph, stage, named))
+
+
+def _of_its_queues(graph: Graph, stage: Stage, named: set[str]) -> Iterator[str]:
     for queue in (parked_queue(graph, stage), pairs_queue(graph, stage)):
         try:
             queue_name(queue)
         except QueueNameInvalid:
             yield f"name: its items wait in {queue!r:.150}, which is no name of a queue; shorten it, or the pipeline's"
-        if queue in told:
+        if queue in named:
             yield f"name: {queue!r:.150} is where its own items wait or are joined; name that queue otherwise"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.pipeline.naming import in_a_line
+from mongoq.pipeline.recipe_size import TOO_DEEP, TooMuch, check_size
 
-__all__ = ["recipe_content"]
+__all__ = ["recipe_content", "without_doubles"]
 
 FILE_BYTES = 1024 * 1024
-MOST_VALUES = 100_000
-"""Values of a recipe, each counted as often as it turns up: a few aliases of YAML make billions."""
-NESTING_LIMIT = 60
 
 
 def recipe_content(recipe: Any) -> tuple[str, Any]:
@@ -33,7 +31,10 @@ def recipe_content(recipe: Any) -> tuple[str, Any]:
         title, content = _of_file(Path(recipe))
     else:
         raise ArgumentInvalid("recipe", f"a mapping, or the path of a file, not {type(recipe).__name__}")
-    _check_size(title, content)
+    try:
+        check_size(content)
+    except TooMuch as error:
+        raise GraphInvalid(title, [f"recipe: {error}"]) from None
     return title, content
 
 
@@ -48,6 +49,10 @@ def _of_file(path: Path) -> tuple[str, Any]:
         raise GraphInvalid(path.name, [f"recipe: more than {FILE_BYTES:,} bytes; that is no recipe, or several"])
     try:
         return path.name, load(text)
+    except TooMuch as error:
+        raise GraphInvalid(path.name, [f"recipe: {error}"]) from None
+    except RecursionError:
+        raise GraphInvalid(path.name, [f"recipe: {TOO_DEEP}"]) from None
     except Exception as error:  # PyYAML raises many kinds for values that are none of their type
         reason = f"{type(error).__name__}: {in_a_line(error)}"
         raise GraphInvalid(path.name, [f"recipe: it cannot be read: {reason}"]) from error
@@ -55,7 +60,7 @@ def _of_file(path: Path) -> tuple[str, Any]:
 
 def _loader(path: Path) -> Callable[[bytes], Any]:
     if path.suffix.lower() == ".json":
-        return lambda text: json.loads(text, object_pairs_hook=_unique)
+        return lambda text: json.loads(text, object_pairs_hook=without_doubles)
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise ArgumentInvalid("recipe", f"a file whose name ends in .yaml, .yml or .json, not {path.name!r:.150}")
     try:
@@ -69,41 +74,11 @@ def _loader(path: Path) -> Callable[[bytes], Any]:
     return yaml_text.load
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    whole = dict(pairs)
-    if len(whole) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the mapping of a JSON object; raises ``ValueError`` for a key that is there twice."""
+    whole: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in whole:
+            raise ValueError(f"the key {key!r:.150} is given twice")
+        whole[key] = value
     return whole
-
-
-class _TooMuch(Exception):
-    """More than a recipe may hold."""
-
-
-def _check_size(title: str, content: Any) -> None:
-    try:
-        values, levels = _size(content, 1, {})
-        if values > MOST_VALUES:
-            raise _TooMuch(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for; write less")
-        if levels > NESTING_LIMIT:
-            raise _TooMuch(f"nested deeper than {NESTING_LIMIT} levels")
-    except _TooMuch as error:
-        raise GraphInvalid(title, [f"recipe: {error}"]) from None
-
-
-def _size(value: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many values it holds, itself included, and over how many levels; each part is looked at once."""
-    if level > NESTING_LIMIT:
-        raise _TooMuch(f"nested deeper than {NESTING_LIMIT} levels")
-    parts: Iterable[Any] | None = None
-    if isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    if parts is None:
-        return 1, 1
-    if id(value) not in known:
-        sizes = [_size(part, level + 1, known) for part in parts]
-        known[id(value)] = 1 + sum(size for size, _ in sizes), 1 + max((levels for _, levels in sizes), default=0)
-    return known[id(value)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ def route_faults(graph: Graph) -> list[str]:
 class _Plan:
     graph: Graph
     readers: dict[str, list[Stage]]
-    errors: set[str]
+    ends: set[str]
 
     @classmethod
     def of(cls, graph: Graph) -> _Plan:
@@ -37,11 +38,11 @@ class _Plan:
             for source in dict.fromkeys(stage.sources):
                 readers.setdefault(source, []).append(stage)
         named = [graph.errors, *(graph.errors_of(stage) for stage in graph.stages)]
-        return cls(graph, readers, {queue for queue in named if queue is not None})
+        return cls(graph, readers, {queue for queue in (*named, *graph.outputs) if queue is not None})
 
     def leads_on(self, queue: str) -> bool:
         """Say whether somebody is to take items from a queue."""
-        return queue in self.readers or queue in self.graph.outputs or queue in self.errors
+        return queue in self.readers or queue in self.ends
 
 
 def _of_lists(graph: Graph) -> Iterator[str]:
@@ -49,7 +50,8 @@ def _of_lists(graph: Graph) -> Iterator[str]:
         if not stage.sources:
             yield f"{_stage(stage)}: it takes items from no queue; name one"
         for argument, names in (("source", stage.sources), ("to", stage.targets)):
-            twice = {name: None for name in names if isinstance(name, str) and names.count(name) > 1}
+            times = Counter(name for name in names if isinstance(name, str))
+            twice = [name for name, number in times.items() if number > 1]
             yield from (f"{_stage(stage)}: {argument}: {name!r:.150} is given twice; name it once" for name in twice)
 
 

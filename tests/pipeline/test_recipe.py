@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 import mongoq
 from mongoq.model.settings import DEFAULT
+from mongoq.pipeline.recipe_file import without_doubles
 from tests.pipeline import stations
 
 HERE = "tests.pipeline.stations"
@@ -391,6 +392,8 @@ def written(tmp_path: Path, text: str | bytes, name: str = "recipe.yaml") -> Pat
     return path
 
 
+BASE_60 = "numbers in base 60, such as 1:30, are not taken; put them in quotes"
+ONE_TWICE = "recipe: it cannot be read: ValueError: the key '69999' is given twice"
 LEAST = "name: least\nstages:\n  - from: in\n    handler: tests.pipeline.stations:load\n"
 
 
@@ -412,7 +415,21 @@ LEAST = "name: least\nstages:\n  - from: in\n    handler: tests.pipeline.station
         ("a: !!timestamp nonsense", "recipe: it cannot be read: "),
         ("a: !!int ''", "recipe: it cannot be read: "),
         ("a: 2024-13-45", "recipe: it cannot be read: ValueError: "),
-        ("[" * 2_000, "recipe: it cannot be read: RecursionError: "),
+        ("[" * 2_000, "recipe: nested deeper than 60 levels"),
+        ("[" * 1_000_000, "recipe: nested deeper than 60 levels"),
+        ("- " * 500_000, "recipe: nested deeper than 60 levels"),
+        ("{a: " * 200_000, "recipe: nested deeper than 60 levels"),
+        (f"{LEAST}    lease: 1:30\n", f"recipe: it cannot be read: ConstructorError: {BASE_60}"),
+        (f"{LEAST}    lease: -1:30.5\n", f"recipe: it cannot be read: ConstructorError: {BASE_60}"),
+        (f"a: !!int '{':'.join(['59'] * 200_000)}'", f"recipe: it cannot be read: ConstructorError: {BASE_60}"),
+        (f"a: {':'.join(['59'] * 300_000)}", f"recipe: it cannot be read: ConstructorError: {BASE_60}"),
+        (f"a: {':'.join(['59'] * 300_000)}.5", f"recipe: it cannot be read: ConstructorError: {BASE_60}"),
+        (f"a: 0x{'f' * 1_000_000}", "recipe: an integer of more than 1,024 bits"),
+        (f"a: 0b{'1' * 1_000_000}", "recipe: an integer of more than 1,024 bits"),
+        ("a: {on: 1, yes: 2}", "recipe: it cannot be read: ConstructorError: two of its keys are the same value"),
+        ("a: {1: 1, 0x1: 2}", "recipe: it cannot be read: ConstructorError: two of its keys are the same value"),
+        ("a:\n" + "- a\n" * 210_000, "recipe: more than 100,000 values"),
+        (f"x: &t {'a' * 500_000}\na: [*t, *t, *t]", "recipe: more than 1,048,576 characters"),
         ("a: &a [*a]", "recipe: nested deeper than 60 levels"),
         ("[" * 70 + "]" * 70, "recipe: nested deeper than 60 levels"),
     ],
@@ -431,7 +448,10 @@ def test_a_file_of_yaml_that_is_no_recipe(tmp_path: Path, text: str | bytes, rea
         ("null", "recipe: a mapping, not NoneType"),
         (b"\xff", "recipe: it cannot be read: UnicodeDecodeError: "),
         ('{"name": 1, "name": 2}', "recipe: it cannot be read: ValueError: the key 'name' is given twice"),
-        ("[" * 100_000, "recipe: it cannot be read: RecursionError: "),
+        ("[" * 100_000, "recipe: nested deeper than 60 levels"),
+        ("{" + ", ".join(f'"{n}": 0' for n in [*range(70_000), 69_999]) + "}", ONE_TWICE),
+        (json.dumps({"a": [0] * 100_000}), "recipe: more than 100,000 values"),
+        (json.dumps({"sources": [{}] * 1_001}), "recipe: 1,001 sources, and 1,000 is the limit"),
         ("[" * 70 + "]" * 70, "recipe: nested deeper than 60 levels"),
         ("9" * 5_000, "recipe: it cannot be read: ValueError: "),
     ],
@@ -455,6 +475,37 @@ def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
     text += "  - from: late\n    name: late\n    handler: tests.pipeline.stations:load\n    retry: *patient\n"
     pipeline = mongoq.Pipeline.from_recipe(written(tmp_path, text))
     assert [stage.options for stage in pipeline.graph.stages] == [{"retry": mongoq.Fixed(60)}] * 2
+
+
+@pytest.mark.parametrize("value", [1 << 100_000, [-(1 << 2_000)]], ids=["positive", "within"])
+def test_a_mapping_with_an_integer_that_no_error_could_show(value: Any) -> None:
+    assert faults(least(lease=value)) == ["recipe: an integer of more than 1,024 bits; write a smaller one"]
+
+
+def test_a_recipe_of_too_many_stages() -> None:
+    stages = [{"name": f"s{n}", "from": f"q{n}", "handler": f"{HERE}:load"} for n in range(1_001)]
+    assert len(mongoq.Pipeline.from_recipe({"name": "wide", "stages": stages[1:]}).graph.stages) == 1_000
+    assert faults({"name": "wide", "stages": stages}) == [
+        "recipe: 1,001 stages, and 1,000 is the limit; make several pipelines of it"
+    ]
+
+
+def test_a_key_that_is_given_twice_is_found_among_very_many() -> None:
+    """Compared with each other they would take an hour."""
+    pairs: list[tuple[str, Any]] = [(f"k{n}", n) for n in range(500_000)]
+    assert len(without_doubles(pairs)) == 500_000
+    with pytest.raises(ValueError, match="the key 'k499999' is given twice"):
+        without_doubles([*pairs, ("k499999", 1)])
+
+
+def test_names_of_very_many_queues_are_looked_at_once_each() -> None:
+    """Compared with each other they would take an hour."""
+    queues = [f"q{n}" for n in range(300_000)]
+    pipeline = mongoq.Pipeline("wide", inputs=["in"], outputs=queues)
+    pipeline.stage("in", to=[*queues, "q299999"])(stations.route)
+    with pytest.raises(mongoq.GraphInvalid) as caught:
+        pipeline.check()
+    assert any("to: 'q299999' is given twice" in fault for fault in caught.value.faults)
 
 
 def test_a_mapping_that_holds_itself() -> None:
