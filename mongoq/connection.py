@@ -24,6 +24,7 @@ from mongoq.drive.background import PATIENCE
 from mongoq.drive.numbered import numbering
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.settings import SettingsFrom, checked_source
 from mongoq.sync import Broker
 
 __all__ = ["connect", "connect_async"]
@@ -41,6 +42,7 @@ def connect(
     collection: str = COLLECTION,
     timeout: Duration = TIMEOUT,
     group_commit: bool = False,
+    settings: SettingsFrom = "stored",
 ) -> Broker:
     """Connect to MongoDB and return a broker, having checked that it can work there.
 
@@ -54,6 +56,7 @@ def connect(
         timeout: how long to look for a server now, a ``timedelta`` or seconds. Later commands wait as long as the
             URI says (``serverSelectionTimeoutMS``, 30 s by default).
         group_commit: let threads share commands, as for ``Broker``; ``connect_async`` does so by default.
+        settings: which settings of a queue win, ``"stored"`` or those given in ``"code"``, as for ``Broker``.
 
     Raises:
         ArgumentInvalid: the URI or a name cannot be used. The URI is never quoted.
@@ -62,10 +65,14 @@ def connect(
         CollectionSharded, SchemaTooNew: the collection cannot be used.
     """
     seconds = duration(timeout, "timeout", zero=False).total_seconds()
+    source = checked_source(settings)
     client: MongoClient[Any] = _client(MongoClient, uri)
     try:
         broker = Broker(
-            _collection(client, database, collection), group_commit=group_commit, on_close=partial(_close, client)
+            _collection(client, database, collection),
+            group_commit=group_commit,
+            settings=source,
+            on_close=partial(_close, client),
         )
         with pymongo.timeout(seconds):
             broker.ping()
@@ -90,12 +97,14 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         collection: str = COLLECTION,
         timeout: Duration = TIMEOUT,
         group_commit: bool = True,
+        settings: SettingsFrom = "stored",
     ) -> None:
         self._uri = uri
         self._database = database
         self._collection = collection
         self._timeout = timeout
         self._group_commit = group_commit
+        self._settings = checked_source(settings)
         self._broker: AsyncBroker | None = None
 
     def __repr__(self) -> str:
@@ -132,6 +141,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
             broker = AsyncBroker(
                 _collection(client, self._database, self._collection),
                 group_commit=self._group_commit,
+                settings=self._settings,
                 on_close=partial(_close_async, client),
             )
             with pymongo.timeout(seconds):
