@@ -19,6 +19,7 @@ from mongoq.drive.numbered import numbering
 from mongoq.drive.rights import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.settings import SettingsFrom, checked_source
 from mongoq.sync import Broker
 
 __all__ = ["connect", "connect_async"]
@@ -37,6 +38,7 @@ def connect(
     collection: str = COLLECTION,
     timeout: Duration | None = None,
     group_commit: bool = False,
+    settings: SettingsFrom = "stored",
 ) -> Broker:
     """Connect to MongoDB and return a broker, having checked that it can work there.
 
@@ -51,6 +53,7 @@ def connect(
             (``timeoutMS``), else 10 s. It looks for a server no longer than ``serverSelectionTimeoutMS`` in the URI.
             Later commands wait as long as the URI says (30 s by default).
         group_commit: let threads share commands, as for ``Broker``; ``connect_async`` does so by default.
+        settings: which settings of a queue win, ``"stored"`` or those given in ``"code"``, as for ``Broker``.
 
     Raises:
         ArgumentInvalid: the URI or a name cannot be used. The message holds the driver's sentence, and no
@@ -59,11 +62,15 @@ def connect(
         AuthenticationFailed: the server refused the credentials, or the user lacks a right, which is named.
         CollectionSharded, SchemaTooNew: the collection cannot be used.
     """
+    source = checked_source(settings)
     client: MongoClient[Any] = _client(MongoClient, uri, timeout)
     trial = _Trial(client, uri, timeout)
     try:
         broker = Broker(
-            _collection(client, database, collection), group_commit=group_commit, on_close=partial(_close, client)
+            _collection(client, database, collection),
+            group_commit=group_commit,
+            settings=source,
+            on_close=partial(_close, client),
         )
         with pymongo.timeout(trial.seconds):
             with pymongo.timeout(trial.search_seconds):
@@ -94,12 +101,14 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         collection: str = COLLECTION,
         timeout: Duration | None = None,
         group_commit: bool = True,
+        settings: SettingsFrom = "stored",
     ) -> None:
         self._uri = uri
         self._database = database
         self._collection = collection
         self._timeout = timeout
         self._group_commit = group_commit
+        self._settings = checked_source(settings)
         self._broker: AsyncBroker | None = None
 
     def __repr__(self) -> str:
@@ -136,6 +145,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
             broker = AsyncBroker(
                 _collection(client, self._database, self._collection),
                 group_commit=self._group_commit,
+                settings=self._settings,
                 on_close=partial(_close_async, client),
             )
             with pymongo.timeout(trial.seconds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration, queue_name
@@ -16,8 +16,10 @@ __all__ = [
     "Default",
     "QueueOptions",
     "QueueSettings",
+    "SettingsFrom",
     "check_limit",
     "checked_options",
+    "checked_source",
     "from_stored",
     "given",
     "queue_options",
@@ -27,6 +29,9 @@ __all__ = [
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_MAX_RETRIES = 10
+
+SettingsFrom = Literal["stored", "code"]
+"""Which settings win where those given in code differ from those that are stored."""
 
 
 class Default:
@@ -100,6 +105,13 @@ def queue_options(name: Any, **options: Any) -> QueueOptions:
     given = checked_options(name, **options)
     check_limit(name, given, dead=_default_dead(name))
     return QueueOptions(name, given)
+
+
+def checked_source(settings: Any) -> SettingsFrom:
+    """Check the option ``settings`` of brokers and workers."""
+    if settings not in get_args(SettingsFrom):
+        raise ArgumentInvalid("settings", f"'stored' or 'code', not {settings!r:.60}")
+    return settings  # type: ignore[no-any-return]
 
 
 def check_limit(name: str, given: Mapping[str, Any], *, dead: str | None) -> None:

@@ -15,7 +15,7 @@ from mongoq.model.counters import EVENTS, Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key
-from mongoq.model.settings import QueueOptions, QueueSettings, resolved
+from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
 from mongoq.model.trail import Kept, StageMark, kept
 from mongoq.protocol.crowd import Crowd
 from mongoq.protocol.heads import Heads, Start
@@ -88,6 +88,9 @@ class QueueState(Known):
         fenced_off: the priorities with a document at their end.
         calm_until: until when, on the monotonic clock, an operation need not look whether anything is to be done first.
         calm_at: when that was found out, on the server's clock.
+        lost_at: when, on the monotonic clock, stored options were last found to be gone: they expire with a queue that
+            nobody uses, and go with one that is dropped.
+        asserted: the options that this process has let hold because its code gives them, each once.
         held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
             others off the first of it.
     """
@@ -101,6 +104,8 @@ class QueueState(Known):
     calm_until: float = float("-inf")
     calm_at: datetime = BEGINNING
     held_up: float = 0.0
+    lost_at: float = float("-inf")
+    asserted: set[tuple[str, Any]] = field(default_factory=set)
 
     def claimed(self, start: Start, first: Document | None) -> None:
         """Take in what a claim of one item found first; ``None`` when there was nothing."""
@@ -112,6 +117,8 @@ class QueueState(Known):
         """Remember what was read or written; the same options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
         if stored is not None and stored != self.stored:
+            if self.stored.keys() - stored.keys():
+                self.lost_at = time.monotonic()
             self.stored = stored
 
 
@@ -137,6 +144,7 @@ class BrokerContext:
         untyped: the codec of queues without a model.
         hub: who waits for items in this process.
         unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
+        settings_from: which settings win where those given in code differ from those that are stored.
     """
 
     namespace: str
@@ -155,6 +163,7 @@ class BrokerContext:
     lanes: Lanes | None = None
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
+    settings_from: SettingsFrom = "stored"
     untyped: Codec[Any] = field(init=False)
     hub: Hub = field(init=False)
 
@@ -210,7 +219,9 @@ class QueueContext(Generic[M]):
         state: what is known of the queue's control document.
         overriding: settings that hold for this handle alone, whatever is stored.
         stage: the stage of a pipeline that works with this handle, if one does: what it settles tells of it.
+        settings_from: which settings win for this handle; by default as for its broker.
         saved: what the handle was told stands in the control document, or something else does.
+        saved_at: when that was found out, on the monotonic clock; a handle that was told nothing need not look again.
         unfit: how many items were buried as they were claimed, since they could not be handed out.
     """
 
@@ -219,9 +230,11 @@ class QueueContext(Generic[M]):
     codec: Codec[M]
     overriding: Mapping[str, Any] = field(default_factory=dict)
     stage: StageMark | None = None
+    settings_from: SettingsFrom | None = None
     name: str = field(init=False)
     state: QueueState = field(init=False)
     saved: bool = field(init=False)
+    saved_at: float = field(init=False, default=float("inf"))
     unfit: int = field(init=False, default=0)
     _untyped: bool = field(init=False)
     _once: Mapping[Event, tuple[str, Event, int]] = field(init=False)
@@ -232,6 +245,7 @@ class QueueContext(Generic[M]):
         self.name = self.options.name
         self.state = self.broker.state(self.name)
         self.saved = not self.options.given
+        self.settings_from = self.settings_from or self.broker.settings_from
         self._untyped = self.codec.untyped
         self._once = {event: (self.name, event, 1) for event in EVENTS}
 

@@ -227,4 +227,4 @@ def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:
     """Return the context of a queue of dead letters by its own name, untyped; it has no dead queue itself."""
     name = queue_name(name)
     options = queue_options(name) if name.endswith(DEAD_SUFFIX) else queue_options(name, dead=None)
-    return QueueContext(broker, options, broker.untyped)
+    return QueueContext(broker, options, broker.untyped, settings_from="stored")  # its options are none of the code's

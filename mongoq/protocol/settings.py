@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, Shared
 
-__all__ = ["CALM", "CONTROL_PREFIX", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
+__all__ = ["CALM", "CONTROL_PREFIX", "RECHECK", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
 
 logger = logging.getLogger("mongoq.settings")
 
@@ -25,6 +26,8 @@ CONTROL_PREFIX = "queue:"
 """What the ``_id`` of a queue's control document begins with."""
 REFRESH = 1.0
 """Seconds after which an operation that goes by the settings reads them again."""
+RECHECK = 3600.0
+"""Seconds after which a handle looks again whether the options that it was told are stored."""
 CALM = 0.02
 """Seconds for which whoever has found that nothing is to be done first does not look again."""
 
@@ -35,19 +38,21 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
     With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
     nothing to do, and no flow is made.
     """
-    if context.saved and time.monotonic() < context.state.calm_until:
+    now, state = time.monotonic(), context.state
+    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK
+    if saved and now < state.calm_until:
         return ()
-    if not context.saved or (fresh and context.state.stale(REFRESH, context.broker.hub)):
-        return _prepared(context)
+    if not saved or (fresh and state.stale(REFRESH, context.broker.hub)):
+        return _prepared(context, saved=saved)
     missing = ready(context.broker, write=True)
     if fresh and not missing:
         context.state.calm_until, context.state.calm_at = time.monotonic() + CALM, context.broker.clock.now()
     return missing
 
 
-def _prepared(context: QueueContext[Any]) -> Flow[None]:
+def _prepared(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
     yield from ready(context.broker, write=True)
-    if context.saved and context.broker.lanes is not None:
+    if saved and context.broker.lanes is not None:
         lane = context.broker.lanes.lane(("settings", context.name), _adopted_once)
         yield from Shared[None](lane, context)
     else:
@@ -64,18 +69,22 @@ def _adopted_once(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
 def _adopted(context: QueueContext[Any]) -> Flow[None]:
     """Read the control document (``find``), having written what it does not say yet and this handle was told.
 
-    What is stored wins: a process that knows nothing of a queue's history must not delete it.
+    What is stored wins unless the caller says otherwise: a process that knows nothing of a queue's history must not
+    delete it. Options that are gone, since nobody used the queue for long, are stored again.
     """
+    given, asked_at = context.options.given, time.monotonic()
     document = yield from _read(context)
-    missing = sorted(context.options.given.keys() - context.state.stored.keys())
-    if missing and not context.saved:
-        yield from _add(
-            context, {option: context.options.given[option] for option in missing}, together=document is None
-        )
+    missing = {option: given[option] for option in sorted(given.keys() - context.state.stored.keys())}
+    if missing:
+        yield from _add(context, missing, together=document is None)
         yield from _read(context)
+    if context.settings_from == "code":
+        yield from _assert(context)
     if not context.saved:
         _warn(context)
         context.saved = True
+    if given:
+        context.saved_at = asked_at
 
 
 def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
@@ -115,17 +124,51 @@ def _update(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}}
 
 
+def _assert(context: QueueContext[Any]) -> Flow[None]:
+    """Let the options given in code replace stored ones (one ``findAndModify``), each once in a process.
+
+    Once only, so that processes whose codes differ, or an operator and a handle made anew for each request, do not
+    undo each other's changes for ever. The reply is what stood there before this very update.
+    """
+    state, given = context.state, set(context.options.given.items())
+    changed = {option: value for option, value in given - state.asserted if state.stored.get(option, value) != value}
+    if changed:
+        other = [{f"settings.{option}": {"$ne": to_stored(value)}} for option, value in changed.items()]
+        arguments = {"filter": {"_id": _id(context), "$or": other}, "update": _update(changed)}
+        before: Any = yield from Command("find_one_and_update", arguments)
+        yield from _read(context)
+        context.broker.tell(context.name)
+        _tell_changes(context.name, (before or {}).get("settings", {}), changed)
+    state.asserted |= given
+
+
+def _tell_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+    for option, value in sorted(changed.items()):
+        old = before.get(option, value)
+        if old != to_stored(value):
+            shown = timedelta(seconds=old) if option in ("lease", "history") and isinstance(old, int | float) else old
+            logger.info('queue %r: stored %s %s -> %s, as given in code (settings="code")', queue, option, shown, value)
+
+
+_warned: set[tuple[int, str, str]] = set()
+"""The queues that were warned about, by process, collection and name."""
+
+
 def _warn(context: QueueContext[Any]) -> None:
-    for option, value in context.options.given.items():
-        stored = context.state.stored.get(option, value)
-        if stored != value:
-            logger.warning(
-                "queue %r goes by its stored %s=%s, not by the %s that this process gave; queue.configure() changes it",
-                context.name,
-                option,
-                stored,
-                value,
-            )
+    """Log how stored options differ from those given in code: once for each queue and process as a warning."""
+    given, stored = context.options.given, context.state.stored
+    differing = [
+        f"{option}={stored[option]}, not by the {value} given in code"
+        for option, value in given.items()
+        if stored.get(option, value) != value
+    ]
+    if not differing:
+        return
+    which = os.getpid(), context.broker.namespace, context.name
+    level = logging.DEBUG if which in _warned else logging.WARNING
+    _warned.add(which)
+    hint = 'queue.configure() changes what is stored, and settings="code" lets the code do so'
+    logger.log(level, "queue %r goes by its stored %s; %s", context.name, "; ".join(differing), hint)
 
 
 def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:

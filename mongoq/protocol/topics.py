@@ -15,7 +15,7 @@ from mongoq.model.arguments import queue_name
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Flow, Shared
-from mongoq.protocol.settings import CALM, REFRESH, prepared
+from mongoq.protocol.settings import CALM, RECHECK, REFRESH, prepared
 
 __all__ = ["TOPICS_ID", "Bound", "bound_in", "producing", "read", "refreshed"]
 
@@ -30,7 +30,8 @@ def producing(context: QueueContext[Any]) -> Flow[None] | tuple[()]:
 
     Almost always there is nothing to do, and no flow is made.
     """
-    if context.saved and time.monotonic() < context.broker.calm_until:
+    now = time.monotonic()
+    if context.saved and context.state.lost_at < context.saved_at > now - RECHECK and now < context.broker.calm_until:
         return ()
     return _looked(context)
 

@@ -18,7 +18,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
-from mongoq.model.settings import DEFAULT, Default, queue_options
+from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import control, read, stats, streams, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
@@ -54,12 +54,18 @@ class Broker(Transactions, Topics):
         group_commit: callers of ``push``, ``reserve``, ``commit``, ``rollback``, ``extend`` and ``move`` who call while
             another such call is under way share the next command, and each is told what became of its own part. Default
             on with asyncio, off with threads.
+        settings: which settings win where the options of ``queue`` differ from those that are stored with the queue.
+            ``"stored"`` goes by what is stored, and logs one warning for each queue and process. ``"code"`` stores the
+            options that are given in code, each once in a process, at the first write through a handle that has it
+            (one ``findAndModify`` for a queue), and logs each change (INFO, ``mongoq.settings``). Where two processes
+            give different options, the one that comes last wins. Pauses are never touched.
         clock: the clock to go by; by default the server's. Tests pass a ``VirtualClock``.
         on_close: called at the end of ``close``, such as the ``close`` of a client that is the broker's alone.
 
     Raises:
         TypeError: ``collection`` is no collection, or one of the other kind.
-        ArgumentInvalid: ``group_commit`` is none of ``True``, ``False`` and ``None``.
+        ArgumentInvalid: ``group_commit`` is none of ``True``, ``False`` and ``None``, or ``settings`` is neither
+            ``"stored"`` nor ``"code"``.
     """
 
     def __init__(
@@ -67,15 +73,18 @@ class Broker(Transactions, Topics):
         collection: Any,
         *,
         group_commit: bool | None = None,
+        settings: SettingsFrom = "stored",
         clock: Clock | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         if group_commit is not None and not isinstance(group_commit, bool):
             raise ArgumentInvalid("group_commit", f"True, False or None, not {group_commit!r}")
+        source = checked_source(settings)
         backend = open_backend(collection, asynchronous=ThreadDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = ThreadDriver(backend, own_clock)
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
+        self._context.settings_from = source
         if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
             self._context.lanes = Lanes()
             self._driver.share_in(self._context.lanes)
@@ -130,7 +139,7 @@ class Broker(Transactions, Topics):
 
         ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue: the first write through the
         handle stores what is given, and every process goes by what is stored. What is stored already wins, with a
-        warning in the log; ``queue.configure`` changes it.
+        warning in the log, unless the broker says ``settings="code"``; ``queue.configure`` changes it.
 
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
@@ -12,7 +13,7 @@ from mongoq.drive.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
-from mongoq.protocol import read, settings
+from mongoq.protocol import purge, read, settings
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.read import Counts, Selection
 
@@ -81,16 +82,31 @@ class Looking(Generic[M]):
         """
         return self._driver.run(read.remove(self._context, id))
 
-    def purge(self, *, state: Selection = None) -> int:
-        """Delete all items of a state, and return how many (``delete``).
+    def purge(
+        self, *, state: Selection = None, where: Mapping[str, Any] | None = None, limit: int | None = None
+    ) -> int:
+        """Delete the items of a state, all or those that are chosen, and return how many (``delete``).
 
         ``None`` deletes what is live and held by nobody; ``"reserved"`` takes items away from their holders, who
         get ``ReservationLost``; ``"processed"`` empties the history. Ids that were to be remembered are forgotten
         with the items that are deleted: pushed again, they are new. The id of an item that was settled and is not in
-        history stays remembered; ``remove`` forgets that one. One command, not atomic: a crash of the server leaves the
-        rest.
+        history stays remembered; ``remove`` forgets that one.
+
+        Without a limit it is one command, not atomic: a crash of the server leaves the rest. With a limit it is a
+        ``find`` of ids and a ``delete`` of them for each 1,000 items: a crash in between leaves the rest as well, and
+        so does a lost reply, whose error is raised. Call it again for the rest.
+
+        Args:
+            state: as for ``peek``.
+            where: only items whose payload it matches, a filter as for ``history``.
+            limit: no more than so many, the first ones in the order in which they would be handed out; of
+                ``"processed"`` items the oldest.
+
+        Raises:
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
+            ArgumentInvalid: another argument cannot be used; it is named, and nothing was deleted.
         """
-        return self._driver.run(read.purge(self._context, state))
+        return self._driver.run(purge.purge(self._context, state, where=where, limit=limit))
 
     def configure(
         self,

@@ -14,10 +14,11 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.replayed import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol import move, pop, settle, together
+from mongoq.protocol import move, pop, purge, settle, together
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.keyed import OnDuplicate
+from mongoq.protocol.read import Selection
 from mongoq.protocol.revival import revive, selection
 from mongoq.protocol.transaction import within
 from mongoq.sync.batches import Batches
@@ -385,3 +386,30 @@ class DeadQueue(Queue[Any]):
         target = to._context if isinstance(to, Queue) else to
         chosen = selection(self._context, ids=ids, where=where, stage=stage)
         return self._driver.run(revive(self._context, chosen, to=target, hop=hop, limit=limit))
+
+    def purge(
+        self,
+        *,
+        state: Selection = None,
+        ids: Iterable[ObjectId] | None = None,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        stage: str | None = None,
+    ) -> int:
+        """Delete dead letters, all or those that are chosen, and return how many (``delete``).
+
+        As ``purge`` of any queue, and chosen as for ``replay``: what a caller has reserved here stays, unless
+        ``state="reserved"`` says otherwise, and a crash in between leaves the rest.
+
+        Args:
+            state: as for ``peek``; ``None`` for all live letters that no caller holds.
+            ids: these alone.
+            where: those whose payload it matches, as for ``history``.
+            limit: no more than so many, the first ones in the order in which they would be handed out.
+            stage: those that have failed in this stage of a pipeline.
+
+        Raises:
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
+            ArgumentInvalid: another argument cannot be used; it is named, and nothing was deleted.
+        """
+        return self._driver.run(purge.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))

@@ -34,10 +34,10 @@ class AsyncVirtualWorker(AsyncWorker):
         if production is not None:
             self._consumers.update(taken_over(production, self._server, broker))
 
-    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], max_retries: Any) -> AsyncQueue[Any]:
+    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
             queue = AsyncQueue(self._broker._driver, self._server.bound(queue._context))
-        return super()._handle(queue, max_retries)
+        return super()._handle(queue, lease, max_retries)
 
     async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return what it came to, as ``VirtualWorker.run_one`` does.

@@ -44,10 +44,10 @@ class VirtualWorker(Worker):
         if production is not None:
             self._consumers.update(taken_over(production, self._server, broker))
 
-    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], max_retries: Any) -> Queue[Any]:
+    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
             queue = Queue(self._server.driver, self._server.bound(queue._context))
-        return super()._handle(queue, max_retries)
+        return super()._handle(queue, lease, max_retries)
 
     def _driven(self, steps: Steps) -> list[Result]:
         self._server.loop.check(self._consumers.values())

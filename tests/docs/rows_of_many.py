@@ -18,6 +18,7 @@ from tests.docs.crashing import Row as AnyRow
 LARGE = b"0" * (9 * 1024 * 1024)
 """Two of them do not fit one command."""
 PAGE_OF_THE_DEAD = 500
+PAGE_OF_A_PURGE = 1_000
 
 Row = partial(AnyRow, look=Process.found_many)
 Items = list[mongoq.Item[Any]]
@@ -154,6 +155,10 @@ def _purge(process: Process) -> Operation:
     return pushed(process).purge
 
 
+def _purge_in_pages(process: Process) -> Operation:
+    return partial(pushed(process, PAGE_OF_A_PURGE + 2).purge, limit=PAGE_OF_A_PURGE + 1)
+
+
 def transaction(process: Process) -> Operation:
     queue, following = pushed(process, 1), process.queue("next")
     following.resume()  # reads its settings
@@ -264,6 +269,11 @@ ROWS = [
         [RESERVED, "1 next ready 0; 2-3 orders reserved 1", "1-3 next ready 0"],
     ),
     Row("`purge`", _purge, [READY, GONE]),
+    Row(
+        "`purge` with a limit of two pages",
+        _purge_in_pages,
+        [*["1-1002 orders ready 0"] * 2, *["1001-1002 orders ready 0"] * 2, "1002 orders ready 0"],
+    ),
     Row("`replay`", replay, [KEPT, KEPT, KEPT, HALF_COPIED, COPIED]),
     Row("`replay` of chosen ids", _replay_by_ids, [KEPT, KEPT, KEPT, HALF_COPIED, HALF_COPIED, COPIED]),
     Row("`dead.replay`", _dead(3), [*["1-3 orders.dead ready 0"] * 2, READY]),

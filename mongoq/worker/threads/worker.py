@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, check_limit, checked_options
+from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import PAIRS, Consumer, Handler, consumer
 from mongoq.worker.threads.engine import Engine
@@ -46,6 +46,9 @@ class Worker:
         broker: the ``Broker`` of the queues.
         grace: how long handlers may go on once the worker is told to stop, a ``timedelta`` or seconds.
         heartbeat: how often the worker says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+        settings: which settings of its queues win, ``"stored"`` or those given in ``"code"``, as for the broker, whose
+            choice holds by default. With ``"code"`` also ``lease`` and ``max_retries`` of its consumers are stored
+            with their queues, at the first claim.
 
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
@@ -54,12 +57,20 @@ class Worker:
     _coroutines = Engine.asynchronous
     """Handlers may be coroutine functions."""
 
-    def __init__(self, broker: Broker, *, grace: Duration = 25, heartbeat: Duration = 5) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        grace: Duration = 25,
+        heartbeat: Duration = 5,
+        settings: SettingsFrom | None = None,
+    ) -> None:
         if not isinstance(broker, Broker):
             raise ArgumentInvalid("broker", f"{Broker.__name__}, not {type(broker).__name__}; {PAIRS}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
+        self._settings_from = broker._context.settings_from if settings is None else checked_source(settings)
         self._consumers: dict[str, Consumer] = {}
         self._engine: Engine | None = None
 
@@ -108,7 +119,7 @@ class Worker:
             ArgumentInvalid: an option cannot be used, or the queue has a consumer in this worker already.
             QueueNameInvalid: the name cannot be stored.
         """
-        given = self._handle(queue, max_retries)
+        given = self._handle(queue, lease, max_retries)
         options: dict[str, Any] = {
             "concurrency": concurrency,
             "prefetch": prefetch,
@@ -128,16 +139,21 @@ class Worker:
 
         return register
 
-    def _handle(self, queue: str | Queue[Any], max_retries: Any) -> Queue[Any]:
-        """Return a handle of the queue that goes by the consumer's own settings."""
+    def _handle(self, queue: str | Queue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
+        """Return a handle of the queue that goes by the consumer's own settings, and stores them if they are to win."""
         handle = queue if isinstance(queue, Queue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
-        if isinstance(max_retries, Default):
-            return handle
         overriding = checked_options(handle.name, max_retries=max_retries)
         check_limit(handle.name, overriding, dead=handle.settings.dead)
-        return Queue(handle._driver, replace(handle._context, overriding=overriding))
+        if self._settings_from == "stored" and not overriding:
+            return handle
+        options = handle._context.options
+        if self._settings_from == "code":
+            own = checked_options(handle.name, lease=lease, max_retries=max_retries)
+            options = replace(options, given={**options.given, **own})
+        changed = replace(handle._context, options=options, overriding=overriding, settings_from=self._settings_from)
+        return Queue(handle._driver, changed)
 
     def _add(self, one: Consumer) -> None:
         if self._engine is not None:

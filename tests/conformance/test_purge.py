@@ -1,0 +1,188 @@
+"""Purges that choose: by a filter of payloads, a limit, ids, or the stage that dead letters have failed in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol import purge
+from tests.shells import Shell
+
+
+@pytest.fixture(params=[2, 1000])
+def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many items one command deletes at most."""
+    monkeypatch.setattr(purge, "PAGE", request.param)
+    return int(request.param)
+
+
+async def _left(queue: Any) -> list[Any]:
+    return [item.payload for item in await queue.peek(99, state=None)]
+
+
+async def _buried(queue: Any, *payloads: Any) -> list[ObjectId]:
+    ids = []
+    for payload in payloads:
+        ids.append(await queue.push(payload))
+        await queue.bury(await queue.reserve(), reason="bad")
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [
+        ({"city": "Rome"}, [{"city": "Oslo", "n": 3}, 4]),
+        ({"n": {"$gte": 2}}, [{"city": "Rome", "n": 1}, 4]),
+        ({"$or": [{"n": 1}, {"city": "Oslo"}]}, [{"city": "Rome", "n": 2}, 4]),
+        ({"$eq": 4}, [{"city": "Rome", "n": 1}, {"city": "Rome", "n": 2}, {"city": "Oslo", "n": 3}]),
+        ({"city": "Bern"}, [{"city": "Rome", "n": 1}, {"city": "Rome", "n": 2}, {"city": "Oslo", "n": 3}, 4]),
+    ],
+    ids=str,
+)
+async def test_a_filter_chooses_by_the_payload(shell: Shell, where: Any, left: list[Any]) -> None:
+    queue = shell.queue()
+    for payload in ({"city": "Rome", "n": 1}, {"city": "Rome", "n": 2}, {"city": "Oslo", "n": 3}, 4):
+        await queue.push(payload)
+    await shell.queue("others").push({"city": "Rome", "n": 2})
+    assert await queue.purge(where=where) == 4 - len(left)
+    assert await _left(queue) == left
+    assert await shell.queue("others").size() == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6, 99])
+async def test_a_limit_takes_the_first_in_the_order_of_claims(shell: Shell, page: int, limit: int) -> None:
+    queue = shell.queue()
+    for n, priority in enumerate([5, 0, 5, -3, 0, -3]):
+        await queue.push(n, priority=priority)
+        shell.clock.advance(1)
+    assert await queue.purge(limit=limit) == min(limit, 6)
+    assert await _left(queue) == [3, 5, 1, 4, 0, 2][limit:]
+
+
+async def test_a_limit_counts_those_that_the_filter_chooses(shell: Shell, page: int) -> None:
+    queue = shell.queue()
+    for n in range(10):
+        await queue.push({"n": n, "odd": n % 2})
+        shell.clock.advance(1)
+    assert await queue.purge(where={"odd": 1}, limit=3) == 3
+    assert [payload["n"] for payload in await _left(queue)] == [0, 2, 4, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("limit", [None, 1, 50])
+async def test_what_is_held_stays_and_what_has_lapsed_goes(shell: Shell, page: int, limit: int | None) -> None:
+    queue = shell.queue()
+    for n in range(4):
+        await queue.push({"n": n})
+    lapsed = await queue.reserve(lease=1)
+    held = await queue.reserve(lease=600)
+    shell.clock.advance(2)
+    options = {"limit": limit, "where": {"n": {"$lt": 3}}}
+    assert await queue.purge(**options) == min(limit or 2, 2)
+    left = {payload["n"] for payload in await _left(queue)}
+    assert left >= {held.payload["n"], 3}
+    assert (lapsed.payload["n"] in left) is (limit == 1)
+    await queue.commit(held)
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        ("ready", ["later", "held"]),
+        ("scheduled", ["now", "held"]),
+        ("reserved", ["now", "later"]),
+        ("processed", ["now", "later", "held"]),
+    ],
+)
+async def test_a_state_is_kept_to_as_well(shell: Shell, page: int, state: Any, left: list[str]) -> None:
+    queue = shell.queue(history=timedelta(days=1))
+    for what in ("done", "held", "now"):
+        await queue.push({"what": what}, key=what)
+        shell.clock.advance(1)
+    await queue.push({"what": "later"}, delay=60)
+    await queue.commit(await queue.reserve())
+    await queue.reserve()
+    assert await queue.purge(state=state, where={"what": {"$ne": "x"}}, limit=9) == 1
+    assert sorted(payload["what"] for payload in await _left(queue)) == sorted(left)
+    assert await queue.size("processed") == (0 if state == "processed" else 1)
+
+
+async def test_of_a_history_the_oldest_go_first(shell: Shell, page: int) -> None:
+    queue = shell.queue(history=timedelta(days=1))
+    for n in range(5):
+        await queue.push(n)
+        await queue.commit(await queue.reserve())
+        shell.clock.advance(1)
+    assert await queue.purge(state="processed", limit=3) == 3
+    assert [item.payload async for item in queue.history()] == [3, 4]
+
+
+async def test_a_holder_whose_item_was_chosen_has_lost_it(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push({"n": 1})
+    held = await queue.reserve()
+    assert await queue.purge(state="reserved", where={"n": 1}, limit=1) == 1
+    with pytest.raises(mongoq.ReservationLost):
+        await queue.extend(held)
+
+
+async def test_dead_letters_are_chosen_by_ids(shell: Shell, page: int) -> None:
+    queue = shell.queue()
+    first, second, third = await _buried(queue, 1, 2, 3)
+    assert await queue.dead.purge(ids=[third, ObjectId(), first, third]) == 2
+    assert [letter.id for letter in await queue.dead.peek(9)] == [second]
+    assert await queue.dead.purge(ids=[]) == 0
+    assert await queue.dead.purge(ids=iter([second]), limit=1) == 1
+
+
+async def test_ids_of_another_queue_are_left_alone(shell: Shell) -> None:
+    queue = shell.queue()
+    elsewhere = await queue.push(1)
+    await _buried(shell.queue("others"), 2)
+    assert await shell.queue("others").dead.purge(ids=[elsewhere]) == 0
+    assert await queue.size() == 1
+
+
+async def test_dead_letters_are_chosen_by_stage_filter_and_limit(shell: Shell, page: int) -> None:
+    queue = shell.queue()
+    await _buried(queue, *({"n": n} for n in range(6)))
+    for n, stage in enumerate(["load", "check", "load", "check", "load", "load"]):
+        shell.raw.update_one({"payload.n": n}, {"$set": {"origin.stage": stage}})
+    assert await queue.dead.purge(stage="load", where={"n": {"$gt": 0}}, limit=2) == 2
+    assert sorted(payload["n"] for payload in await _left(queue.dead)) == [0, 1, 3, 5]
+    assert await queue.dead.purge(stage="check") == 2
+    assert await queue.dead.purge(stage="none") == 0
+    assert await shell.broker.dead_queue("orders.dead").purge(limit=1) == 1
+    assert [payload["n"] for payload in await _left(queue.dead)] == [5]
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": -1}, "limit"),
+        ({"limit": 2.0}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"where": {}}, "where"),
+        ({"where": {"$where": "1"}}, "where.$where"),
+        ({"where": {"$expr": {}}}, "where.$expr"),
+        ({"where": []}, "where"),
+        ({"state": "gone", "limit": 1}, "state"),
+        ({"stage": 1}, "stage"),
+        ({"ids": "abc"}, "ids"),
+        ({"ids": ["abc"]}, "ids[0]"),
+        ({"ids": [ObjectId("0" * 24)], "where": {"n": 1}}, "ids"),
+        ({"ids": [ObjectId("0" * 24)], "stage": "load"}, "ids"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_used_is_named_and_nothing_is_deleted(shell: Shell, options: Any, argument: str) -> None:
+    queue = shell.queue()
+    await _buried(queue, {"n": 1})
+    with pytest.raises(mongoq.ArgumentInvalid) as caught:
+        await queue.dead.purge(**options)
+    assert caught.value.argument.startswith(argument.partition(".")[0])
+    assert await queue.dead.size() == 1

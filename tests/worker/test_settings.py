@@ -1,0 +1,75 @@
+"""Settings that a worker is given in code: whether they are stored with the queues, and what else goes by them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mongoq
+
+Run = Callable[..., None]
+
+
+def _nothing(_: Any) -> None:
+    pass
+
+
+def _by_threads(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
+    with mongoq.connect(uri, database=database, **broker) as opened:
+        made = mongoq.Worker(opened, **worker)
+        made.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
+        made.run(drain=True)
+
+
+def _by_tasks(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
+    async def run() -> None:
+        async with mongoq.connect_async(uri, database=database, **broker) as opened:
+            made = mongoq.AsyncWorker(opened, **worker)
+            made.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
+            await made.run(drain=True)
+
+    asyncio.run(run())
+
+
+CODE, STORED = {"settings": "code"}, {"settings": "stored"}
+GIVEN = {"queue": {"lease": 44, "history": 3600}, "consumer": {"max_retries": 6}}
+
+
+@pytest.mark.parametrize("run", [_by_threads, _by_tasks])
+@pytest.mark.parametrize(
+    ("told", "stored"),
+    [
+        (GIVEN, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
+        ({"worker": CODE, **GIVEN}, {"lease": 44.0, "history": 3600.0, "max_retries": 6}),
+        ({"broker": CODE, **GIVEN}, {"lease": 44.0, "history": 3600.0, "max_retries": 6}),
+        ({"broker": CODE, "worker": STORED, **GIVEN}, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
+        ({"worker": CODE, "consumer": {"lease": 7}}, {"lease": 7.0, "history": 60.0, "max_retries": 3}),
+        ({"worker": CODE}, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
+    ],
+    ids=str,
+)
+def test_a_worker_stores_what_it_was_given_if_code_wins(raw: Any, uri: str, run: Run, told: Any, stored: Any) -> None:
+    with mongoq.connect(uri, database=raw.database.name) as other:
+        other.queue("orders", lease=30, history=60, max_retries=3).push(1)
+        run(uri, raw.database.name, **{"broker": {}, "worker": {}, "queue": {}, "consumer": {}, **told})
+        assert raw.find_one({"_id": "queue:orders"})["settings"] == stored
+        assert other.queue("orders").size() == 0
+
+
+def test_a_consumer_goes_by_its_own_limit_whatever_a_person_configures_later(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders", max_retries=5)
+    queue.push(1)
+    runs = []
+
+    def fail(_: Any) -> None:
+        runs.append(queue.configure(max_retries=9).max_retries)
+        raise ValueError
+
+    worker = mongoq.Worker(broker, settings="code")
+    worker.consumer("orders", max_retries=1, retry=mongoq.Fixed(0.01))(fail)
+    worker.run(drain=True)
+    assert runs == [9, 9]
+    assert queue.dead.size() == 1
