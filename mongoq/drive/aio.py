@@ -225,7 +225,7 @@ class AioDriver:
             reply = await self._in_turn(request)
             return reply if request.parse is None else request.parse(reply)
         waiter = asyncio.get_running_loop().create_future()
-        self._tasks.add(asyncio.create_task(self._answer(request, waiter)))
+        self._own(self._answer(request, waiter)).add_done_callback(partial(self._answered, waiter))
         try:
             reply = await waiter
         except asyncio.CancelledError:
@@ -268,16 +268,17 @@ class AioDriver:
         if isinstance(request, Rest):
             return await wakeup.rest_aio(request.bell, request.seconds)
         if isinstance(request, Beside):
-            return self._beside(request.flow)
+            return self._beside(request)
         self._disturbance.look()
         reply = self._own(self._send(request.command))
         reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
         await asyncio.sleep(0)  # it is sent before the flow goes on, which may take long
         return Begun(request.command, reply)
 
-    def _beside(self, flow: Callable[[], Flow[None]]) -> None:
+    def _beside(self, beside: Beside) -> None:
         """Run a flow in a task of its own, without the deadlines and settings of the caller's context."""
-        task = asyncio.create_task(self.run(flow(), self._perform_here), context=Context())
+        task = asyncio.create_task(self.run(beside.flow(), self._perform_here), context=Context())
+        task.add_done_callback(lambda _: beside.over())  # a task that was cancelled may not have begun its flow
         for tasks in (self._tasks, self._beside_us):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -311,13 +312,12 @@ class AioDriver:
                 logger.debug("a command whose caller was cancelled failed: %r", error)
             else:
                 waiter.set_exception(error)
-        except asyncio.CancelledError:
-            if self._closed and not waiter.done():
-                waiter.set_exception(BrokerClosed())
-            raise
-        finally:
-            waiter.cancel()  # nothing, unless this task was cancelled itself, at the end of the loop
-            self._tasks.discard(asyncio.current_task())
+
+    def _answered(self, waiter: asyncio.Future[Any], _: asyncio.Task[None]) -> None:
+        """Leave no caller waiting when the task was cancelled: at the end of the loop, maybe before its first step."""
+        if self._closed and not waiter.done():
+            waiter.set_exception(BrokerClosed())
+        waiter.cancel()
 
     def _send(self, command: Command[Any]) -> Coroutine[Any, Any, Any]:
         if command.resolved and self._backend.is_plain(command):

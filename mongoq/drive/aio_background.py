@@ -20,7 +20,7 @@ class AioBackground(Background):
         self,
         counters: Counters,
         flush: Callable[[], Flow[None]],
-        own: Callable[[Coroutine[Any, Any, None]], Any],
+        own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         run: Callable[[Flow[None]], Awaitable[None]],
     ) -> None:
         super().__init__(counters, flush)
@@ -32,7 +32,12 @@ class AioBackground(Background):
         self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
-        self._own(self.write())
+        self._own(self.write()).add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        """Let the next operation arm the timer again: a task that was cancelled before its first step has not."""
+        if task.cancelled():
+            self.armed = False
 
     async def write(self) -> None:
         """Write what was counted."""

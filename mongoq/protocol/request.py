@@ -123,9 +123,15 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Run a flow beside this one, in a thread or task of the driver's; nobody hears how it ends."""
+    """Run a flow beside this one, in a thread or task of the driver's; nobody hears how it ends.
+
+    Attributes:
+        flow: makes the flow.
+        over: called when it has ended, or will not begin: its task was cancelled before that.
+    """
 
     flow: Callable[[], Flow[None]]
+    over: Callable[[], object]
 
     def __iter__(self) -> Flow[None]:
         """Perform this: the other flow has begun, or will in a moment."""

@@ -125,7 +125,7 @@ def _listened(context: QueueContext[Any]) -> Flow[None]:
         reader, cursor = hub.widen(context.name)
     if reader:
         try:
-            yield from Beside(partial(listening, context.broker, reader))
+            yield from Beside(partial(listening, context.broker, reader), partial(hub.ended, reader))
         except RuntimeError:  # no thread can be started just now
             hub.ended(reader)
     if cursor:

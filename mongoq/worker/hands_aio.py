@@ -38,6 +38,14 @@ class AioHands:
         for tasks in (self._tasks, self._runners) if runs else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+        task.add_done_callback(partial(self._start_again, work, name, runs=runs))
+
+    def _start_again(
+        self, work: Callable[[], Coroutine[Any, Any, None]], name: str, task: asyncio.Task[None], *, runs: bool
+    ) -> None:
+        """Start a loop again whose task was cancelled before its first step: nothing has guarded it yet."""
+        if task.cancelled() and not self._closing:
+            self.start(work, name, runs=runs)
 
     def abandon(self) -> None:
         """Cancel those that run handlers."""

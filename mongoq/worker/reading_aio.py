@@ -20,7 +20,14 @@ class AsyncReading(Reading):
     def start(self) -> None:
         """Begin to read."""
         self._task = asyncio.create_task(self._read_all(), name=f"mongoq-read-{self._name}")
-        self._task.add_done_callback(lambda _: self._end())  # it may be cancelled before it has begun
+        self._task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Take note of the end; read from the start again when the task was cancelled before its first step."""
+        if task.cancelled() and not self._closed:
+            self.start()
+        else:
+            self._end()
 
     def close(self) -> None:
         """Let the generator be closed where it stands; what it yields from now on is ignored."""
