@@ -168,7 +168,7 @@ class Feed:
     def _called(self, tenure: Tenure) -> None:
         """Call the source once, and push what it yields."""
         reading = self.plan.reading(tenure.position, self._ring)
-        reading.start()
+        reading.start(self._hands.context.copy())
         try:
             while self._goes_on() and not reading.over:
                 self._step(tenure, reading)
