@@ -12,6 +12,7 @@ from typing import Any
 from mongoq.aio import AsyncQueue
 from mongoq.errors import MongoqError, ReservationLost, StageStopped
 from mongoq.model.arguments import duration
+from mongoq.model.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
 from mongoq.protocol import read
@@ -104,7 +105,7 @@ class VirtualStation:
                 verdicts = run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except FAILURES as error:
             raised, verdicts = error, consumer.judge.failures(consumer, items, error)
-            logger.warning("a run of %s has failed", consumer.title, exc_info=error)
+            logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
         return [
             self._settled(item, verdict, entry, raised)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.drive.wakeup import rest
+from mongoq.model.error_text import spoken
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.yields import Yielded, yielded
@@ -163,12 +164,12 @@ class Reading:
     def _failed(self, error: BaseException) -> None:
         self._check_process(error)
         if self._closed:
-            logger.debug("source %r raised an error after it was told to end: %r", self._name, error)
+            logger.debug("source %r raised an error after it was told to end: %s", self._name, spoken(error))
         else:
             self.failure = error
 
     def _not_closed(self, error: BaseException) -> None:
-        logger.warning("source %r raised an error when its generator was closed: %r", self._name, error)
+        logger.warning("source %r raised an error when its generator was closed: %s", self._name, spoken(error))
 
     def _end(self) -> None:
         self.ended = True

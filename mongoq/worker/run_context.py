@@ -84,6 +84,10 @@ class Steps(Generator[Any, Any, T]):
         """Return itself: it has the methods of a generator."""
         return self
 
+    def __next__(self) -> Any:
+        """Take the next step; that of the base class would be a frame in the tracebacks of handlers."""
+        return self._context.take_step(self._coroutine.send, None)
+
     def send(self, value: Any) -> Any:
         """Take the next step."""
         return self._context.take_step(self._coroutine.send, value)

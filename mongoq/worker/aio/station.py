@@ -84,7 +84,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
             returned = await self._hands.call(consumer, run, payload)
             return run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except BaseException as error:  # whatever a handler raises is its run's alone
-            if self._course.halted and not isinstance(error, Exception):
+            if self._course.halted and not issubclass(type(error), Exception):
                 raise
             return consumer.judge.failures(consumer, items, error)
 
