@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from mongoq.drive.aio import AioDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.error_text import spoken
 from mongoq.model.item import Item, reservation_key
 from mongoq.protocol import claim, settle, together, transaction
 from mongoq.protocol.context import QueueContext
@@ -63,9 +64,9 @@ class AsyncReserved(Generic[M]):
             back = self._handing_back(item, error)
             await self._driver.run_shielded(transaction.unless_settled(tentative, back))
         except ReservationLost as lost:
-            logger.warning("after %r: %s", error, lost)
+            logger.warning("after %s: %s", spoken(error), lost)
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
-        if isinstance(error, Exception):
+        if issubclass(type(error), Exception):
             return together.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

@@ -16,6 +16,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.codec import Encoding
 from mongoq.model.delivery import delivery_hash
+from mongoq.model.error_text import name_of, plain, text_of, trace_of, type_name
 from mongoq.model.ids import bytes_of
 from mongoq.model.item import Document, Item
 from mongoq.model.traces import shortened
@@ -130,24 +131,20 @@ def error_document(error: Any, at: datetime, argument: str = "error") -> dict[st
     if error is None:
         return None
     if isinstance(error, BaseException):
-        failure = {"type": shorten(_type_name(error), TYPE_BYTES), "message": _message(error), "at": at}
-        trace = shortened(error.__traceback__, ERROR_BYTES, hidden=WORKER)
+        message = shorten(text_of(error, ERROR_BYTES + 1), ERROR_BYTES)
+        failure = {"type": shorten(type_name(error), TYPE_BYTES), "message": message, "at": at}
+        trace = _trace(error)
         return {**failure, "traceback": trace} if trace else failure
     if isinstance(error, str):
-        return {"type": "", "message": shorten(error, ERROR_BYTES), "at": at}
-    raise ArgumentInvalid(argument, f"an exception or a string, not {type(error).__name__}")
+        return {"type": "", "message": shorten(plain(error, ERROR_BYTES + 1), ERROR_BYTES), "at": at}
+    raise ArgumentInvalid(argument, f"an exception or a string, not {name_of(error)}")
 
 
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _message(error: BaseException) -> str:
+def _trace(error: BaseException) -> str:
     try:
-        return shorten(str(error), ERROR_BYTES)
-    except BaseException as failure:  # __str__ is the user's, and may raise anything
-        return f"(its text cannot be made: {_type_name(failure)})"
+        return shortened(trace_of(error), ERROR_BYTES, hidden=WORKER)
+    except BaseException:  # the lines of a module are read by its loader, which may be the user's
+        return ""
 
 
 def shorten(text: str, limit: int) -> str:

@@ -30,6 +30,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationE
 from pydantic_core import to_jsonable_python
 
 from mongoq.errors import PayloadInvalid
+from mongoq.model.error_text import spoken
 
 __all__ = ["TypedValues", "parts"]
 
@@ -137,7 +138,7 @@ def _fields(model: BaseModel) -> dict[str, Any]:
 def explain(error: Exception) -> str:
     """Return the faults in one line, without the input, which may be private."""
     if not isinstance(error, ValidationError):
-        return f"{type(error).__name__}: {error}"
+        return spoken(error)
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     shown = [f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}" for fault in faults[:5]]
     return "; ".join(shown) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")

@@ -16,7 +16,7 @@ from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Relea
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.stage import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.judging import Judge, Verdict, checked, entries, shown
+from mongoq.worker.judging import Judge, Verdict, checked, entries, is_success, shown
 
 __all__ = ["StageJudge"]
 
@@ -143,7 +143,7 @@ class StageJudge(Judge):
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
         """Return what becomes of an item whose run has failed; one that has succeeded after all goes on as it is."""
-        if isinstance(error, consumer.success_on):
+        if is_success(consumer, error):
             return None if self._only is None else Move(self._only)
         return self._failed(consumer, item, error, None)
 

@@ -13,7 +13,12 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
 from mongoq.model.arguments import listed, moment
+<<<<<<< HEAD
 from mongoq.model.envelope import Document, spliced
+=======
+from mongoq.model.envelope import spliced
+from mongoq.model.error_text import spoken
+>>>>>>> asyncio
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
@@ -112,8 +117,10 @@ class Moves:
             return self._checked(move)
         except MongoqError:
             raise
-        except Exception as error:  # what a handler returns may be of any class, and raise anything
-            raise OutcomeInvalid(f"a Move that cannot be read: {type(error).__name__}: {error}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what a handler returns may be of any class, and raise anything
+            raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
 
     def _checked(self, move: Move) -> Told:
         own, to = move.payload is not KEEP, move.to

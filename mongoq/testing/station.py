@@ -12,6 +12,7 @@ from typing import Any
 from mongoq.aio import AsyncQueue
 from mongoq.errors import MongoqError, ReservationLost, StageStopped
 from mongoq.model.arguments import duration
+from mongoq.model.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
 from mongoq.protocol import read
@@ -26,6 +27,7 @@ from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.judging import ending
 from mongoq.worker.run import Run
+from mongoq.worker.run_context import RunContext
 
 __all__ = ["Steps", "VirtualStation"]
 
@@ -94,16 +96,22 @@ class VirtualStation:
         if refused is None and consumer.pops:
             self._server.driver.run(taken_for_good(self._context, items))
             items = [self._context.preserved(item) for item in items]
+        run.context = RunContext.current()
         try:
             if refused is not None:
                 verdicts = refused
             else:
                 returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-                verdicts = consumer.judge.outcomes(consumer, items, returned)
+                verdicts = run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except FAILURES as error:
             raised, verdicts = error, consumer.judge.failures(consumer, items, error)
+<<<<<<< HEAD
             logger.warning("a run of %s has failed", consumer.title, exc_info=error)
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
+=======
+            logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
+        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
+>>>>>>> asyncio
         return [
             self._settled(item, verdict, entry, raised)
             for item, verdict, entry in zip(items, verdicts, entries, strict=True)
@@ -112,13 +120,16 @@ class VirtualStation:
     def _called(self, run: Run, payload: Any) -> Any:
         if self.consumer.takes_job:
             run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
-        return self.consumer.handler(*self._arguments(run, payload))
+        return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
     async def _awaited(self, run: Run, payload: Any) -> Any:
         if self.consumer.takes_job:  # its event belongs to the loop
             queue = AsyncQueue(VirtualDriver(self._server.driver), self._context)
             run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
-        return await self.consumer.handler(*self._arguments(run, payload))
+        return await run.context.step(self._handled(self._arguments(run, payload)))
+
+    async def _handled(self, arguments: tuple[Any, ...]) -> Any:
+        return await self.consumer.handler(*arguments)
 
     def _arguments(self, run: Run, payload: Any) -> tuple[Any, ...]:
         return (payload,) if run.job is None else (payload, run.job)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.dice import dice
+from mongoq.model.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.hub import Hub
@@ -162,4 +163,4 @@ class Course:
 def _told(error: Exception) -> str:
     """Say what is wrong with the server; what it says of a refused document may quote that."""
     code = getattr(error, "code", None)
-    return repr(error) if code is None else f"{type(error).__name__}, code {code}"
+    return spoken(error) if code is None else f"{type(error).__name__}, code {code}"

@@ -14,13 +14,18 @@ from mongoq.protocol.bells import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.daemon_threads import DaemonThreads, JobInThread
 from mongoq.worker.run import Run
+from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 
 __all__ = ["AioHands"]
 
 
 class AioHands:
-    """Starts tasks, and calls handlers."""
+    """Starts tasks, and calls handlers.
+
+    Attributes:
+        context: the context in which the worker was started.
+    """
 
     asynchronous = True
 
@@ -31,6 +36,7 @@ class AioHands:
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = DaemonThreads()
         self._loop = asyncio.get_running_loop()
+        self.context = RunContext.current()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, runs: bool = False) -> None:
         """Run a loop in a task of its own, which may be one that runs handlers; its error ends the worker."""
@@ -88,8 +94,9 @@ class AioHands:
         """Call the handler, a plain function in a thread, and return what it returns."""
         if consumer.asynchronous:
             run.where = asyncio.current_task()
+            arguments = (payload,) if run.job is None else (payload, run.job)
             try:
-                return await (consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job))
+                return await run.context.step(_awaited(consumer.handler, arguments))
             finally:
                 await self._uncancelled()
         if run.job is not None:
@@ -126,12 +133,16 @@ class AioHands:
                 task.cancel()
 
 
+async def _awaited(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return await handler(*arguments)
+
+
 def _called(
     run: Run, handler: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, None] | tuple[None, BaseException]:
     """Return what the handler returns or raises: a future cannot carry every exception to a task."""
     run.where = get_ident()
     try:
-        return handler(*arguments), None
+        return run.context.call(handler, *arguments), None
     except BaseException as error:
         return None, error

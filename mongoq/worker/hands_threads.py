@@ -12,13 +12,18 @@ from mongoq.drive.wakeup import rest
 from mongoq.protocol.bells import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.run import Run
+from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 
 __all__ = ["ThreadHands"]
 
 
 class ThreadHands:
-    """Starts threads, and calls handlers. They are daemons: a handler that hangs does not keep the process alive."""
+    """Starts threads, and calls handlers. They are daemons: a handler that hangs does not keep the process alive.
+
+    Attributes:
+        context: the context in which the worker was started.
+    """
 
     asynchronous = False
 
@@ -26,6 +31,7 @@ class ThreadHands:
         self._failed = failed
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()
+        self.context = RunContext.current()
 
     def start(self, work: Callable[[], None], name: str, *, runs: bool = False) -> None:
         """Run a loop in a thread of its own, which may be one that runs handlers; its error ends the worker."""
@@ -65,7 +71,8 @@ class ThreadHands:
     def call(self, consumer: Consumer, run: Run, payload: Any) -> Any:
         """Call the handler, and return what it returns."""
         run.where = threading.get_ident()
-        return consumer.handler(payload) if run.job is None else consumer.handler(payload, run.job)
+        arguments = (payload,) if run.job is None else (payload, run.job)
+        return run.context.call(consumer.handler, *arguments)
 
     def close(self, seconds: float) -> None:
         """Wait so long for all threads to end, and leave behind what does not."""

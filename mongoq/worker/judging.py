@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
+from mongoq.model.error_text import name_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Apart, Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
 from mongoq.worker.lazy import close_lazy, refuse_lazy
@@ -15,7 +16,7 @@ from mongoq.worker.lazy import close_lazy, refuse_lazy
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
 
-__all__ = ["Judge", "Verdict", "checked", "ending", "entries", "kind", "shown"]
+__all__ = ["Judge", "Verdict", "checked", "ending", "entries", "is_success", "kind", "shown"]
 
 Verdict = Outcome | None
 
@@ -60,7 +61,7 @@ class Judge:
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
         """Return what becomes of an item whose run has failed: success after all, or another run later."""
-        if isinstance(error, consumer.success_on):
+        if is_success(consumer, error):
             return None
         return self._failed(consumer, item, error, None)
 
@@ -72,6 +73,14 @@ class Judge:
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
         return Failed(error, later(consumer, item) if delay is None else delay)
+
+
+def is_success(consumer: Consumer, error: object) -> bool:
+    """Say whether an error counts as success; their classes may answer in a way of their own, and raise anything."""
+    try:
+        return isinstance(error, consumer.success_on)
+    except BaseException:
+        return False
 
 
 def later(consumer: Consumer, item: Item[Any]) -> timedelta:
@@ -119,7 +128,7 @@ def _entry(entry: Any) -> Any:
 
 def shown(value: Any) -> str:
     """Return how errors name a value: by its type."""
-    return type(value).__name__
+    return name_of(value)
 
 
 _ENDINGS: dict[type[Outcome], str] = {
@@ -142,4 +151,4 @@ def ending(verdict: Verdict, *, spent: bool) -> str:
 
 def kind(error: BaseException | str | None) -> str:
     """Return how logs name an error: by its type, since its text may tell what is nobody's business."""
-    return type(error).__name__ if isinstance(error, BaseException) else "Retry"
+    return name_of(error) if isinstance(error, BaseException) else "Retry"

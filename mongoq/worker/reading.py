@@ -8,13 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from mongoq.drive.wakeup import rest
+from mongoq.model.error_text import spoken
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.yields import Yielded, yielded
+from mongoq.worker.run_context import RunContext
 
 __all__ = ["REST", "Reading"]
 
@@ -62,6 +64,7 @@ class Reading:
         self._since = 0.0
         self._room = Bell()
         self._closed = self._told_full = False
+        self._began_in: RunContext | None = None
         self.ended = False
         self.failure: BaseException | None = None
 
@@ -99,10 +102,11 @@ class Reading:
 
     # --- the generator ---------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to read."""
-        run = copy_context().run
-        threading.Thread(target=run, args=(self._read,), name=f"mongoq-read-{self._name}", daemon=True).start()
+    def start(self, context: RunContext) -> None:
+        """Begin to read, in this context."""
+        self._began_in = context
+        work = partial(context.call, self._read)
+        threading.Thread(target=work, name=f"mongoq-read-{self._name}", daemon=True).start()
 
     def close(self) -> None:
         """Let the generator be closed where it stands; what it yields from now on is ignored."""
@@ -132,6 +136,7 @@ class Reading:
 
     def _put(self, record: Any) -> bool:
         """Keep a record, as it is now, unless this was closed; raises ``ArgumentInvalid`` when it cannot be pushed."""
+        self._check_process()
         if self._closed:
             return False
         checked = yielded(self._context, record)
@@ -151,14 +156,20 @@ class Reading:
     def _is_ahead(self) -> bool:
         return not self._closed and self._is_ahead_by(AHEAD)
 
+    def _check_process(self, error: BaseException | None = None) -> None:
+        """End a forked child of the generator's, in which nobody takes what it yields."""
+        if self._began_in is not None:
+            self._began_in.check(error)
+
     def _failed(self, error: BaseException) -> None:
+        self._check_process(error)
         if self._closed:
-            logger.debug("source %r raised an error after it was told to end: %r", self._name, error)
+            logger.debug("source %r raised an error after it was told to end: %s", self._name, spoken(error))
         else:
             self.failure = error
 
     def _not_closed(self, error: BaseException) -> None:
-        logger.warning("source %r raised an error when its generator was closed: %r", self._name, error)
+        logger.warning("source %r raised an error when its generator was closed: %s", self._name, spoken(error))
 
     def _end(self) -> None:
         self.ended = True

@@ -7,6 +7,7 @@ from typing import Any
 
 from mongoq.drive.wakeup import rest_aio
 from mongoq.worker.reading import REST, Reading
+from mongoq.worker.run_context import RunContext
 
 __all__ = ["AsyncReading"]
 
@@ -17,17 +18,21 @@ class AsyncReading(Reading):
     _task: asyncio.Task[None] | None = None
     _closing = False
 
-    def start(self) -> None:
-        """Begin to read."""
-        self._task = asyncio.create_task(self._read_all(), name=f"mongoq-read-{self._name}")
+    def start(self, context: RunContext) -> None:
+        """Begin to read, in this context."""
+        self._began_in = context
+        self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._name}")
         self._task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Take note of the end; read from the start again when the task was cancelled before its first step."""
-        if task.cancelled() and not self._closed:
-            self.start()
+        if task.cancelled() and not self._closed and self._began_in is not None:
+            self.start(self._began_in)
         else:
             self._end()
+
+    async def _begin(self, context: RunContext) -> None:
+        await context.step(self._read_all())
 
     def close(self) -> None:
         """Let the generator be closed where it stands; what it yields from now on is ignored."""

@@ -15,6 +15,7 @@ class Run:
     Attributes:
         items: what it takes; one, unless the consumer takes batches.
         started: on the monotonic clock.
+        context: what its handler runs in; set when that is called.
         where: the number of the thread it runs in, or its task.
         job: what the handler was given beside the payload, if it takes that.
         lost: which of its items somebody else has by now, by ``id_key``.
@@ -23,11 +24,12 @@ class Run:
         told: that it takes too long was logged.
     """
 
-    __slots__ = ("abandoned", "items", "job", "lost", "pops", "started", "told", "where")
+    __slots__ = ("abandoned", "context", "items", "job", "lost", "pops", "started", "told", "where")
 
     def __init__(self, items: list[Item[Any]], started: float) -> None:
         self.items = items
         self.started = started
+        self.context: Any = None
         self.where: Any = None
         self.job: Any = None
         self.lost: set[Any] = set()

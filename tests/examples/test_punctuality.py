@@ -31,6 +31,7 @@ from examples.punctuality.report import read_report
 from examples.punctuality.running import started
 from examples.running import WORKERS, Site
 from tests.examples.launching import Launch, output_of, wait_for
+from tests.waiting import PATIENCE
 
 ROWS = 150
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
@@ -74,8 +75,8 @@ def weather() -> WeatherTable:
 def run(site: Site) -> mongoq.Progress:
     work = build(FOLDER, ROWS, weather(), engine=site.engine, lease=timedelta(seconds=1.5))
     with started(work, site) as line:
-        while not line.wait(60):
-            pytest.fail("the line is still busy after a minute")
+        while not line.wait(PATIENCE):
+            pytest.fail("the line does not come to its end")
         return line.progress()
 
 

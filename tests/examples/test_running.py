@@ -23,6 +23,7 @@ from examples.flights.proof import Proof, prove
 from examples.flights.running import started
 from examples.letters import Cause, causes
 from examples.running import WORKERS, Site
+from tests.waiting import PATIENCE
 
 ITEMS = {"_id": {"$type": "objectId"}, "q": {"$exists": True}}
 UNKNOWN = "BQN", "PSE", "SJU", "STT"
@@ -61,8 +62,8 @@ def build(tables: Reference, *, broken: bool = False, engine: str = "threads") -
 
 def run(site: Site, work: mongoq.Pipeline, rows: Iterable[RawRow] = ()) -> mongoq.Progress:
     with started(work, site, rows) as line:
-        while not line.wait(60):
-            pytest.fail("the line is still busy after a minute")
+        while not line.wait(PATIENCE):
+            pytest.fail("the line does not come to its end")
         return line.progress()
 
 

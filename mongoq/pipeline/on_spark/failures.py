@@ -7,6 +7,7 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from mongoq.model.envelope import shorten
+from mongoq.model.error_text import text_of, type_name
 from mongoq.spark.given import Place
 
 __all__ = ["cause", "named"]
@@ -15,20 +16,18 @@ TRACE = "Traceback (most recent call last):"
 RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)
 END = re.compile(r"\n\s+at [\w.$]+\(|\n\n|\nCaused by:|\nDriver stacktrace")
 BYTES = 4096
+LONGEST = 4 * 1024 * 1024
+"""Characters of what Spark says, in which the error of a task is looked for."""
 HIDDEN = "…"
 
 
 def cause(error: BaseException, place: Place) -> str:
     """Return what failed as JSON, for ``named``: of a task that which was raised in it, and no credentials."""
-    kind, message = _raised(str(error)) or (_type_of(error), str(error))
+    text = text_of(error, LONGEST)
+    kind, message = _raised(text) or (type_name(error), text)
     for secret in _secrets(place):
         message = message.replace(secret, HIDDEN)
     return json.dumps([kind, shorten(message, BYTES)])
-
-
-def _type_of(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _raised(text: str) -> tuple[str, str] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import StageStopped
+from mongoq.model.error_text import printed
 from mongoq.pipeline.feeding import machinery
 from mongoq.pipeline.frames.formats import frames_of
 from mongoq.pipeline.on_spark.shipping import Cargo
@@ -179,5 +179,5 @@ def _feeds(engine: Engine) -> list[Stop]:
 def _text(error: BaseException | str | None) -> str | None:
     """Return an error as text: its type may be known in the executor alone."""
     if isinstance(error, BaseException):
-        return "".join(traceback.format_exception(error)).rstrip()
+        return printed(error).rstrip()
     return error

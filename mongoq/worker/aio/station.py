@@ -79,10 +79,12 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
             extended, gone = self.backlog.extended_apart, consumer.pops
             run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
+        run.context = self._hands.context.copy()
         try:
-            return consumer.judge.outcomes(consumer, items, await self._hands.call(consumer, run, payload))
+            returned = await self._hands.call(consumer, run, payload)
+            return run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except BaseException as error:  # whatever a handler raises is its run's alone
-            if self._course.halted and not isinstance(error, Exception):
+            if self._course.halted and not issubclass(type(error), Exception):
                 raise
             return consumer.judge.failures(consumer, items, error)
 

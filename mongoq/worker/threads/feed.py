@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.error_text import printable
 from mongoq.protocol import sources
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.sources import Held, TakenOver, Tenure
@@ -168,7 +169,7 @@ class Feed:
     def _called(self, tenure: Tenure) -> None:
         """Call the source once, and push what it yields."""
         reading = self.plan.reading(tenure.position, self._ring)
-        reading.start()
+        reading.start(self._hands.context.copy())
         try:
             while self._goes_on() and not reading.over:
                 self._step(tenure, reading)
@@ -200,7 +201,9 @@ class Feed:
         if error is not None:
             self.failure = error
             words = self.plan.name, kind(error)
-            logger.error("source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=error)
+            logger.error(
+                "source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=printable(error)
+            )
             self._course.changed.ring()
         elif self._once and not self._closing:
             self.ended = True

@@ -80,10 +80,12 @@ class Station(Claims, Settlements):
             extended, gone = self.backlog.extended_apart, consumer.pops
             run.job = Job(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
+        run.context = self._hands.context.copy()
         try:
-            return consumer.judge.outcomes(consumer, items, self._hands.call(consumer, run, payload))
+            returned = self._hands.call(consumer, run, payload)
+            return run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except BaseException as error:  # whatever a handler raises is its run's alone
-            if self._course.halted and not isinstance(error, Exception):
+            if self._course.halted and not issubclass(type(error), Exception):
                 raise
             return consumer.judge.failures(consumer, items, error)
 

@@ -1,0 +1,82 @@
+"""Texts of exceptions, which never fail: their classes and messages are the user's, and may raise anything."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any
+
+__all__ = ["name_of", "plain", "printable", "printed", "spoken", "text_of", "trace_of", "type_name"]
+
+LONGEST = 64 * 1024
+"""Characters of a text that is logged, or sent from an executor."""
+# The descriptors of the classes themselves: a metaclass, or the exception's class, may have others of these names.
+_NAME, _QUALNAME, _MODULE = (type.__dict__[name] for name in ("__name__", "__qualname__", "__module__"))
+_TRACE = BaseException.__dict__["__traceback__"]
+
+
+def name_of(value: object) -> str:
+    """Return the name of the type of a value."""
+    return _name(_NAME.__get__(type(value)))
+
+
+def type_name(error: BaseException) -> str:
+    """Return the type of an exception with its module, unless that is ``builtins``."""
+    kind = type(error)
+    name = _name(_QUALNAME.__get__(kind))
+    try:
+        module = _MODULE.__get__(kind)
+    except AttributeError:
+        return name
+    return name if not isinstance(module, str) or plain(module) == "builtins" else f"{plain(module)}.{name}"
+
+
+def _name(text: str) -> str:
+    return plain(text).replace("\0", "\\0") or "(no name)"
+
+
+def text_of(error: BaseException, limit: int = LONGEST) -> str:
+    """Return the message of an exception, of so many characters at most, which UTF-8 can hold."""
+    try:
+        return plain(str(error), limit)
+    except BaseException as failure:  # __str__ is the user's
+        return f"(its text cannot be made: {type_name(failure)})"
+
+
+def spoken(error: BaseException) -> str:
+    """Return how a log names an exception: type and message."""
+    return f"{name_of(error)}: {text_of(error)}"
+
+
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an exception."""
+    return _TRACE.__get__(error)  # type: ignore[no-any-return]
+
+
+def printed(error: BaseException) -> str:
+    """Return an exception as Python prints it, with its traceback."""
+    return "".join(traceback.format_exception(printable(error)))
+
+
+def printable(error: BaseException) -> BaseException:
+    """Return an exception that a log record can carry as ``exc_info``: itself, or a plain one in its place.
+
+    A handler of ``logging`` lets some errors through that formatting raises, and then who logs would fail.
+    """
+    try:
+        text = "".join(traceback.format_exception(error))
+        if len(text) <= LONGEST * 2 and text == plain(text, len(text)):
+            return error
+    except BaseException:  # noqa: S110  # whatever it is, the plain one tells of the error
+        pass
+    return _Unprintable(f"{type_name(error)}: {text_of(error)}").with_traceback(trace_of(error))
+
+
+class _Unprintable(Exception):
+    """Stands for an exception that cannot be printed."""
+
+
+def plain(text: Any, limit: int = LONGEST) -> str:
+    """Return so many characters of a text, at most, as a plain ``str`` that UTF-8 can hold."""
+    exact = str.__str__(text)  # of a subclass, the methods are the user's
+    return exact[:limit].encode(errors="backslashreplace").decode()

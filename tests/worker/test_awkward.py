@@ -1,0 +1,184 @@
+"""Exceptions that can hardly be recorded: they are all the same, and nothing but their own item fails."""
+
+from __future__ import annotations
+
+import io
+import logging
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.model.error_text import printable, printed, spoken
+from mongoq.testing import VirtualBroker
+from tests.awkward import AWKWARD, awkward
+from tests.worker.conftest import Desk
+
+ONCE: dict[str, Any] = {"retry": mongoq.Fixed(0), "max_retries": 0}
+ENDS_A_TEST = {"no class", "no name, no Exception", "generator exit"}
+"""What is no ``Exception``, and so no failure of a run in a test."""
+names = pytest.mark.parametrize("name", AWKWARD)
+
+
+@pytest.fixture(autouse=True)
+def written() -> Iterator[io.TextIOWrapper]:
+    """Have all that is logged written, as a program does: that formats it."""
+    text = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    handler = logging.StreamHandler(text)
+    logging.getLogger("mongoq").addHandler(handler)
+    yield text
+    logging.getLogger("mongoq").removeHandler(handler)
+
+
+def test_each_is_recorded_and_the_worker_goes_on(
+    desk: Desk, queue: mongoq.Queue[Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = []
+
+    def handle(payload: str) -> None:
+        if payload in AWKWARD:
+            raise awkward(payload)
+        done.append(payload)
+
+    async def handle_in_task(payload: str) -> None:
+        handle(payload)
+
+    queue.push_many([each for name in AWKWARD for each in (name, "fine")])
+    # not by an event loop of the handler's own: asyncio itself does not get over all of them
+    desk.consumers.append(("orders", handle_in_task if desk.kind == "tasks" else handle, ONCE))
+    desk.run()
+    assert done == ["fine"] * len(AWKWARD)
+    letters = {item.payload: item for item in queue.dead.peek(100)}
+    assert letters.keys() == AWKWARD.keys()
+    for item in letters.values():
+        assert item.error is not None
+        assert item.error.type
+    assert "Logging error" not in capfd.readouterr().err
+
+
+def test_each_may_be_an_entry_of_a_batch(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    async def handle(payloads: list[str]) -> list[Any]:
+        return [awkward(payload) if payload in AWKWARD else None for payload in payloads]
+
+    queue.push_many([*AWKWARD, "fine"])
+    desk.consume("orders", handle, batch=100, **ONCE)
+    desk.run()
+    assert {item.payload for item in queue.dead.peek(100)} == AWKWARD.keys()
+    assert queue.size() == 0
+
+
+def test_each_may_be_the_reason_to_retry(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    async def handle(payload: str) -> mongoq.Retry:
+        return mongoq.Retry(error=awkward(payload))
+
+    queue.push_many(list(AWKWARD))
+    desk.consume("orders", handle, success_on=(KeyError,), **ONCE)
+    desk.run()
+    assert {item.payload for item in queue.dead.peek(100)} == AWKWARD.keys()
+
+
+@names
+def test_each_can_be_told_when_an_item_is_settled_by_hand(queue: mongoq.Queue[Any], name: str) -> None:
+    queue.push_many([1, 2, 3])
+    first, *others = queue.reserve_many(3)
+    queue.rollback(first, error=awkward(name))
+    queue.rollback_many(others, error=awkward(name))
+    for item in queue.reserve_many(3):
+        assert item.error is not None
+        assert item.error.type
+        queue.bury(item, error=awkward(name))
+    assert len(queue.dead.peek(5)) == 3
+
+
+@names
+def test_each_may_end_a_block(queue: mongoq.Queue[Any], name: str) -> None:
+    queue.push(1)
+    error = awkward(name)
+    with pytest.raises(BaseException) as raised, queue.reserved() as item:
+        assert item is not None
+        queue.remove(item.id)  # so that the block has something to log
+        raise error
+    assert raised.value is error
+
+
+@names
+def test_each_can_be_printed(name: str) -> None:
+    error = awkward(name)
+    try:
+        raise error
+    except BaseException:
+        pass
+    for text in (printed(error), spoken(error), "".join(traceback.format_exception(printable(error)))):
+        assert text.encode()
+        assert len(text) < 500_000
+
+
+@pytest.mark.parametrize("way", ["raised", "returned"])
+def test_each_stops_nothing_in_a_pipeline(broker: mongoq.Broker, way: str) -> None:
+    pipeline = mongoq.Pipeline("awkward", errors="errors", outputs="done")
+
+    @pipeline.stage("raw", to="done", name="work", success_on=KeyError, batch=1, **ONCE)
+    def work(payloads: list[str]) -> Any:
+        if way == "raised":
+            raise awkward(payloads[0])
+        return [awkward(payload) for payload in payloads]
+
+    broker.queue("raw").push_many(list(AWKWARD))
+    pipeline.drain(broker)
+    letters = broker.dead_queue("errors").peek(100)
+    assert {item.payload for item in letters} == AWKWARD.keys()
+
+
+@names
+def test_each_ends_a_source_and_is_logged(broker: mongoq.Broker, name: str, written: io.TextIOWrapper) -> None:
+    pipeline = mongoq.Pipeline("awkward")
+
+    @pipeline.source(to="raw")
+    def rows(position: Any) -> Iterator[mongoq.Record]:
+        yield mongoq.Record(1, position=1)
+        raise awkward(name)
+
+    @pipeline.sink("raw")
+    def load(payload: Any) -> None:
+        pass
+
+    with pytest.raises(mongoq.StageStopped):
+        pipeline.drain(broker)
+    written.flush()
+    assert b"source 'rows' stops" in written.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(AWKWARD.keys() - ENDS_A_TEST))
+def test_each_fails_a_run_of_a_virtual_worker(name: str) -> None:
+    with VirtualBroker() as virtual:
+        worker = virtual.worker()
+
+        @worker.consumer("orders", **ONCE)
+        def handle(payload: Any) -> None:
+            raise awkward(name)
+
+        virtual.queue("orders").push(1)
+        [result] = worker.run_until_idle()
+        assert result.outcome == "dead"
+
+
+def test_a_move_that_raises_when_it_is_read_fails_its_item_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    class Awkward:
+        def __init__(self, name: str) -> None:
+            self.told = name
+
+        @property
+        def name(self) -> str:
+            raise awkward(self.told)
+
+        _context = name
+
+    async def handle(payload: str) -> mongoq.Move:
+        return mongoq.Move(Awkward(payload) if payload in AWKWARD else "done")
+
+    queue.push_many([*AWKWARD, "fine"])
+    desk.consume("orders", handle, **ONCE)
+    desk.run()
+    assert {item.payload for item in queue.dead.peek(100)} == AWKWARD.keys()
