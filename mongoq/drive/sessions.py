@@ -83,6 +83,10 @@ class Sessions:
         """Remember that a reservation, given by its key, ends with the transaction, for the block that holds it."""
         self._tentative[reservation] = Tentative(session)
 
+    def knows(self, reservation: Any) -> bool:
+        """Say whether a reservation ends, or has ended, with a transaction."""
+        return reservation in self._tentative
+
     def forget(self, reservation: Any) -> Tentative | None:
         """Return what is known of a reservation, to the end of its block."""
         return self._tentative.pop(reservation, None)

@@ -11,6 +11,7 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.naming import names
 from mongoq.pipeline.stage import OnNone
+from mongoq.worker.consumer import OnTimeout
 
 __all__ = ["FRAME", "Batching"]
 
@@ -43,11 +44,13 @@ class Batching:
         shared: bool = False,
         concurrency: int | Default = DEFAULT,
         prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
         """Declare a stage whose handler takes a batch of items as a frame, and returns one.
@@ -87,21 +90,26 @@ class Batching:
             shared: other stages take items from the same queues, and that is meant.
             concurrency: how many runs at a time for each of its queues.
             prefetch: how many further items of each are reserved and wait for a run.
+            prefetch_bytes: nothing more is reserved for a queue while what is held of it has so many bytes; default 64
+                MiB, ``None`` for no limit.
             lease: how long an item stays reserved when the process dies.
             retry: how long a failed item waits for its next run.
             max_retries: how many further runs an item gets.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
+            on_timeout: what becomes of its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(
             concurrency=concurrency,
             prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             lease=lease,
             retry=retry,
             max_retries=max_retries,
             success_on=success_on,
             max_time=max_time,
+            on_timeout=on_timeout,
             batch=batch,
             probe=probe,
         )

@@ -13,17 +13,19 @@ from mongoq.pipeline.join_consumers import joining
 from mongoq.pipeline.stage import Stage
 from mongoq.protocol.context import context_of
 from mongoq.protocol.screening import Screen, screen
-from mongoq.worker.consumer import Consumer, consumer
+from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, consumer
 
 __all__ = ["consumers"]
 
 DEFAULTS: dict[str, Any] = {
     "concurrency": 1,
     "prefetch": None,
+    "prefetch_bytes": PREFETCH_BYTES,
     "lease": None,
     "retry": None,
     "success_on": (),
     "max_time": None,
+    "on_timeout": "log",
     "batch": None,
     "probe": False,
 }

@@ -48,6 +48,7 @@ def joining(
         **defaults,
         "lease": options.get("lease"),
         "retry": options.get("retry"),
+        "prefetch_bytes": options.get("prefetch_bytes", defaults["prefetch_bytes"]),
         "batch": ARRIVALS,
         "prefetch": ARRIVALS,
     }

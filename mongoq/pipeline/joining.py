@@ -14,6 +14,7 @@ from mongoq.pipeline.naming import names
 from mongoq.pipeline.stage import Join, OnNone
 from mongoq.pipeline.waiting import Waiting, queues_of, waiting
 from mongoq.sync import Broker
+from mongoq.worker.consumer import OnTimeout
 
 __all__ = ["Joining"]
 
@@ -62,11 +63,13 @@ class Joining:
         errors: str | Default | None = DEFAULT,
         concurrency: int | Default = DEFAULT,
         prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
@@ -106,11 +109,14 @@ class Joining:
             errors: the queue of failures.
             concurrency: how many runs at a time.
             prefetch: how many further items are reserved and wait for a run.
+            prefetch_bytes: nothing more is reserved for a queue while what is held of it has so many bytes; default 64
+                MiB, ``None`` for no limit.
             lease: how long an item stays reserved when the process dies.
             retry: how long a failed item waits for its next run.
             max_retries: how many further runs an item gets.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
+            on_timeout: what becomes of its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             batch: the handler takes one list, of the payloads of up to so many pairs, ``[(order, payment), …]``, and
                 the job, if it takes two arguments; it returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
@@ -118,11 +124,13 @@ class Joining:
         options = given(
             concurrency=concurrency,
             prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             lease=lease,
             retry=retry,
             max_retries=max_retries,
             success_on=success_on,
             max_time=max_time,
+            on_timeout=on_timeout,
             batch=batch,
             probe=probe,
         )

@@ -26,6 +26,7 @@ from mongoq.pipeline.source import Source
 from mongoq.pipeline.sourcing import Sourcing
 from mongoq.pipeline.stage import Delivery, OnNone, Stage, Trail
 from mongoq.pipeline.starting import Starting
+from mongoq.worker.consumer import OnTimeout
 
 __all__ = ["Pipeline"]
 
@@ -111,11 +112,13 @@ class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
         shared: bool = False,
         concurrency: int | Default = DEFAULT,
         prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
@@ -139,22 +142,27 @@ class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
             shared: other stages take items from the same queues, and that is meant; each of them has to say so.
             concurrency: how many runs at a time for each of its queues, at most.
             prefetch: how many further items of each are reserved and wait for a run, at most.
+            prefetch_bytes: nothing more is reserved for a queue while what is held of it has so many bytes; default 64
+                MiB, ``None`` for no limit.
             lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: how many further runs an item gets after its first; ``None`` for no limit.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
+            on_timeout: what becomes of its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             batch: the handler takes a list of up to so many payloads, and returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(
             concurrency=concurrency,
             prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             lease=lease,
             retry=retry,
             max_retries=max_retries,
             success_on=success_on,
             max_time=max_time,
+            on_timeout=on_timeout,
             batch=batch,
             probe=probe,
         )
@@ -191,11 +199,13 @@ class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
         shared: bool = False,
         concurrency: int | Default = DEFAULT,
         prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
@@ -206,11 +216,13 @@ class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
         options = given(
             concurrency=concurrency,
             prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             lease=lease,
             retry=retry,
             max_retries=max_retries,
             success_on=success_on,
             max_time=max_time,
+            on_timeout=on_timeout,
             batch=batch,
             probe=probe,
         )

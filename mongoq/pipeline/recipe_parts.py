@@ -10,6 +10,7 @@ from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.source import BATCH, LEASE
 from mongoq.pipeline.stage import ITEMS
+from mongoq.worker.consumer import PREFETCH_BYTES
 
 __all__ = [
     "OPTIONS",
@@ -83,11 +84,13 @@ class StagePart(Part):
     shared: Any = False
     concurrency: Any = None
     prefetch: Any = None
+    prefetch_bytes: Any = PREFETCH_BYTES
     lease: Any = None
     retry: Any = None
     max_retries: Any = None
     success_on: Any = None
     max_time: Any = None
+    on_timeout: Any = "log"
     batch: Any = None
     probe: Any = None
 
@@ -109,7 +112,9 @@ class FramePart(Part):
     partitions: Any = None
 
 
-OPTIONS = ("concurrency", "prefetch", "lease", "max_retries", "max_time", "batch", "probe")
+OPTIONS = (
+    *("concurrency", "prefetch", "prefetch_bytes", "lease", "max_retries", "max_time", "on_timeout", "batch", "probe"),
+)
 """Options of a consumer that are values as they stand."""
 
 

@@ -77,8 +77,8 @@ class Stage:
         format: its handler takes batches as frames, ``"pandas"`` or ``"arrow"``; ``None``: it takes payloads.
         join: its handler takes one item of each of its sources, which belong together; ``None``: it takes any.
         frame: its handler takes DataFrames, and runs on Spark; ``None``: it takes payloads.
-        options: of the consumer, those that were given: ``concurrency``, ``prefetch``, ``lease``, ``retry``,
-            ``max_retries``, ``success_on``, ``max_time``, ``batch``, ``probe``.
+        options: of the consumer, those that were given: ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``lease``,
+            ``retry``, ``max_retries``, ``success_on``, ``max_time``, ``on_timeout``, ``batch``, ``probe``.
     """
 
     name: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Stage
 from mongoq.protocol.push import check_due, checked_headers
 from mongoq.worker.consumer import consumer
+from mongoq.worker.lazy import is_function
 
 __all__ = ["stage_faults"]
 
@@ -46,6 +48,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
         yield from _refused(lambda: Codec(ENCODING, stage.model))
     if (stage.join is None and stage.frame is None) or stage.options.get("batch") is not None:
         yield from _refused(lambda: consumer(None, stage.handler, **CONSUMER))
+    yield from _timeout_faults(stage)
     for option, value in stage.options.items():
         yield from _refused(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]
 
@@ -61,11 +64,23 @@ def _check_option(option: str, value: Any) -> None:
     if option == "max_retries":
         checked_options("", max_retries=value)
     else:
-        consumer(None, _nothing, **CONSUMER | {option: value})
+        max_time = 1 if option == "on_timeout" else None  # that it needs one is told with the handler
+        consumer(None, _nothing, **CONSUMER | {"max_time": max_time, option: value})
 
 
-def _nothing(_: Any) -> None:
+async def _nothing(_: Any) -> None:
     pass
+
+
+def _timeout_faults(stage: Stage) -> Iterator[str]:
+    """Return what is wrong with ``on_timeout``, which says something of a handler and a ``max_time``."""
+    options = {name: stage.options[name] for name in ("on_timeout", "max_time") if name in stage.options}
+    if options.get("on_timeout") not in ("release", "cancel") or not callable(stage.handler):
+        return
+    if options.get("max_time") is None:
+        yield "on_timeout: it needs a max_time; give both, or none"
+    elif options["on_timeout"] == "cancel" and not is_function(inspect.iscoroutinefunction, stage.handler):
+        yield "on_timeout: a plain function cannot be cancelled; take 'release', or make it a coroutine function"
 
 
 def _of_values(stage: Stage) -> Iterator[str]:

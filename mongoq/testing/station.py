@@ -105,13 +105,8 @@ class VirtualStation:
                 verdicts = run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except FAILURES as error:
             raised, verdicts = error, consumer.judge.failures(consumer, items, error)
-<<<<<<< HEAD
-            logger.warning("a run of %s has failed", consumer.title, exc_info=error)
-        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
-=======
             logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
-        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, returned)
->>>>>>> asyncio
+        entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
         return [
             self._settled(item, verdict, entry, raised)
             for item, verdict, entry in zip(items, verdicts, entries, strict=True)

@@ -68,6 +68,16 @@ class Backlog:
         return self._leases.items
 
     @property
+    def is_at_work(self) -> bool:
+        """Say whether an item is held, or one that was lost still runs; nobody waits for a run that has timed out."""
+        return bool(self._leases.items) or any(not run.timed_out for run in list(self.running))
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Say whether handlers that do not end have taken all places of the consumer."""
+        return sum(run.timed_out for run in self.running) >= self._consumer.concurrency
+
+    @property
     def is_probing(self) -> bool:
         """Say whether the handler keeps failing, and one item at a time is tried."""
         return self._probe is not None and self._probe.closed
@@ -76,7 +86,7 @@ class Backlog:
         """Return how many items to claim now."""
         with self._lock:
             now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
-            if self.closed or self._unsettled() > self._bearable:
+            if self.closed or self._is_stuck or self._unsettled() > self._bearable:
                 return 0
             if self._probe is not None and self._probe.closed:
                 return int(not self._leases.items and not self._probe.pause(now))
@@ -87,7 +97,8 @@ class Backlog:
 
     def _unsettled(self) -> int:
         """Return of how many items the runs have ended; those that are just being settled are held as well."""
-        return self._leases.items - len(self._waiting) - sum(len(run.items) for run in self.running)
+        under_way = sum(len(run.items) for run in self.running if not run.timed_out)
+        return self._leases.items - len(self._waiting) - under_way
 
     def is_filling(self) -> bool:
         """Say whether more items are about to come: some wait or run, or the queue has more.
@@ -114,7 +125,7 @@ class Backlog:
             now, full = time.monotonic(), len(items) >= asked
             self._pace.took(now, full=full, seconds=seconds)
             self._filled_at = now if full else float("-inf")
-            if self.closed or back:
+            if self.closed or back or self._is_stuck:
                 self._release(items)
                 self.settling.ring()
                 return 0
@@ -158,7 +169,9 @@ class Backlog:
         """Take note of what a run came to; says whether anybody still wanted to know."""
         with self._lock:
             self.running.discard(run)
-            if run.abandoned:
+            if run.timed_out:
+                self.fetching.ring()  # its place is free again
+            if run.abandoned or run.timed_out:
                 return False
             for item, outcome in zip(run.items, outcomes, strict=True):
                 if not run.lost or id_key(item.id) not in run.lost:
@@ -167,6 +180,26 @@ class Backlog:
                 self._release_waiting()
         if not self.settling.rung:
             self.settling.ring()
+        return True
+
+    def time_out(self, run: Run, outcomes: Sequence[Outcome | None] | None) -> bool:
+        """Let the leases of a run end, and ignore its result; says whether it was still under way.
+
+        With ``outcomes`` its items are settled so, since they are in no queue that they could come back in. What waits
+        for a run is given back when no place is left where it could run.
+        """
+        with self._lock:
+            if run not in self.running or run.abandoned or run.timed_out:
+                return False
+            run.timed_out = True
+            if outcomes is None:
+                for item in run.items:
+                    self._leases.drop(item)
+            else:
+                self.verdicts += zip(run.items, outcomes, strict=True)
+            if self._is_stuck:
+                self._release_waiting()
+        self.settling.ring()
         return True
 
     def _probed(self, outcome: Outcome | None) -> Outcome | None:
@@ -228,6 +261,8 @@ class Backlog:
             runs = list(self.running)
             for run in runs:
                 run.abandoned = True
+                if run.timed_out:
+                    continue  # its items come back when their leases end
                 self._release(item for item in run.items if id_key(item.id) not in run.lost)
             self.running.clear()
         self.settling.ring()

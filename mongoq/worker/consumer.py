@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
@@ -17,14 +17,17 @@ from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge
 from mongoq.worker.lazy import is_function
 
-__all__ = ["PAIRS", "Consumer", "Handler", "consumer"]
+__all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "consumer"]
 
 Handler = Callable[..., Any]
+OnTimeout = Literal["log", "release", "cancel"]
 
 PAIRS = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
 JUDGE = Judge()
 MOST_CONCURRENT = 1_000
 MOST_AHEAD = 10_000
+PREFETCH_BYTES = 64 * 1024 * 1024
+"""Bytes of the items that a consumer holds, unless it says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,10 +41,13 @@ class Consumer:
         takes_job: it takes the job too.
         concurrency: how many runs at a time.
         prefetch: how many items wait for a run at most; ``None`` to go by how fast they are worked off.
+        prefetch_bytes: no more is claimed while the items that are held have so many bytes; ``None`` for no limit.
         lease: how long a reservation lasts, or ``None`` for the queue's; it is extended while the handler runs.
         retry: how long a failed item waits.
         success_on: exceptions that count as success.
         max_time: a run that takes longer is logged with its stack, once.
+        on_timeout: what becomes of it besides: ``"log"``: nothing; ``"release"``: its leases are extended no more;
+            ``"cancel"``: its task is cancelled as well.
         batch: how many items a run takes at most; ``None`` for one, without a list.
         probe: while the handler keeps failing, one item at a time is tried.
         stage: the name of the pipeline's stage that it is, if it is one.
@@ -66,6 +72,8 @@ class Consumer:
     max_time: timedelta | None
     batch: int | None
     probe: bool
+    on_timeout: OnTimeout = "log"
+    prefetch_bytes: int | None = PREFETCH_BYTES
     stage: str | None = None
     screen: Screen | None = None
     judge: Judge = JUDGE
@@ -103,6 +111,8 @@ def consumer(
     batch: int | None,
     probe: bool,
     coroutines: bool,
+    on_timeout: OnTimeout = "log",
+    prefetch_bytes: int | None = PREFETCH_BYTES,
 ) -> Consumer:
     """Return a consumer, checked; ``coroutines`` says whether its handler may be a coroutine function."""
     asynchronous, takes_job = _checked(handler, coroutines=coroutines)
@@ -110,6 +120,8 @@ def consumer(
         raise ArgumentInvalid("probe", f"a bool, not {type(probe).__name__}")
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {retry!r:.60}")
+    limit = None if max_time is None else duration(max_time, "max_time", zero=False)
+    _check_timeout(on_timeout, limit, handler, asynchronous=asynchronous)
     return Consumer(
         queue=queue,
         handler=handler,
@@ -120,10 +132,22 @@ def consumer(
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
         success_on=_exceptions(success_on),
-        max_time=None if max_time is None else duration(max_time, "max_time", zero=False),
+        max_time=limit,
         batch=None if batch is None else _bounded(batch, "batch", 1, MOST_AHEAD),
         probe=probe,
+        on_timeout=on_timeout,
+        prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
     )
+
+
+def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, asynchronous: bool) -> None:
+    if on_timeout not in get_args(OnTimeout):
+        raise ArgumentInvalid("on_timeout", f"'log', 'release' or 'cancel', not {on_timeout!r:.60}")
+    if on_timeout != "log" and limit is None:
+        raise ArgumentInvalid("on_timeout", f"{on_timeout!r} needs a max_time; give both, or none")
+    if on_timeout == "cancel" and not asynchronous:
+        hint = "a thread cannot be cancelled; take on_timeout='release', or make it a coroutine function"
+        raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
 
 
 def _bounded(value: Any, argument: str, least: int, most: int) -> int:

@@ -77,7 +77,7 @@ class Course:
 
     def holds_anything(self) -> bool:
         """Say whether any consumer holds an item, or runs one that it has lost."""
-        return any(station.backlog.held or station.backlog.running for station in self.stations)
+        return any(station.backlog.is_at_work for station in self.stations)
 
     def is_at_work(self) -> bool:
         """Say whether any consumer holds an item, or may be about to."""

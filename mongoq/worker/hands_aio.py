@@ -81,6 +81,11 @@ class AioHands:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
         return listening(lambda: self._loop.call_soon_threadsafe(stop))
 
+    def cancel(self, run: Run) -> None:
+        """Cancel a coroutine function that runs; a plain one cannot be."""
+        if isinstance(run.where, asyncio.Task):
+            run.where.cancel()
+
     async def rest(self, bell: Bell, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""
         await rest_aio(bell, seconds)

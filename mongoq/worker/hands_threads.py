@@ -59,6 +59,9 @@ class ThreadHands:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
         return listening(stop)
 
+    def cancel(self, run: Run) -> None:
+        """Do nothing: a thread cannot be cancelled."""
+
     def rest(self, bell: Bell, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""
         rest(bell, seconds)

@@ -22,9 +22,21 @@ class Run:
         pops: its item leaves its queue for good, or has left: who does not find it there tells nothing by that.
         abandoned: its worker has given its items back, and nobody waits for its end.
         told: that it takes too long was logged.
+        timed_out: it took longer than its consumer allows; its leases are extended no more.
     """
 
-    __slots__ = ("abandoned", "context", "items", "job", "lost", "pops", "started", "told", "where")
+    __slots__ = (
+        "abandoned",
+        "context",
+        "items",
+        "job",
+        "lost",
+        "pops",
+        "started",
+        "timed_out",
+        "told",
+        "where",
+    )
 
     def __init__(self, items: list[Item[Any]], started: float) -> None:
         self.items = items
@@ -33,4 +45,4 @@ class Run:
         self.where: Any = None
         self.job: Any = None
         self.lost: set[Any] = set()
-        self.abandoned = self.pops = self.told = False
+        self.abandoned = self.pops = self.told = self.timed_out = False

@@ -129,7 +129,7 @@ def test_what_has_not_run_is_a_failure_of_a_stage(
 
 def test_one_entry_that_has_not_run_is_that_item_s_failure(broker: mongoq.Broker) -> None:
     broker.queue("in").push_many([1, 2, 3])
-    pipeline = mongoq.Pipeline("lazy", errors="lazy.errors", outputs=["out"] if to else [])
+    pipeline = mongoq.Pipeline("lazy", errors="lazy.errors", outputs=["out"])
     pipeline.stage("in", to="out", batch=3, max_retries=0)(lambda found: [steps(n) if n == 2 else n for n in found])
     pipeline.drain(broker)
     assert [letter.payload for letter in broker.queue("lazy.errors").peek(5)] == [2]

@@ -15,12 +15,8 @@ from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.frame_rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.pipeline.on_spark.halving import Halving
 from mongoq.spark.envelope import CORRUPT, DELIVERY
-<<<<<<< HEAD
 from mongoq.worker.judging import checked, shown
-=======
-from mongoq.worker.judging import shown
 from mongoq.worker.run_context import RunContext
->>>>>>> asyncio
 
 __all__ = ["ATTEMPTS", "FrameWriting"]
 
@@ -130,15 +126,11 @@ class FrameWriting:
         """Call the function, and return what it made as ``ROWS``; ``None`` where that says nothing of items."""
         stage = self._part.stage
         mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
-<<<<<<< HEAD
-        made = self._function(given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns))
+        columns = given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
+        made = self._context.copy().call(self._function, columns)
         if isinstance(made, Exception):
             raise made
         checked(made)
-=======
-        columns = given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
-        made = self._context.copy().call(self._function, columns)
->>>>>>> asyncio
         if stage.is_sink and not (isinstance(made, DataFrame) and {RETRY, DEAD} & set(made.columns)):
             return None
         if not isinstance(made, DataFrame):

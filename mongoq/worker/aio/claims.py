@@ -9,7 +9,7 @@ from typing import Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Release
+from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.at_most_once import taken_for_good
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.taking import take_alone, take_beside
@@ -48,11 +48,13 @@ class AsyncClaims(AsyncStand):
     async def _refuse(self, invalid: PayloadInvalid) -> None:
         """Send back what does not fit the model, and has no dead queue to go to."""
         item: Any = invalid.item
-        logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
         if self.consumer.pops and not await self._is_taken_for_good(item):
+            logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
             self.backlog.refuse(item, self.lease(), Release())
             return
         verdict = self.consumer.judge.failure(self.consumer, item, invalid)
+        if isinstance(verdict, Failed):
+            self._log_failure(item, verdict)
         self.backlog.refuse(item, self.lease(), verdict)
         self._halt_for(item, verdict)
 

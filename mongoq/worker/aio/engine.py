@@ -13,12 +13,15 @@ from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import kept
+from mongoq.protocol.timeouts import timed_out
 from mongoq.protocol.upcoming import is_drained
 from mongoq.worker.aio.feed import AsyncFeed
 from mongoq.worker.aio.station import AsyncStation
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
+from mongoq.worker.failure_log import error_line
 from mongoq.worker.hands_aio import AioHands
+from mongoq.worker.judging import kind
 from mongoq.worker.run import Run
 from mongoq.worker.source_plan import SourcePlan
 from mongoq.worker.watch import Watch
@@ -71,11 +74,10 @@ class AsyncEngine:
         self._signals = 0
         self.interrupted = self._ended = False
         self._bells: list[Bell] = []
-        self._watch = self._watching(consumers)
-
-    def _watching(self, consumers: Sequence[Consumer]) -> Watch | None:
+        self._why = ""
         limits = [one.max_time.total_seconds() for one in consumers if one.max_time is not None]
-        return Watch(self._overdue, min(max(min(limits) / 4, 0.02), TICK)) if limits else None
+        self._look = min(max(min(limits) / 4, 0.02), TICK) if limits else TICK
+        self._watch = Watch(self._overdue, self._look) if limits else None
 
     def _overdue(self) -> Iterator[tuple[str, Run]]:
         for station in self.stations:
@@ -92,8 +94,9 @@ class AsyncEngine:
         """Whether it holds no item, and no source is at work here."""
         return not (self._course.holds_anything() or any(feed.active and not feed.waits for feed in self.feeds))
 
-    def stop(self) -> None:
+    def stop(self, why: str = "it was told to") -> None:
         """End in good order; told a second time, at once."""
+        self._why = self._why or why
         self.interrupted = self.interrupted or not self._signals  # else it has come to its end by itself
         self._signals += 1
         for station in self.stations:
@@ -108,7 +111,7 @@ class AsyncEngine:
         if self._watch is not None:
             self._watch.start()
         try:
-            with self._hands.signals(self.stop):
+            with self._hands.signals(self._stop_by_signal):
                 await self._worked(drain=drain)
         finally:
             await self._ended_all()
@@ -123,25 +126,40 @@ class AsyncEngine:
             if feed.failure is not None:
                 raise StageStopped(feed.plan.name, feed.plan.queue.name, None) from feed.failure
 
+    def _stop_by_signal(self) -> None:
+        self.stop("a signal came")
+
     async def _worked(self, *, drain: bool) -> None:
+        parts = [*(one.consumer.title for one in self.stations), *(f"source {one.plan.name!r}" for one in self.feeds)]
+        logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(parts)))
         for station in self.stations:
             station.start()
         for feed in self.feeds:
             feed.start(once=drain)
         if self.stations:
             self._hands.start(self._keep, "mongoq-keep")
+        if any(one.consumer.on_timeout != "log" for one in self.stations):
+            self._hands.start(self._time_out, "mongoq-time-out")
         self._hands.start(self._beat, "mongoq-beat")
         if drain:
             self._hands.start(self._drained, "mongoq-drain")
         try:
             while not (self._signals or self._course.failure or self._is_idle()):
                 await self._hands.rest(self._course.changed, TICK)
+            logger.info("worker %s stops: %s", self._name, self._reason())
             await self._wound_down()
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            logger.info("worker %s stops at once: %s", self._name, kind(error))
             self._signals = 2
             await self._hands.shielded(self._wound_down)
             raise
+
+    def _reason(self) -> str:
+        """Return why it stops; what keeps it from going on comes first."""
+        if self._course.failure is not None:
+            return f"it cannot go on: {error_line(self._course.failure)}"
+        return self._why or "all that it ran has stopped by itself"
 
     def _is_idle(self) -> bool:
         """Say whether all stages have stopped by themselves, or there are none, and no source goes on."""
@@ -160,6 +178,7 @@ class AsyncEngine:
         for bell in self._bells:
             bell.ring()
         await self._hands.close(LAST)
+        logger.info("worker %s has ended; it has settled %d items", self._name, self.settled)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -177,10 +196,7 @@ class AsyncEngine:
             await self._hands.rest(self._course.emptied, TICK / 20)
         self._course.halted = True
         for station in self.stations:
-            left, queue = station.backlog.abandon(), station.consumer.name
-            if left:
-                logger.warning("%d runs of queue %r were given up; their items go back", len(left), queue)
-                self._hands.abandon()
+            self._abandon(station)
         for feed in self.feeds:
             feed.abandon()
         deadline = self._now() + timedelta(seconds=LAST)
@@ -188,6 +204,17 @@ class AsyncEngine:
             await self._hands.rest(self._course.emptied, TICK / 20)
         if self._course.is_at_work():
             logger.warning("some items could not be given back; they come back when their leases end")
+
+    def _abandon(self, station: AsyncStation) -> None:
+        """Give back what runs; a run that has timed out has nothing left to give back."""
+        left, queue = station.backlog.abandon(), station.consumer.name
+        late = sum(run.timed_out for run in left)
+        if late:
+            logger.warning("%d runs of queue %r that took too long have not ended, and are left", late, queue)
+        if len(left) > late:
+            logger.warning("%d runs of queue %r were given up; their items go back", len(left) - late, queue)
+        if left:
+            self._hands.abandon()
 
     def _is_at_work(self) -> bool:
         return self._course.is_at_work() or any(feed.active for feed in self.feeds)
@@ -226,6 +253,17 @@ class AsyncEngine:
         for key, token in lost:
             for station in self.stations:
                 station.lose(token, key)
+
+    async def _time_out(self) -> None:
+        """Give up the runs that take too long, where their consumers are to."""
+        bell = self._bell()
+        while not self._ended:
+            for station, items in [(one, items) for one in self.stations for items in one.time_out()]:
+                try:
+                    await self._driver.run(timed_out(station.context, items, station.timeout()))
+                except Exception as error:  # of a kept error alone; their leases end all the same
+                    logger.debug("that a run took too long is not kept on its items: %r", error)
+            await self._hands.rest(bell, self._look)
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -276,6 +314,7 @@ class AsyncEngine:
             empty = fed and not self._course.holds_anything() and await self._is_empty() and await self._is_empty()
             if empty and settled == self._course.settled and not self._course.holds_anything():
                 self._signals += 1
+                self._why = self._why or "its queues are empty"
                 self._course.changed.ring()
                 return
             pause = EMPTY[0] if settled != self._course.settled else min(pause * 2, EMPTY[1])

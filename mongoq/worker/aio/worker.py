@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import PAIRS, Consumer, Handler, consumer
+from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, consumer
 
 __all__ = ["AsyncWorker"]
 
@@ -83,11 +83,13 @@ class AsyncWorker:
         *,
         concurrency: int = 1,
         prefetch: int | None = None,
+        prefetch_bytes: int | None = PREFETCH_BYTES,
         lease: Duration | None = None,
         retry: RetryPolicy | None = None,
         max_retries: int | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] = (),
         max_time: Duration | None = None,
+        on_timeout: OnTimeout = "log",
         batch: int | None = None,
         probe: bool = False,
     ) -> Callable[[H], H]:
@@ -101,6 +103,9 @@ class AsyncWorker:
             concurrency: how many runs at a time, at most.
             prefetch: how many further items are reserved and wait for a run, at most. Default as many as are worked off
                 in a moment, up to 2,000.
+            prefetch_bytes: nothing more is reserved while the items that are held, running ones and those about to be
+                settled included, have so many bytes as BSON; ``None`` for no limit. One item can always run, however
+                large it is; batches are smaller where items are large.
             lease: how long an item stays reserved when the worker dies, a ``timedelta`` or seconds; default the
                 queue's. It is extended while the handler runs, however long that takes.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``, which is the
@@ -109,6 +114,11 @@ class AsyncWorker:
                 for no limit.
             success_on: exceptions that count as success, such as a conflict with what an earlier run has written.
             max_time: the stack of a handler that runs longer is logged, once, as an error; a ``timedelta`` or seconds.
+            on_timeout: what becomes of its items then. ``"log"``: they stay reserved for as long as it runs.
+                ``"release"``: their leases are extended no more, so that they come again when these end, the attempt
+                counted; ``job.lost`` is set, and what the handler returns is ignored. ``"cancel"``: a coroutine is
+                cancelled as well, and has failed with a ``TimeoutError``; a plain function cannot be. A crash leaves
+                the items to their leases in any case.
             batch: the handler takes a list of up to so many payloads (and ``job.items``), and returns ``None``, or a
                 list with an entry for each: ``None``, an outcome or an exception.
             probe: while the handler keeps failing, one item at a time is tried, another one each time, and these
@@ -126,6 +136,8 @@ class AsyncWorker:
             "retry": retry,
             "success_on": success_on,
             "max_time": max_time,
+            "on_timeout": on_timeout,
+            "prefetch_bytes": prefetch_bytes,
             "batch": batch,
             "probe": probe,
             "coroutines": self._coroutines,
@@ -203,5 +215,5 @@ class AsyncWorker:
             self._engine.stop()
 
 
-def _nothing(_: Any) -> None:
+async def _nothing(_: Any) -> None:
     pass

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.at_most_once import pushed_on
 from mongoq.protocol.context import context_of
@@ -100,7 +100,9 @@ class Settlements(Stand):
             elif isinstance(error, ReservationLost):
                 lost.append(item)
                 if error.certain:
-                    logger.warning("item %s of queue %r was not settled: %s", item.id, item.queue, error)
+                    known = reservation_key(item) in self.settled_by_handlers
+                    level = logging.DEBUG if known else logging.WARNING
+                    logger.log(level, "item %s of queue %r was not settled: %s", item.id, item.queue, error)
                 else:
                     unknown.append(item.id)
             elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
@@ -111,11 +113,14 @@ class Settlements(Stand):
             else:
                 logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
                 verdict = self.consumer.judge.failure(self.consumer, item, error)
+                if isinstance(verdict, Failed):
+                    self._log_failure(item, verdict)
                 self._halt_for(item, verdict)
                 again.append(((item, verdict), None))
         if unknown:
             self._report_unknown(unknown)
         self.backlog.settled(lost)
+        self.settled_by_handlers.difference_update(map(reservation_key, lost))
         self._let_go(gone)
         return again
 
@@ -145,7 +150,10 @@ class Settlements(Stand):
 
     def _let_go(self, verdicts: list[Verdict]) -> None:
         """Let go of what was settled, and count it by what became of it."""
-        self.backlog.settled([item for item, _ in verdicts])
+        items = [item for item, _ in verdicts]
+        self.backlog.settled(items)
+        if self.settled_by_handlers:
+            self.settled_by_handlers.difference_update(map(reservation_key, items))
         self._course.settled += len(verdicts)
         is_spent, pops = self.context.settings.is_spent, self.consumer.pops
         self.tally.add([ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])

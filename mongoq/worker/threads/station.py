@@ -8,10 +8,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
 from mongoq.protocol.bells import Bell
-from mongoq.worker.judging import kind
 from mongoq.worker.run import Run
 from mongoq.worker.threads.claims import Claims
 from mongoq.worker.threads.job import Job
@@ -67,27 +66,72 @@ class Station(Claims, Settlements):
             verdicts = self._popped(run)
         if verdicts is None:
             verdicts = self._called(run)
-        self._report(items, verdicts)
-        if not self.backlog.finish(run, verdicts):
-            logger.warning("a run of %s that was given up has ended; ignored: %s", consumer.title, items[0].id)
-        elif run.lost:
-            logger.warning("a run of %s ended after its item %s was lost; ignored", consumer.title, items[0].id)
+        cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
+        if cancelled or not run.timed_out:
+            self._report(run, verdicts)
+        if self.backlog.finish(run, verdicts):
+            self._tell_lost(run)
+        elif cancelled and not run.abandoned:
+            self._fail_cancelled(run, verdicts)
+        else:
+            words = consumer.title, time.monotonic() - run.started, items[0].id
+            logger.warning("a run of %s that was given up has ended late, after %.1f s; ignored: %s", *words)
+
+    def _fail_cancelled(self, run: Run, verdicts: list[Outcome | None]) -> None:
+        """Roll back at once what a cancelled run had, though its leases are extended no more."""
+        for item, verdict in zip(run.items, verdicts, strict=True):
+            if id_key(item.id) not in run.lost:
+                self.backlog.refuse(item, self.lease(), verdict)
+
+    def _tell_lost(self, run: Run) -> None:
+        lost = [item for item in run.items if run.lost and id_key(item.id) in run.lost]
+        lost = [item for item in lost if reservation_key(item) not in self.settled_by_handlers]
+        if lost:
+            logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, lost[0].id)
 
     def _called(self, run: Run) -> list[Outcome | None]:
         """Call the handler, and say what becomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
+            self._watch_reservations(run)
             extended, gone = self.backlog.extended_apart, consumer.pops
             run.job = Job(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         run.context = self._hands.context.copy()
         try:
             returned = self._hands.call(consumer, run, payload)
+            if run.timed_out:
+                return consumer.judge.failures(consumer, items, self.timeout())
             return run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except BaseException as error:  # whatever a handler raises is its run's alone
             if self._course.halted and not issubclass(type(error), Exception):
                 raise
-            return consumer.judge.failures(consumer, items, error)
+            return consumer.judge.failures(consumer, items, self.timeout(error) if run.timed_out else error)
+        finally:
+            if consumer.takes_job:
+                self._note_settled(run)
+
+    # --- settled by the handler ------------------------------------------------------------------
+
+    def _watch_reservations(self, run: Run) -> None:
+        """Let settlements of its own items by a handler be noticed, which need not be told as losses."""
+        if not run.pops:
+            self.context.broker.unsettled.update(map(reservation_key, run.items))
+
+    def _note_settled(self, run: Run) -> None:
+        if run.pops:
+            return
+        unsettled = self.context.broker.unsettled
+        for key in map(reservation_key, run.items):
+            tentative = self._driver.sessions.forget(key)
+            if key not in unsettled or (tentative is not None and tentative.committed is not False):
+                self.settled_by_handlers.add(key)
+            unsettled.discard(key)
+
+    def _is_settled_by_handler(self, item: Item[Any]) -> bool:
+        """Say whether a handler that still runs has settled its item, or is about to, in a transaction."""
+        key = reservation_key(item)
+        return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
 
     def _popped(self, run: Run) -> list[Outcome | None] | None:
         """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
@@ -99,17 +143,20 @@ class Station(Claims, Settlements):
         self.backlog.extended_apart([item.held_until(NEVER)])
         return None
 
-    def _report(self, items: list[Item[Any]], verdicts: list[Outcome | None]) -> None:
-        """Log what has failed, by the type of the error: its text may tell what is nobody's business."""
-        for item, verdict in zip(items, verdicts, strict=True):
+    def _report(self, run: Run, verdicts: list[Outcome | None]) -> None:
+        """Log what has failed, and stop for what has failed for good; each error with its traceback once."""
+        traced: list[Any] = []
+        for item, verdict in zip(run.items, verdicts, strict=True):
+            if run.abandoned or (run.lost and id_key(item.id) in run.lost):
+                continue  # its result is ignored
             if isinstance(verdict, Failed):
-                spent = self.context.settings.is_spent(item.attempts) and not self.backlog.is_probing
-                level, which = (logging.WARNING, ", its last") if spent else (logging.INFO, "")
-                words = item.id, self.consumer.title, item.attempts, which, kind(verdict.error)
-                logger.log(level, "item %s of %s has failed in run %d%s: %s", *words)
+                known = any(verdict.error is error for error in traced[-1:])
+                self._log_failure(item, verdict, traced=not known)
+                traced.append(verdict.error)
                 self._halt_for(item, verdict)
             elif isinstance(verdict, Dead):
-                logger.info("item %s of queue %r was declared dead in run %d", item.id, item.queue, item.attempts)
+                words = item.id, self.consumer.title, item.attempts, verdict.reason, self.context.settings.dead
+                logger.warning("item %s of %s was declared dead in run %d: %s; it goes to queue %r", *words)
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -119,17 +166,54 @@ class Station(Claims, Settlements):
         if loser is None:
             return
         item = loser if isinstance(loser, Item) else next(one for one in loser.items if id_key(one.id) == key)
+        if isinstance(loser, Run) and loser.job is not None and self._is_settled_by_handler(item):
+            self.settled_by_handlers.add(reservation_key(item))
+            return
         logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
         if isinstance(loser, Run) and loser.job is not None:
             loser.job.lost.set()
 
     def overdue(self) -> list[Run]:
         """Return the runs that have taken too long since the last look."""
+        runs = [run for run in self._late() if not run.told]
+        for run in runs:
+            run.told = True
+        return runs
+
+    def _late(self) -> list[Run]:
         limit = self.consumer.max_time
         if limit is None:
             return []
         late = time.monotonic() - limit.total_seconds()
-        runs = [run for run in list(self.backlog.running) if run.started < late and not run.told]
-        for run in runs:
-            run.told = True
-        return runs
+        return [run for run in list(self.backlog.running) if run.started < late]
+
+    def time_out(self) -> list[list[Item[Any]]]:
+        """Give up the runs that have taken too long, as the consumer is to; returns the items that are let go of."""
+        if self.consumer.on_timeout == "log":
+            return []
+        called = [run for run in self._late() if run.where is not None]
+        return [run.items for run in called if self._is_given_up(run) and not run.pops]
+
+    def _is_given_up(self, run: Run) -> bool:
+        consumer, [item, *_] = self.consumer, run.items
+        outcomes = consumer.judge.failures(consumer, run.items, self.timeout()) if run.pops else None
+        if not self.backlog.time_out(run, outcomes):
+            return False
+        cancelled = consumer.on_timeout == "cancel"
+        fate = "its handler is cancelled" if cancelled else "it comes again when its lease ends"
+        if outcomes is not None:
+            fate = "it has failed"
+        logger.error("a run of %s is given up after %s: item %s; %s", consumer.title, consumer.max_time, item.id, fate)
+        if run.job is not None:
+            run.job.lost.set()
+        if cancelled:
+            self._hands.cancel(run)
+        return True
+
+    def timeout(self, cause: BaseException | None = None) -> TimeoutError:
+        """Return the error of a run that took too long."""
+        assert self.consumer.max_time is not None
+        seconds = self.consumer.max_time.total_seconds()
+        error = TimeoutError(f"the handler had not ended after max_time, {seconds:g} s")
+        error.__cause__ = cause
+        return error

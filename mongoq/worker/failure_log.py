@@ -1,0 +1,97 @@
+"""Errors as logs tell them: in one line, with a traceback, and without credentials and payloads."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+from pymongo.errors import PyMongoError
+
+from mongoq.model.envelope import error_document, shorten
+
+__all__ = ["ExcInfo", "error_line", "exc_info_of"]
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+LINE_BYTES = 500
+DEEPEST = 10
+"""Errors of a chain (``raise ... from``) that are looked at; of a longer one only the last error is printed."""
+CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
+"""User and password in a URI."""
+
+
+def error_line(error: BaseException | str | None) -> str:
+    """Return the type and the text of an error in one line; ``"Retry"`` where the handler declared it without one."""
+    if not isinstance(error, BaseException):
+        return "Retry" if error is None else f"Retry: {_line(error)}"
+    kind, text = _named(error)
+    return f"{kind}: {text}" if text else kind
+
+
+def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
+    """Return ``exc_info`` for a logger; ``None`` for no exception.
+
+    A formatter prints the whole text of an error. Where that quotes a payload or a credential, the error stands in
+    there by its type and its line, without the errors that led to it.
+    """
+    if not isinstance(error, BaseException):
+        return None
+    trace = _traceback(error)
+    if _may_be_printed(error):
+        return type(error), error, trace
+    kind, text = _named(error)
+    stand_in = type(kind, (Exception,), {"__module__": "builtins"})
+    return stand_in, stand_in(text), trace
+
+
+def _named(error: BaseException) -> tuple[str, str]:
+    failure = error_document(error, datetime.now(UTC)) or {}
+    return failure["type"], _line(_public_text(error, failure["message"]))
+
+
+def _line(text: str) -> str:
+    return shorten(CREDENTIALS.sub("***", " ".join(text.split())), LINE_BYTES)
+
+
+def _public_text(error: BaseException, text: str) -> str:
+    """Return the text of an error, or what it comes to where it quotes values."""
+    if isinstance(error, ValidationError):
+        return f"{error.error_count()} validation error(s) for {error.title}"
+    if isinstance(error, PyMongoError) and (code := getattr(error, "code", None)) is not None:
+        return f"code {code}"  # a refused document may be quoted
+    return text
+
+
+def _may_be_printed(error: BaseException) -> bool:
+    """Say whether the whole text of an error, and of those that a formatter prints with it, may be printed."""
+    try:
+        chain = _chain(error)
+        return len(chain) <= DEEPEST and all(map(_is_public, chain))
+    except BaseException:  # the error is the user's, and may raise anything
+        return False
+
+
+def _is_public(error: BaseException) -> bool:
+    text = str(error)
+    return _public_text(error, text) == text and not CREDENTIALS.search(text)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found = [error]
+    for one in found:
+        members: Any = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        more = (one.__cause__, None if one.__suppress_context__ else one.__context__, *members)
+        found += [each for each in more if each is not None and not any(each is other for other in found)]
+        if len(found) > DEEPEST:
+            break
+    return found
+
+
+def _traceback(error: BaseException) -> TracebackType | None:
+    try:
+        return error.__traceback__
+    except BaseException:  # a property of the user's class
+        return None

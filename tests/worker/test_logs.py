@@ -1,0 +1,367 @@
+"""What a worker logs: failed runs, its start and its end, and nothing that is nobody's business."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pymongo.errors import DuplicateKeyError
+
+import mongoq
+from mongoq.worker.failure_log import error_line, exc_info_of
+from tests.worker.conftest import Desk
+
+QUICK = mongoq.Fixed(0.01)
+PAYLOAD = "a secret"
+SECRET = "mongodb://ada:hunter2@db.example/shop"
+
+
+@pytest.fixture(autouse=True)
+def listening(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Keep all that is logged from INFO on."""
+    with caplog.at_level(logging.INFO, "mongoq"):
+        yield
+
+
+def lines(caplog: pytest.LogCaptureFixture, least: int = logging.INFO) -> list[tuple[str, str]]:
+    """Return levels and messages of the worker, without those of its start and end."""
+    told = [(one.levelname, one.getMessage()) for one in caplog.records if one.levelno >= least]
+    return [(level, text) for level, text in told if not text.startswith("worker ")]
+
+
+def printed(record: logging.LogRecord) -> str:
+    return logging.Formatter("%(levelname)s %(message)s").format(record)
+
+
+def test_a_failed_run_is_logged_with_its_error_and_what_comes_next(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    (id,) = queue.push_many(["bad"])
+
+    async def handle(payload: str) -> None:
+        raise LookupError("no such\nthing")
+
+    desk.consume("orders", handle, retry=QUICK, max_retries=1)
+    desk.run()
+    first, last = lines(caplog)
+    assert first[0] == "WARNING"
+    assert first[1].startswith(
+        f"item {id} of queue 'orders' has failed in run 1: LookupError: no such thing; it runs again from 2"
+    )
+    buried = f"item {id} of queue 'orders' has failed in run 2, its last: LookupError: no such thing; it goes to queue"
+    assert last == ("ERROR", f"{buried} 'orders.dead'")
+    records = [one for one in caplog.records if "has failed" in one.getMessage()]
+    assert all(one.name == "mongoq.worker" for one in records)
+    assert all('raise LookupError("no such\\nthing")' in printed(one) for one in records)
+
+
+def test_what_a_handler_declares_is_logged(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many(["retry", "dead"])
+    told = {"retry": mongoq.Retry(error="not yet"), "dead": mongoq.Dead("of no use")}
+
+    async def handle(payload: str, job: Any) -> Any:
+        return told[payload] if job.item.attempts == 1 else None
+
+    desk.consume("orders", handle, retry=QUICK)
+    desk.run()
+    (retried,) = [one for one in lines(caplog) if "Retry" in one[1]]
+    (dead,) = [one for one in lines(caplog) if "declared dead" in one[1]]
+    assert retried[0] == "INFO"
+    assert "has failed in run 1: Retry: not yet; it runs again from" in retried[1]
+    assert dead[0] == "WARNING"
+    assert dead[1].endswith("was declared dead in run 1: of no use; it goes to queue 'orders.dead'")
+
+
+def test_a_failed_batch_has_a_line_for_each_item_and_one_traceback(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = queue.push_many(range(4))
+
+    async def handle(payloads: list[int]) -> None:
+        raise ValueError("all of them")
+
+    desk.consume("orders", handle, batch=4, prefetch=4, max_retries=0)
+    desk.run()
+    records = [one for one in caplog.records if "has failed" in one.getMessage()]
+    assert {str(id) for id in ids} == {one.getMessage().split()[1] for one in records}
+    batches = queue.dead.size() and len({id(one.exc_info[1]) for one in records if one.exc_info})
+    assert sum(one.exc_info is not None for one in records) == batches
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+def test_a_stage_is_named(broker: mongoq.Broker, delivery: Any, caplog: pytest.LogCaptureFixture) -> None:
+    broker.queue("in").push("x")
+    pipeline = mongoq.Pipeline("line", errors="line.errors")
+
+    @pipeline.sink("in", delivery=delivery, max_retries=0)
+    def load(payload: str) -> None:
+        raise ValueError("out of order")
+
+    pipeline.drain(broker)
+    (failed,) = lines(caplog)
+    assert failed[0] == "ERROR"
+    assert failed[1].partition(" of ")[2] == (
+        "stage 'load' has failed in run 1, its last: ValueError: out of order; it goes to queue 'line.errors'"
+    )
+
+
+def test_a_failure_while_the_handler_is_probed_does_not_count(
+    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.queue("orders").push("x")
+    failures = iter([ConnectionError("down"), ConnectionError("still down")])
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer("orders", probe=True, retry=QUICK, max_retries=1)
+    def handle(payload: str) -> None:
+        for failure in failures:
+            raise failure
+
+    worker.run(drain=True)
+    first, second = lines(caplog)
+    assert "does not count" not in first[1]
+    assert second[1].endswith(", and the attempt does not count")
+
+
+class Order(BaseModel):
+    """What a handler makes of a payload."""
+
+    n: int
+
+
+def refused() -> BaseException:
+    try:
+        Order.model_validate({"n": PAYLOAD})
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def caused() -> BaseException:
+    try:
+        raise RuntimeError("it cannot be stored") from refused()
+    except RuntimeError as error:
+        return error
+
+
+class Texts(Exception):
+    """An error whose text ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConnectionError(f"{SECRET} is away"), "ConnectionError: mongodb://***@db.example/shop is away"),
+        (refused(), "ValidationError: 1 validation error(s) for Order"),
+        (DuplicateKeyError("dup key: a secret", 11000, {}), "pymongo.errors.DuplicateKeyError: code 11000"),
+        (caused(), "RuntimeError: it cannot be stored"),
+        (ExceptionGroup("both", [ValueError(SECRET)]), "ExceptionGroup: both (1 sub-exception)"),
+        (Texts(), "Texts: (its text cannot be made: SystemExit)"),
+        ("plain text", "Retry: plain text"),
+        (None, "Retry"),
+    ],
+)
+def test_no_credential_and_no_payload_is_logged(error: Any, line: str, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("mongoq.worker").warning("%s", error_line(error), exc_info=exc_info_of(error))
+    (record,) = caplog.records
+    assert record.getMessage().endswith(line)
+    assert "\n" not in record.getMessage()
+    assert "hunter2" not in printed(record)
+    assert "a secret" not in printed(record)
+
+
+def test_an_error_that_tells_no_secret_is_handed_to_the_logger_itself() -> None:
+    error = ValueError("x")
+    assert exc_info_of(error) == (ValueError, error, None)
+
+
+def test_a_long_text_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(error_line(ValueError("long " * 10_000))) < 600
+
+
+# --- start and end -------------------------------------------------------------------------------
+
+
+def life(caplog: pytest.LogCaptureFixture) -> list[str]:
+    told = [one for one in caplog.records if one.getMessage().startswith("worker ")]
+    assert {(one.name, one.levelno) for one in told} == {("mongoq.worker", logging.INFO)}
+    return [one.getMessage().split(" ", 2)[2] for one in told]
+
+
+def test_a_drain_says_that_the_queues_are_empty(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many(range(3))
+
+    async def handle(payload: int) -> None:
+        pass
+
+    desk.consume("orders", handle)
+    desk.run()
+    assert life(caplog) == [
+        "starts: queue 'orders'",
+        "stops: its queues are empty",
+        "has ended; it has settled 3 items",
+    ]
+
+
+def test_a_stop_says_so(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(payload: int) -> None:
+        pass
+
+    desk.consume("orders", handle)
+    running = desk.start()
+    running.stop()
+    assert life(caplog)[1] == "stops: it was told to"
+
+
+def test_a_signal_is_named_as_the_reason(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.queue("orders").push(1)
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer("orders")
+    def handle(payload: int) -> None:
+        import signal
+
+        signal.pthread_kill(MAIN, signal.SIGTERM)
+
+    worker.run()
+    assert life(caplog)[1] == "stops: a signal came"
+
+
+def main_thread() -> int:
+    import threading
+
+    ident = threading.main_thread().ident
+    assert ident is not None
+    return ident
+
+
+MAIN = main_thread()
+
+
+def test_a_stage_that_stops_the_run_is_the_reason(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.queue("in").push(1)
+    pipeline = mongoq.Pipeline("line", errors=None)
+
+    @pipeline.sink("in", max_retries=0)
+    def load(payload: int) -> None:
+        raise ValueError("x")
+
+    with pytest.raises(mongoq.StageStopped):
+        pipeline.drain(broker)
+    assert life(caplog)[1] == "stops: all that it ran has stopped by itself"
+    assert ("ERROR", True) in [(level, "and the stage stops" in text) for level, text in lines(caplog)]
+
+
+# --- settled by the handler ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["commit", "move", "session", "plain", "rollback", "batch"])
+def test_a_handler_that_settles_its_item_itself_is_no_warning(
+    uri: str, database: str, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    queue = broker.queue("orders")
+    queue.push_many([1, 2])
+    runs: list[int] = []
+    worker = mongoq.Worker(broker)
+
+    def handle(payload: Any, job: Any) -> None:
+        runs.append(job.item.attempts)
+        if way == "session":
+            with broker._driver.sessions._client.start_session() as session, session.start_transaction():
+                queue.commit(job.item, session=session)
+        elif way == "plain":
+            queue.commit(job.item)
+        elif way == "rollback":
+            if job.item.attempts == 1:
+                queue.rollback(job.item)
+        else:
+            with broker.transaction() as tx:
+                for item in job.items:
+                    if way == "move":
+                        queue.move(item, "next", session=tx.session)
+                    else:
+                        queue.commit(item, session=tx.session)
+
+    worker.consumer("orders", max_retries=1, batch=2 if way == "batch" else None)(handle)
+    worker.run(drain=True)
+    assert lines(caplog) == []
+    assert queue.size() == 0
+    assert broker.queue("next").size() == (2 if way == "move" else 0)
+    assert broker._context.unsettled == set()
+    assert not broker._driver.sessions._tentative
+
+
+def test_so_it_is_with_asyncio_though_the_handler_goes_on(
+    uri: str, database: str, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.queue("orders").push(1)
+    jobs: list[Any] = []
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as opened:
+            queue, worker = opened.queue("orders"), mongoq.AsyncWorker(opened)
+
+            @worker.consumer("orders", lease=0.4)
+            async def handle(payload: int, job: Any) -> None:
+                async with opened.transaction() as tx:
+                    await queue.commit(job.item, session=tx.session)
+                jobs.append(job)
+                stations = worker._engine.stations if worker._engine else []
+                while stations[0].backlog.held:  # until the worker has noticed
+                    await asyncio.sleep(0.02)
+
+            await worker.run(drain=True)
+
+    asyncio.run(work())
+    assert lines(caplog) == []
+    assert not jobs[0].lost.is_set()
+
+
+def test_a_transaction_that_is_aborted_leaves_the_item_to_the_worker(
+    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = broker.queue("orders")
+    queue.push(1)
+    worker = mongoq.Worker(broker)
+    runs: list[int] = []
+
+    @worker.consumer("orders", retry=QUICK)
+    def handle(payload: int, job: Any) -> None:
+        runs.append(payload)
+        with broker.transaction() as tx:
+            queue.commit(job.item, session=tx.session)
+            if len(runs) == 1:
+                raise ValueError("not this time")
+
+    worker.run(drain=True)
+    assert runs == [1, 1]
+    ((level, text),) = lines(caplog)
+    assert (level, "not this time" in text) == ("WARNING", True)
+    assert queue.size() == 0
+
+
+def test_an_item_that_somebody_else_takes_meanwhile_is_a_warning(
+    broker: mongoq.Broker, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = broker.queue("orders")
+    queue.push(1)
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer("orders", max_retries=0)
+    def handle(payload: int, job: Any) -> None:
+        raw.delete_one({"_id": job.item.id})
+
+    worker.run(drain=True)
+    ((level, text),) = lines(caplog)
+    assert (level, "was not settled" in text) == ("WARNING", True)
