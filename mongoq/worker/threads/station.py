@@ -102,7 +102,8 @@ class Station(Claims, Settlements):
             returned = self._hands.call(consumer, run, payload)
             if run.timed_out:
                 return consumer.judge.failures(consumer, items, self.timeout())
-            return run.context.call(consumer.judge.outcomes, consumer, items, returned)
+            outcomes: list[Outcome | None] = run.context.call(consumer.judge.outcomes, consumer, items, returned)
+            return outcomes
         except BaseException as error:  # whatever a handler raises is its run's alone
             if self._course.halted and not issubclass(type(error), Exception):
                 raise
