@@ -4,6 +4,7 @@
 MongoqError
 ├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
 │   ├── QueueNameInvalid                a queue name that cannot be stored
+│   ├── QueueUnknown                    a replay from a queue that no caller has used, by a name with a slip in it
 │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
 │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
 │   ├── FilterInvalid                   a filter on payloads off the safe list, or one that the server refuses
@@ -59,6 +60,7 @@ __all__ = [
     "PayloadInvalid",
     "PayloadTooLarge",
     "QueueNameInvalid",
+    "QueueUnknown",
     "ReservationLost",
     "SchemaTooNew",
     "ServerUnavailable",
@@ -98,6 +100,21 @@ class ArgumentInvalid(MongoqError, ValueError):
 
 class QueueNameInvalid(ArgumentInvalid):
     """A queue name that is empty, too long, holds NUL, begins with ``$``, or is no string."""
+
+
+class QueueUnknown(ArgumentInvalid):
+    """A replay from a queue that is not there, whose name is much like that of one that is. Nothing was changed.
+
+    Attributes:
+        queue: the name that was given.
+        nearest: the names that are most like it, the nearest first.
+    """
+
+    def __init__(self, queue: str, nearest: Sequence[str], namespace: str) -> None:
+        names = ", ".join(map(repr, nearest))
+        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; the nearest names are {names}")
+        self.queue = queue
+        self.nearest = tuple(nearest)
 
 
 PATH_LENGTH = 160
