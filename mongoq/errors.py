@@ -10,6 +10,7 @@ MongoqError
 │   ├── FilterInvalid                   a filter on payloads off the safe list, or one that the server refuses
 │   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
 ├── ItemForeign                         an item settled through a handle that does not own it
+├── QueueNotEmpty                       a queue that was to be dropped holds live items
 ├── DuplicateItem                       a live item with the same key is there, and was not to be replaced
 ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
 ├── BatchIncomplete                     some items of a batch failed, and the others are done
@@ -60,6 +61,7 @@ __all__ = [
     "PayloadInvalid",
     "PayloadTooLarge",
     "QueueNameInvalid",
+    "QueueNotEmpty",
     "QueueUnknown",
     "ReservationLost",
     "SchemaTooNew",
@@ -183,6 +185,22 @@ class ItemForeign(MongoqError):
         self.item_id = item_id
         self.expected = expected
         self.actual = actual
+
+
+class QueueNotEmpty(MongoqError):
+    """A queue that was to be dropped holds live items: ready, scheduled, reserved or expired ones. Nothing was deleted.
+
+    Attributes:
+        queue: the queue.
+        items: how many live items it held.
+    """
+
+    def __init__(self, queue: str, items: int) -> None:
+        held = "a live item" if items == 1 else f"{items:,} live items"
+        hint = "settle or purge them first, or throw them away with drop_queue(..., force=True)"
+        super().__init__(f"queue {queue!r} holds {held}; {hint}")
+        self.queue = queue
+        self.items = items
 
 
 class DuplicateItem(MongoqError):

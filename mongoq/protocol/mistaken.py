@@ -14,14 +14,12 @@ from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lookup import find_few, find_one
 from mongoq.protocol.read import in_state, queues
 from mongoq.protocol.request import Flow
-from mongoq.protocol.settings import CONTROL_PREFIX
-from mongoq.protocol.stats import PREFIX as STATS_PREFIX
+from mongoq.protocol.settings import CONTROL_PREFIX, COUNTERS_PREFIX
+from mongoq.protocol.stats import MOST, prefixed
 from mongoq.protocol.topics import read as read_topics
 
 __all__ = ["refuse_mistake"]
 
-MOST = 1_000_000
-"""Control documents that are read at most."""
 ALIKE = 0.6
 """How much of two names must be the same before one is taken for the other one with a slip in it."""
 SHOWN = 3
@@ -80,7 +78,7 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
     """Return the dead queue of each queue that has another than the one named after it."""
-    filter = {"_id": _range(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
+    filter = {**prefixed(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
     found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
     return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
 
@@ -88,15 +86,11 @@ def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
 def _known(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
-    for prefix in (CONTROL_PREFIX, STATS_PREFIX):
-        found = yield from find_few(broker, {"_id": _range(prefix)}, [("_id", 1)], MOST, projection={"_id": 1})
+    for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
+        found = yield from find_few(broker, prefixed(prefix), [("_id", 1)], MOST, projection={"_id": 1})
         names |= {document["_id"].removeprefix(prefix) for document in found}
     bound = yield from read_topics(broker)
     return names.union(bound, *bound.values())
-
-
-def _range(prefix: str) -> dict[str, str]:
-    return {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}
 
 
 def _other(name: str) -> str:
