@@ -4,11 +4,13 @@
 MongoqError
 ├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
 │   ├── QueueNameInvalid                a queue name that cannot be stored
+│   ├── QueueUnknown                    a replay from a queue that no caller has used, by a name with a slip in it
 │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
 │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
 │   ├── FilterInvalid                   a filter on payloads off the safe list, or one that the server refuses
 │   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
 ├── ItemForeign                         an item settled through a handle that does not own it
+├── QueueNotEmpty                       a queue that was to be dropped holds live items
 ├── DuplicateItem                       a live item with the same key is there, and was not to be replaced
 ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
 ├── BatchIncomplete                     some items of a batch failed, and the others are done
@@ -59,6 +61,8 @@ __all__ = [
     "PayloadInvalid",
     "PayloadTooLarge",
     "QueueNameInvalid",
+    "QueueNotEmpty",
+    "QueueUnknown",
     "ReservationLost",
     "SchemaTooNew",
     "ServerUnavailable",
@@ -98,6 +102,21 @@ class ArgumentInvalid(MongoqError, ValueError):
 
 class QueueNameInvalid(ArgumentInvalid):
     """A queue name that is empty, too long, holds NUL, begins with ``$``, or is no string."""
+
+
+class QueueUnknown(ArgumentInvalid):
+    """A replay from a queue that is not there, whose name is much like that of one that is. Nothing was changed.
+
+    Attributes:
+        queue: the name that was given.
+        nearest: the names that are most like it, the nearest first.
+    """
+
+    def __init__(self, queue: str, nearest: Sequence[str], namespace: str) -> None:
+        names = ", ".join(map(repr, nearest))
+        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; the nearest names are {names}")
+        self.queue = queue
+        self.nearest = tuple(nearest)
 
 
 PATH_LENGTH = 160
@@ -166,6 +185,22 @@ class ItemForeign(MongoqError):
         self.item_id = item_id
         self.expected = expected
         self.actual = actual
+
+
+class QueueNotEmpty(MongoqError):
+    """A queue that was to be dropped holds live items: ready, scheduled, reserved or expired ones. Nothing was deleted.
+
+    Attributes:
+        queue: the queue.
+        items: how many live items it held.
+    """
+
+    def __init__(self, queue: str, items: int) -> None:
+        held = "a live item" if items == 1 else f"{items:,} live items"
+        hint = "settle or purge them first, or throw them away with drop_queue(..., force=True)"
+        super().__init__(f"queue {queue!r} holds {held}; {hint}")
+        self.queue = queue
+        self.items = items
 
 
 class DuplicateItem(MongoqError):

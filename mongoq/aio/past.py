@@ -147,7 +147,10 @@ class AsyncPast(Generic[M]):
 
         Raises:
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
-            ArgumentInvalid: another argument cannot be used, or ``transform`` returned ``None``; it is named.
+            ArgumentInvalid: another argument cannot be used, or ``transform`` returned ``None``; it is named. Or
+                nothing was found, and this is a dead queue that holds letters: the message names the call that sends
+                them back.
+            QueueUnknown: nothing was found, and no such queue is there, but one whose name is much like it.
 
         What ``transform`` and ``progress`` raise ends the replay, and so does a driver's error, a crash, or a
         cancellation. The copies pushed by then stay; send the same replay again to complete it. Copies whose answer

@@ -14,6 +14,7 @@ from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 __all__ = [
     "DEAD_SUFFIX",
     "LONGEST",
+    "PRIORITIES",
     "REASON_BYTES",
     "Duration",
     "count",

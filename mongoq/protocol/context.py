@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from random import uniform
 from typing import Any, Generic, TypeVar
 
 from mongoq.errors import PayloadInvalid
@@ -26,6 +27,11 @@ from mongoq.protocol.shelf import Shelf
 __all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
 
 M = TypeVar("M")
+
+FIRST_USE = 3600.0
+"""Seconds after which a process that claims from a queue, and finds nothing, says that it uses it."""
+SWEEPS = 3600.0
+"""Seconds within which a process first looks for idle queues, by chance; many are gone by then."""
 
 
 @dataclass(slots=True)
@@ -90,6 +96,9 @@ class QueueState(Known):
         calm_at: when that was found out, on the server's clock.
         lost_at: when, on the monotonic clock, stored options were last found to be gone: they expire with a queue that
             nobody uses, and go with one that is dropped.
+        used_until: until when, on the monotonic clock, this process need not say that it uses the queue.
+        told_used: it has said so.
+        fenced_at: since when ``fenced_off`` holds: a document at an end expires with a queue that nobody uses.
         asserted: the options that this process has let hold because its code gives them, each once.
         held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
             others off the first of it.
@@ -105,6 +114,9 @@ class QueueState(Known):
     calm_at: datetime = BEGINNING
     held_up: float = 0.0
     lost_at: float = float("-inf")
+    used_until: float = field(default_factory=lambda: time.monotonic() + FIRST_USE)
+    told_used: bool = False
+    fenced_at: float = field(default_factory=time.monotonic)
     asserted: set[tuple[str, Any]] = field(default_factory=set)
 
     def claimed(self, start: Start, first: Document | None) -> None:
@@ -144,6 +156,9 @@ class BrokerContext:
         untyped: the codec of queues without a model.
         hub: who waits for items in this process.
         unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
+        received: the queues into which this process has put something, moved or pushed, since it last said so.
+        look_at: from when on, on the monotonic clock, counters may be written with a look at which queues are empty.
+        sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.idle``).
         settings_from: which settings win where those given in code differ from those that are stored.
     """
 
@@ -164,6 +179,9 @@ class BrokerContext:
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     settings_from: SettingsFrom = "stored"
+    received: set[str] = field(default_factory=set)
+    look_at: float = float("-inf")
+    sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * SWEEPS)
     untyped: Codec[Any] = field(init=False)
     hub: Hub = field(init=False)
 
@@ -193,6 +211,7 @@ class BrokerContext:
 
         And claim nothing from there that was read before and stands behind it; without a ``priority``, nothing at all.
         """
+        self.received.add(queue)
         state = self.states.get(queue)
         if state is not None and state.shelf.is_filled and number > 0 and (when is None or when <= self.clock.now()):
             state.shelf.placed(priority, when)

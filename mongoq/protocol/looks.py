@@ -21,6 +21,8 @@ ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 """The order of claims."""
 PAIRS = 5
 """How often in a row the walk must be slow before claims are fast: one slow reply says nothing."""
+AGAIN = 86_400.0
+"""Seconds after which a document at the end of a priority is put there again: it expires with an idle queue."""
 ENOUGH = 0.05
 """Seconds after which a walk is slow without being tried so often."""
 
@@ -97,12 +99,15 @@ def _fenced_off(context: QueueContext[Any]) -> Flow[None]:
     Without it, it walks on over the deleted entries of the next priority, and at the end of the index all the way
     back. It is no date that the document bears, so that no query of items meets it.
     """
-    state = context.state
+    state, now = context.state, time.monotonic()
+    if now - state.fenced_at > AGAIN:
+        state.fenced_off.clear()
+        state.fenced_at = now
     for priority in state.heads.floors.keys() - state.fenced_off:
         end = {"q": context.name, "priority": priority, "when": MaxKey()}
         filter = {"_id": f"end:{priority}:{context.name}"}
         command: Command[Any] = Command(
-            "update_one", {"filter": filter, "update": {"$setOnInsert": end}, "upsert": True}
+            "update_one", {"filter": filter, "update": {"$setOnInsert": end, "$unset": {"expires": ""}}, "upsert": True}
         )
         try:
             yield from insisted(command)

@@ -22,6 +22,7 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.copying import Sent, Task, Transform, copies_of, received, send
 from mongoq.protocol.history import history_range
 from mongoq.protocol.hops import hop_destination
+from mongoq.protocol.mistaken import refuse_mistake
 from mongoq.protocol.move import destination
 from mongoq.protocol.originals import ByIds, InRange, located
 from mongoq.protocol.request import Flow, Wait
@@ -83,7 +84,10 @@ def replay(
         source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
     else:
         source = yield from located(context, chosen, page)
-    return (yield from _copied(task, source, pace, room, progress or _ignore))
+    done = yield from _copied(task, source, pace, room, progress or _ignore)
+    if not done.found and chosen != []:
+        yield from refuse_mistake(context, letters=False)
+    return done
 
 
 def _ignore(_done: Replayed) -> None:

@@ -22,6 +22,7 @@ from mongoq.protocol.history import Range, documents_page, history_range
 from mongoq.protocol.hops import hop_destination, payload_at
 from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import find_few
+from mongoq.protocol.mistaken import refuse_mistake
 from mongoq.protocol.read import NOT_RESERVED
 from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
 from mongoq.protocol.settings import prepared
@@ -58,6 +59,8 @@ def revive(
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
         done += yield from _handed_back(context, documents, target, by_hop=hop is not None)
+    if not done.found and chosen != []:
+        yield from refuse_mistake(context, letters=True)
     return replace(done, missing=pages.missing)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,21 +13,41 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, Shared
 
-__all__ = ["CALM", "CONTROL_PREFIX", "RECHECK", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
+__all__ = [
+    "CALM",
+    "CONTROL_PREFIX",
+    "COUNTERS_PREFIX",
+    "IN_USE",
+    "RECHECK",
+    "REFRESH",
+    "configure",
+    "is_paused",
+    "prepared",
+    "set_paused",
+    "used",
+]
 
 logger = logging.getLogger("mongoq.settings")
 
+NAMES = 5_000
+"""Queues that one command says are in use, at most."""
+COUNTERS_PREFIX = "stats:"
+"""What the ``_id`` of a queue's counters begins with."""
 CONTROL_PREFIX = "queue:"
 """What the ``_id`` of a queue's control document begins with."""
 REFRESH = 1.0
 """Seconds after which an operation that goes by the settings reads them again."""
 RECHECK = 3600.0
 """Seconds after which a handle looks again whether the options that it was told are stored."""
+DAY = 86_400.0
+"""Seconds after which a process says again that it uses a queue."""
+IN_USE = {"$unset": {"idle": "", "expires": ""}}
+"""What lets control documents stay: they were about to expire with an idle queue (``protocol.idle``)."""
 CALM = 0.02
 """Seconds for which whoever has found that nothing is to be done first does not look again."""
 
@@ -42,7 +62,7 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
     saved = context.saved and state.lost_at < context.saved_at > now - RECHECK
     if saved and now < state.calm_until:
         return ()
-    if not saved or (fresh and state.stale(REFRESH, context.broker.hub)):
+    if not saved or now >= state.used_until or (fresh and state.stale(REFRESH, context.broker.hub)):
         return _prepared(context, saved=saved)
     missing = ready(context.broker, write=True)
     if fresh and not missing:
@@ -52,6 +72,8 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
 
 def _prepared(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
     yield from ready(context.broker, write=True)
+    if time.monotonic() >= context.state.used_until:
+        yield from used(context.broker, [context.name])
     if saved and context.broker.lanes is not None:
         lane = context.broker.lanes.lane(("settings", context.name), _adopted_once)
         yield from Shared[None](lane, context)
@@ -121,7 +143,7 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
 
 
 def _update(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}}
+    return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE}
 
 
 def _assert(context: QueueContext[Any]) -> Flow[None]:
@@ -171,6 +193,18 @@ def _warn(context: QueueContext[Any]) -> None:
     logger.log(level, "queue %r goes by its stored %s; %s", context.name, "; ".join(differing), hint)
 
 
+def used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
+    """Say that queues are in use, so that their control documents stay (``update`` of those about to expire)."""
+    for start in range(0, len(queues), NAMES):
+        names = queues[start : start + NAMES]
+        ids = [prefix + name for name in names for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX)]
+        ending = [{"idle": {"$exists": True}}, {"expires": {"$exists": True}}]
+        yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE})
+        for name in names:
+            state = broker.state(name)
+            state.told_used, state.used_until = True, time.monotonic() + DAY
+
+
 def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
     """Change what is stored (``update`` of the control document), and the retention of what is kept if asked.
 
@@ -214,7 +248,7 @@ def is_paused(context: QueueContext[Any]) -> Flow[bool]:
 def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
     yield from prepared(context)
-    update = {"$set": {"paused": paused}}
+    update = {"$set": {"paused": paused}, **IN_USE}
     yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True})
     context.state.put(paused=paused)
     if not paused:

@@ -19,6 +19,7 @@ from mongoq.protocol.context import QueueContext, event_key
 from mongoq.protocol.listening import kill_command, listening
 from mongoq.protocol.request import Beside, Flow, Rest, Wait
 from mongoq.protocol.rooms import Room
+from mongoq.protocol.settings import used
 from mongoq.protocol.upcoming import next_when, next_whens
 
 __all__ = ["waiting"]
@@ -54,6 +55,8 @@ def waiting(
             remaining = deadline - time.monotonic()
             if found is not None or remaining <= 0 or over():
                 return found
+            if time.monotonic() >= context.state.used_until:
+                yield from used(context.broker, [context.name])
             yield from _listened(context)
             seconds = min(room.doze(ticket), remaining, LONGEST)
             if seconds > 0:

@@ -20,7 +20,7 @@ from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
 from mongoq.model.trail import Hop
-from mongoq.protocol import control, read, stats, streams, workers
+from mongoq.protocol import control, drop, idle, read, stats, streams, workers
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.lane import Lanes
 from mongoq.protocol.move import graveyard
@@ -88,7 +88,7 @@ class Broker(Transactions, Topics):
         if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
             self._context.lanes = Lanes()
             self._driver.share_in(self._context.lanes)
-        self._driver.look_after(self._context.counters, lambda: stats.flush(self._context))
+        self._driver.look_after(self._context.counters, lambda: idle.upkeep(self._context))
         self._driver.wake(self._context.hub)
         self._on_close = on_close
 
@@ -183,12 +183,39 @@ class Broker(Transactions, Topics):
         """Return what became of the items of each queue, and how many it holds now, by the queue's name.
 
         Every process counts what its brokers do, and adds it to the collection every five seconds and when a broker
-        is closed (``update`` of one document for each queue); a process that is killed loses the counts of its last
-        seconds. What a transaction did counts also when it is aborted. Depths are counted from the index of live
-        items (``aggregate``): processed items cost nothing. Depths are a second old at most, and the counts of other
-        processes five more.
+        is closed (``update`` of one document for each queue, all in one command); a process that is killed loses the
+        counts of its last seconds. What a transaction did counts also when it is aborted. The counters of a queue that
+        is empty expire 30 days after its last use. Depths are counted from the index of live items (``aggregate``):
+        processed items cost nothing. Depths are a second old at most, and the counts of other processes five more.
+
+        A few commands, however many queues there are.
         """
         return self._driver.run(stats.stats(self._context))
+
+    def drop_queue(self, name: str, *, force: bool = False) -> int:
+        """Delete all that is stored of a queue: its history, remembered ids, counters, settings, pause and marks.
+
+        A queue that holds live items is refused, unless ``force`` throws them away. Its dead queue is a queue of its
+        own, and stays; so do bindings of topics. The queue may be used again, and is then a new one: a process that
+        still has a handle with options stores them again, at its next claim or within an hour.
+
+        One ``find``, and ``delete`` of the live items (with ``force``), of the history, and of the control documents,
+        in this order. A crash in between leaves what comes later: call it again. Calling it for a queue that is not
+        there, or once more, does nothing. An item that is pushed meanwhile stays.
+
+        Args:
+            name: the queue.
+            force: delete its live items as well; who holds one gets ``ReservationLost``.
+
+        Returns:
+            How many live items were deleted; 0 without ``force``.
+
+        Raises:
+            QueueNotEmpty: it holds live items; nothing was deleted.
+            QueueNameInvalid: no queue can have this name.
+            ArgumentInvalid: ``force`` is no bool.
+        """
+        return self._driver.run(drop.drop(self._context, name, force=force))
 
     def trail(self, id: ObjectId) -> tuple[Hop, ...] | None:
         """Return what stages of pipelines have done with an item, oldest first, whichever queue has it (``find``).

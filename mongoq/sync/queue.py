@@ -379,7 +379,9 @@ class DeadQueue(Queue[Any]):
             are not here.
 
         Raises:
-            ArgumentInvalid: an argument cannot be used; it is named, and nothing was changed.
+            ArgumentInvalid: an argument cannot be used; it is named, and nothing was changed. Or there are no letters
+                here, while those of the queue are in another dead queue, which is named.
+            QueueUnknown: there are no letters here and no such queue, but one whose name is much like it.
 
         A crash in between leaves the rest here: call it again.
         """

@@ -56,6 +56,25 @@ def _unbind(process: Process) -> Operation:
     return partial(process.broker.unbind, "orders")
 
 
+def _drop(*, force: bool) -> Prepare:
+    def prepare(process: Process) -> Operation:
+        queue = process.queue(history=DAY)
+        queue.push("kept")
+        queue.commit(queue.reserve())
+        if force:
+            queue.push(1, id=ID)
+        process.broker.stats()
+        return partial(process.broker.drop_queue, "orders", force=force)
+
+    return prepare
+
+
+def _stored_of_it(process: Process) -> str:
+    kept = process.raw.count_documents({"q": "orders", "processed": {"$exists": True}})
+    others = [kind for kind in ("stats", "queue") if process.raw.find_one({"_id": f"{kind}:orders"})]
+    return ", ".join([process.found(), *["history"] * kept, *others])
+
+
 def _bound(process: Process) -> str:
     return ", ".join(process.another().bindings().get("orders", ())) or "none"
 
@@ -114,6 +133,23 @@ ROWS = [
     ),
     Row("`pause`", _pause, ["not paused", "paused"], look=_paused),
     Row("`resume`", _resume, ["paused", "not paused"], look=_paused),
+    Row(
+        "`drop_queue`",
+        _drop(force=False),
+        [*["nothing, history, stats, queue"] * 2, "nothing, stats, queue", "nothing"],
+        look=_stored_of_it,
+    ),
+    Row(
+        "`drop_queue(force=True)`",
+        _drop(force=True),
+        [
+            "orders ready 0, history, stats, queue",
+            "nothing, history, stats, queue",
+            "nothing, stats, queue",
+            "nothing",
+        ],
+        look=_stored_of_it,
+    ),
     Row("`bind`", _bind, ["none", "billing, shipping"], look=_bound),
     Row("`unbind`", _unbind, ["billing, shipping", "none"], look=_bound),
 ]
@@ -145,6 +181,15 @@ def test_settings_that_were_half_stored_are_completed_by_the_next_process_that_w
         process.dies_after(commands, _first_write_with_settings(process))
         process.another().queue("orders", lease=60, history=DAY).push(2)
         assert set(raw.find_one({"_id": "queue:orders"})["settings"]) == {"lease", "history"}
+
+
+@pytest.mark.parametrize("commands", range(3))
+def test_a_queue_that_was_half_dropped_is_dropped_by_the_same_call(raw: Any, commands: int) -> None:
+    with living(raw) as process:
+        drop = _drop(force=True)(process)
+        assert process.dies_after(commands, drop)
+        assert drop() == (commands == 0)
+        assert _stored_of_it(process) == "nothing"
 
 
 def test_a_retention_that_was_half_changed_is_completed_by_the_same_call(raw: Any) -> None:

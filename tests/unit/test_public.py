@@ -22,6 +22,8 @@ ID = ObjectId()
 ERRORS = [
     mongoq.ArgumentInvalid("delay", "cannot be negative"),
     mongoq.QueueNameInvalid("queue", "empty"),
+    mongoq.QueueNotEmpty("orders", 3),
+    mongoq.QueueUnknown("ordres", ["orders"], "app.mongoq"),
     mongoq.PayloadInvalid("payload.a", "bad", item=None),
     mongoq.PayloadTooLarge("payload", 5, 4),
     mongoq.PatchInvalid("patch", "bad"),

@@ -1,0 +1,149 @@
+"""Queues that are dropped: what is deleted, what is refused, and what is left alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol import stats
+from tests.shells import Shell
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of ``stats`` are never given a second time."""
+    monkeypatch.setattr(stats, "CACHED", 0.0)
+
+
+def _left(shell: Shell, name: str) -> list[Any]:
+    """Return the ids of all that is stored of a queue."""
+    found = shell.raw.find({"$or": [{"q": name}, {"_id": {"$in": [f"queue:{name}", f"stats:{name}"]}}]})
+    return [document["_id"] for document in found]
+
+
+async def _used(shell: Shell, name: str = "orders") -> Any:
+    """A queue with settings, counters, a history, a remembered id and a mark, and without live items."""
+    queue = shell.queue(name, history=DAY, lease=7)
+    await queue.push("kept")
+    await queue.commit(await queue.reserve())
+    await queue.configure(history=None)
+    await queue.push("remembered", id=ObjectId())
+    await queue.commit(await queue.reserve())
+    shell.raw.insert_one({"_id": f"end:-3:{name}", "q": name, "priority": -3})
+    await shell.broker.stats()
+    return queue
+
+
+async def test_nothing_is_left_of_it_and_all_of_others(shell: Shell) -> None:
+    await _used(shell)
+    await _used(shell, "orders.dead")
+    await _used(shell, "orders2")
+    before = _left(shell, "orders.dead"), _left(shell, "orders2")
+    assert len(_left(shell, "orders")) == 5
+    assert await shell.broker.drop_queue("orders") == 0
+    assert _left(shell, "orders") == []
+    assert (_left(shell, "orders.dead"), _left(shell, "orders2")) == before
+    assert "orders" not in await shell.broker.queues()
+    assert "orders" not in await shell.broker.stats()
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "reserved", "expired"])
+async def test_a_queue_that_holds_live_items_is_refused(shell: Shell, state: str) -> None:
+    queue = await _used(shell)
+    for _ in range(3):
+        await queue.push(1, delay=60 if state == "scheduled" else 0)
+        if state in ("reserved", "expired"):
+            await queue.reserve(lease=5)
+    if state == "expired":
+        shell.clock.advance(6)
+    before = sorted(map(str, _left(shell, "orders")))
+    with pytest.raises(mongoq.QueueNotEmpty) as caught:
+        await shell.broker.drop_queue("orders")
+    assert (caught.value.queue, caught.value.items) == ("orders", 3)
+    assert sorted(map(str, _left(shell, "orders"))) == before
+
+
+async def test_force_throws_live_items_away(shell: Shell) -> None:
+    queue = await _used(shell)
+    for n in range(3):
+        await queue.push(n)
+    held = await queue.reserve()
+    assert await shell.broker.drop_queue("orders", force=True) == 3
+    assert _left(shell, "orders") == []
+    with pytest.raises(mongoq.ReservationLost):
+        await queue.extend(held)
+
+
+async def test_it_may_be_dropped_once_more_and_so_may_what_was_never_there(shell: Shell) -> None:
+    await _used(shell)
+    for _ in range(2):
+        assert await shell.broker.drop_queue("orders", force=True) == 0
+        assert await shell.broker.drop_queue("orders") == 0
+        assert await shell.broker.drop_queue("never") == 0
+    assert _left(shell, "orders") == []
+
+
+async def test_a_pause_is_gone_with_it_in_every_process(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.pause()
+    other = shell.another().queue("orders")
+    assert await other.is_paused()
+    await shell.broker.drop_queue("orders")
+    assert not await other.is_paused()
+    await queue.push(1)
+    assert (await queue.reserve()).payload == 1
+
+
+async def test_a_handle_with_options_stores_them_again_when_it_is_used(shell: Shell) -> None:
+    queue, plain = await _used(shell), shell.queue()
+    await shell.broker.drop_queue("orders")
+    await plain.push(1)
+    assert plain.settings.lease == timedelta(seconds=30)
+    assert shell.raw.find_one({"_id": "queue:orders"}) is None
+    await queue.push(2)
+    assert shell.raw.find_one({"_id": "queue:orders"})["settings"] == {"history": None, "lease": 7.0}
+
+
+async def test_an_id_that_was_remembered_is_a_new_one(shell: Shell) -> None:
+    queue, id = shell.queue(), ObjectId()
+    await queue.push(1, id=id)
+    await queue.commit(await queue.reserve())
+    await shell.broker.drop_queue("orders")
+    await queue.push(2, id=id)
+    assert await queue.size() == 1
+
+
+async def test_its_counters_begin_anew(shell: Shell) -> None:
+    await _used(shell)
+    queue = shell.queue()
+    await queue.push(1)
+    await queue.pop()  # counted, and not written yet
+    await shell.broker.drop_queue("orders")
+    await queue.push(2)
+    assert (await shell.broker.stats())["orders"].put == 1
+    assert shell.raw.find_one({"_id": "stats:orders"}) == {"_id": "stats:orders", "put": 1}
+
+
+async def test_bindings_stay(shell: Shell) -> None:
+    shell.raw.insert_one({"_id": "topics:mongoq", "bound": [{"topic": "news", "queue": "orders"}]})
+    await _used(shell)
+    await shell.broker.drop_queue("orders")
+    assert await shell.broker.bindings() == {"news": ("orders",)}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "argument"),
+    [("", {}, "queue"), ("$x", {}, "queue"), (7, {}, "queue"), ("orders", {"force": 1}, "force")],
+)
+async def test_what_cannot_be_used_is_named(shell: Shell, name: Any, options: Any, argument: str) -> None:
+    await shell.queue().push(1)
+    with pytest.raises(mongoq.ArgumentInvalid) as caught:
+        await shell.broker.drop_queue(name, **options)
+    assert caught.value.argument == argument
+    assert await shell.queue().size() == 1

@@ -1,0 +1,134 @@
+"""Replays that find nothing because the call was a mistake, and those that find nothing rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.shells import Shell
+
+DAY = timedelta(days=1)
+
+
+async def _letter(queue: Any, payload: Any = 1) -> ObjectId:
+    id = await queue.push(payload)
+    await queue.bury(await queue.reserve(), reason="bad")
+    return id
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"limit": 3}, {"where": {"$eq": 1}}, {"dry_run": True}, {"to": "elsewhere"}], ids=str
+)
+async def test_letters_are_not_the_history_of_their_queue(shell: Shell, options: Any) -> None:
+    id = await _letter(shell.queue("mails"))
+    for chosen in ({}, {"ids": [id]} if not options.keys() & {"where"} else {}):
+        with pytest.raises(mongoq.ArgumentInvalid) as caught:
+            await shell.queue("mails.dead").replay(**options, **chosen)
+        assert "broker.queue('mails').dead.replay()" in str(caught.value)
+    assert await shell.queue("mails").dead.size() == 1
+
+
+async def test_a_dead_queue_with_a_name_of_its_own_is_one_as_well(shell: Shell) -> None:
+    await _letter(shell.queue("mails", dead="graves"))
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('graves'\)\.replay\(\)"):
+        await shell.queue("graves").replay()
+    assert (await shell.broker.dead_queue("graves").replay()).pushed == 1
+
+
+async def test_a_dead_queue_that_keeps_history_is_replayed_from_it(shell: Shell) -> None:
+    queue = shell.queue("mails")
+    await _letter(queue)
+    graves = shell.queue("mails.dead", history=DAY)
+    await graves.commit(await graves.reserve())
+    await _letter(queue)
+    assert (await graves.replay(to="again")).pushed == 1
+    assert (await graves.replay(to="again", where={"$eq": "another"})).found == 0
+
+
+async def test_letters_that_are_in_another_dead_queue_are_named(shell: Shell) -> None:
+    await _letter(shell.queue("mails", dead="graves"))
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('graves'\)\.replay\(\)"):
+        await shell.another().queue("mails").dead.replay()
+
+
+async def test_a_queue_is_not_its_own_dead_queue(shell: Shell) -> None:
+    await _letter(shell.queue("mails"))
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('mails\.dead'\)\.replay\(\)"):
+        await shell.broker.dead_queue("mails").replay()
+
+
+Replay = Callable[[Shell, str], Any]
+WAYS: dict[str, Replay] = {
+    "the dead queue of a queue": lambda shell, name: shell.queue(name).dead.replay(),
+    "a dead queue by its name": lambda shell, name: shell.broker.dead_queue(f"{name}.dead").replay(),
+    "its history": lambda shell, name: shell.queue(f"{name}.dead").replay(),
+    "chosen ids": lambda shell, name: shell.queue(name).dead.replay(ids=[ObjectId()]),
+    "a filter": lambda shell, name: shell.queue(name).dead.replay(where={"a": 1}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("slip", "right"), [("mial", "mail"), ("invoces", "invoices"), ("shop.oders", "shop.orders")])
+async def test_a_name_with_a_slip_in_it_is_told_with_the_nearest_ones(
+    shell: Shell, way: str, slip: str, right: str
+) -> None:
+    for name in ("mail", "invoices", "shop.orders", "zebras"):
+        await _letter(shell.queue(name))
+    with pytest.raises(mongoq.QueueUnknown) as caught:
+        await WAYS[way](shell, slip)
+    assert caught.value.nearest[0] == f"{right}.dead"
+    assert repr(f"{right}.dead") in str(caught.value)
+
+
+async def test_a_history_is_looked_for_by_near_names_too(shell: Shell) -> None:
+    queue = shell.queue("invoices", history=DAY)
+    await queue.push(1)
+    await queue.pop()
+    with pytest.raises(mongoq.QueueUnknown, match="'invoices'"):
+        await shell.queue("invoises").replay(to="again")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["reports", "tenant-8", "shop.errors", "x"])
+async def test_a_queue_that_is_not_used_yet_has_nothing_to_replay(shell: Shell, way: str, name: str) -> None:
+    assert (await WAYS[way](shell, name)).found == 0
+    for used in ("mails", "tenant-7", "shop.orders"):
+        await _letter(shell.queue(used))
+    assert (await WAYS[way](shell, name)).found == 0
+
+
+@pytest.mark.parametrize("trace", ["items", "letters", "settings", "counters", "a topic", "its owner"])
+async def test_a_queue_that_has_left_a_trace_is_known(shell: Shell, trace: str) -> None:
+    await _letter(shell.queue("mails"))
+    queue = shell.queue("mals")
+    if trace == "items":
+        await queue.push(1)
+    elif trace == "letters":
+        await _letter(queue)
+        await queue.dead.purge()
+    elif trace == "settings":
+        await queue.configure(lease=5)
+    elif trace == "counters":
+        shell.raw.insert_one({"_id": "stats:mals", "put": 1})
+    elif trace == "a topic":
+        shell.raw.insert_one({"_id": "topics:mongoq", "bound": [{"topic": "all", "queue": "mals"}]})
+    else:
+        await shell.queue("another", dead="mals.dead").configure(lease=5)
+    if trace == "letters":
+        await shell.broker.stats()  # writes the counters
+    assert (await queue.dead.replay()).found == 0
+
+
+async def test_looking_at_a_name_with_a_slip_in_it_finds_nothing_as_ever(shell: Shell) -> None:
+    await _letter(shell.queue("mails"))
+    dead = shell.queue("mals").dead
+    assert await dead.peek(5) == []
+    assert await dead.reserve() is None
+    assert await dead.purge() == 0
+    assert [item async for item in dead.history(state=None)] == []
+    assert (await dead.replay(ids=[])).found == 0
