@@ -53,6 +53,8 @@ def push(
     yield from prepared(context, fresh=False) if joined else producing(context)
     draft.stamp()
     identified = draft.given is not None
+    if identified:
+        context.state.expect_remembered(draft.remember)
     if bound := broker.topics.bound.get(context.name):
         yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:

@@ -73,6 +73,8 @@ def push_many(
     identities = given or list(map(ObjectId, raw))
     eligible = due(clock, delay, when)
     until = None if given is None else clock.now() + remember
+    if given is not None:
+        context.state.expect_remembered(remember)
     envelope = new_envelope(
         context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
     )
