@@ -60,7 +60,7 @@ def push(
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
     elif joined or broker.lanes is None:
-        if (yield from inserted(draft.encoded(), given=identified)):
+        if (yield from inserted(broker, draft.encoded(), given=identified)):
             draft.noted()
     else:
         yield from insert_together(broker.lanes, draft)
