@@ -11,7 +11,7 @@ MongoqError
 │   └── PatchInvalid                    a patch off the safe list, or one that does not fit the payload
 ├── ItemForeign                         an item settled through a handle that does not own it
 ├── QueueNotEmpty                       a queue that was to be dropped holds live items
-├── DuplicateItem                       a live item with the same key is there, and was not to be replaced
+├── DuplicateItem                       a live item has the same key, or another push has used the same id
 ├── ReservationLost                     the fence: somebody else holds, or has settled, the item
 ├── BatchIncomplete                     some items of a batch failed, and the others are done
 ├── ConsumerBusy                        another query reads a queue under the name of this one
@@ -204,23 +204,34 @@ class QueueNotEmpty(MongoqError):
 
 
 class DuplicateItem(MongoqError):
-    """A live item of the queue has the key already. Nothing was changed.
+    """A live item of the queue has the key already, or a push to another queue has used the id. Nothing was changed.
 
     Attributes:
-        queue: the queue.
-        key: the key.
-        item_id: the live item, or ``None`` when it was gone before it could be named.
+        queue: the queue of the item that is in the way.
+        key: the key; ``None`` when the id is in the way.
+        item_id: the item in the way, or ``None`` when it was gone before it could be named.
+        id: the id that the push was given; ``None`` when the key is in the way.
     """
 
-    def __init__(self, queue: str, key: str, item_id: Any) -> None:
+    def __init__(self, queue: str, key: str | None, item_id: Any, *, id: Any = None, to: str = "") -> None:
         which = "an item" if item_id is None else f"item {item_id}"
         super().__init__(
-            f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
+            _taken_sentence(id, queue, to)
+            if key is None
+            else f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
             "on_duplicate='replace'; a move needs another key, or none"
         )
         self.queue = queue
         self.key = key
         self.item_id = item_id
+        self.id = id
+
+
+def _taken_sentence(id: Any, queue: str, to: str) -> str:
+    return (
+        f"id {id} is taken: queue {queue!r} has it, live, in its history or remembered, from another push than this "
+        f"one to {to!r}; ids are unique in a collection, so give each push an id of its own"
+    )
 
 
 class ReservationLost(MongoqError):

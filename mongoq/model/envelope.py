@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "error_document",
     "expiry",
     "fresh_envelope",
+    "is_same_push",
     "new_envelope",
     "origin_document",
     "queue_field",
@@ -74,7 +76,19 @@ def new_envelope(
         document["headers"] = headers
     if once is not None:
         document["once"] = once
+        document["into"] = queue
     return document
+
+
+def is_same_push(found: Document, into: str) -> bool:
+    """Say whether a stored envelope comes of a push to this queue or topic, under the id that is pushed again.
+
+    Without ``into``, as earlier versions wrote it, a remembered id is one that was pushed, and nobody knows where to.
+    """
+    if isinstance(found.get("into"), str):
+        return bool(found["into"] == into)
+    origin = found.get("origin")
+    return "once" in found or into in (found.get("q"), origin.get("queue") if isinstance(origin, Mapping) else None)
 
 
 def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priority: int) -> RawBSONDocument:

@@ -58,8 +58,8 @@ def pushed_on(
     for item, outcome in verdicts:
         try:
             for envelope in _envelopes(context, item, outcome, moves):
-                envelope["once"] = context.broker.clock.now() + REMEMBERED
-                yield from inserted(envelope, given=True)  # sent again, it finds itself
+                envelope |= {"once": context.broker.clock.now() + REMEMBERED, "into": envelope["q"]}
+                yield from inserted(context.broker, envelope, given=True)  # sent again, it finds itself
                 noted(context, envelope)
                 if isinstance(outcome, Failed | Dead):
                     context.count("dead")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import uniform
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +27,7 @@ from mongoq.protocol.shelf import Shelf
 __all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
 
 M = TypeVar("M")
+REMEMBERS = timedelta(minutes=1)
 
 FIRST_USE = 3600.0
 """Seconds after which a process that claims from a queue, and finds nothing, says that it uses it."""
@@ -102,6 +103,8 @@ class QueueState(Known):
         asserted: the options that this process has let hold because its code gives them, each once.
         held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
             others off the first of it.
+        remembers_until: until when, on the monotonic clock, pops expect remembered ids; set by a push that gives one,
+            and by a pop that met one.
     """
 
     paused: bool = False
@@ -118,6 +121,12 @@ class QueueState(Known):
     told_used: bool = False
     fenced_at: float = field(default_factory=time.monotonic)
     asserted: set[tuple[str, Any]] = field(default_factory=set)
+    remembers_until: float = float("-inf")
+
+    def expect_remembered(self, remember: timedelta = REMEMBERS) -> None:
+        """Let pops go by updates for so long, a minute at most; the server logs each delete that it refuses."""
+        until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
+        self.remembers_until = max(self.remembers_until, until)
 
     def claimed(self, start: Start, first: Document | None) -> None:
         """Take in what a claim of one item found first; ``None`` when there was nothing."""

@@ -12,7 +12,7 @@ from mongoq.model.arguments import text
 from mongoq.model.envelope import Document
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.insert import confirmed
+from mongoq.protocol.insert import confirmed, is_pushed
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, ReplyLost
 
@@ -75,18 +75,18 @@ def upserted(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: 
     looked for first: sent again when its item is done, it must not replace what was pushed since.
     """
     id: ObjectId = envelope["_id"]
-    if given and (yield from _is_pushed(broker, id)):
-        return id, False
-    command = _command(envelope, keyed, serverless=broker.serverless)
     for left in reversed(range(RACES)):
+        pushed, holder = (yield from _look(broker, envelope, keyed)) if given else (False, None)
+        if pushed:
+            return id, False
         try:
-            found = yield from command
+            found = yield from _command(envelope, keyed, holder, serverless=broker.serverless)
         except ReplyLost:
-            if not (yield from confirmed(id)):
+            if not (yield from confirmed(id)) or (given and not (yield from is_pushed(broker, envelope))):
                 raise
             return id, True
         except Duplicate:
-            if (yield from _is_pushed(broker, id)):
+            if not given and (yield from is_pushed(broker, envelope)):
                 return id, False  # pushed before under this id, perhaps done
             if not left:
                 raise
@@ -97,7 +97,21 @@ def upserted(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: 
     raise AssertionError("the last race is won, or raises")
 
 
-def _command(envelope: Document, keyed: Keyed, *, serverless: bool) -> Command[Any]:
+def _look(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:
+    """Say whether the given id was pushed before, and which item alone may be replaced (``find`` of both).
+
+    The holder of the key is looked for first. While it has the key, no other push of the id can have come and gone. An
+    item that gets the key later may be newer than this push, whose own item is done by then.
+    """
+    holder = None
+    if keyed.on_duplicate == "replace":
+        found = yield from find_one(broker, live(envelope["q"], keyed.key), {"_id": 1})
+        holder = envelope["_id"] if found is None else found["_id"]
+    return (yield from is_pushed(broker, envelope)), holder
+
+
+def _command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:
+    """Return the upsert; with a ``holder`` it finds the item of this id, and no other one of the key."""
     fields = {name: value for name, value in envelope.items() if name != "q"}
     if keyed.on_duplicate == "replace":
         changes = {name: fields.pop(name) for name in REPLACED if name in fields}
@@ -105,8 +119,11 @@ def _command(envelope: Document, keyed: Keyed, *, serverless: bool) -> Command[A
         update = {"$set": changes, "$unset": dict.fromkeys(gone, ""), "$setOnInsert": fields}
     else:
         update = {"$setOnInsert": fields}
+    filter = live(envelope["q"], keyed.key)
+    if holder is not None:
+        filter["_id"] = {"$gte": holder, "$lte": holder}  # of an equal id the server would make the new item's
     arguments = {
-        "filter": live(envelope["q"], keyed.key),
+        "filter": filter,
         "update": update,
         "upsert": True,
         "projection": {"_id": 1},
@@ -120,10 +137,6 @@ def _command(envelope: Document, keyed: Keyed, *, serverless: bool) -> Command[A
 def live(queue: str, key: str) -> dict[str, Any]:
     """Return the filter of the live item with a key; the unique index answers it."""
     return {"q": queue, "key": key, "when": {"$gte": BEGINNING}}
-
-
-def _is_pushed(broker: BrokerContext, id: ObjectId) -> Flow[bool]:
-    return (yield from find_one(broker, {"_id": id}, {"_id": 1})) is not None
 
 
 def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> Flow[NoReturn]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bson import ObjectId
 
@@ -24,14 +25,39 @@ from mongoq.protocol.claim import (
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked, looked_behind
 from mongoq.protocol.marking import Marker
-from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable, insisted
+from mongoq.protocol.push import REMEMBER
+from mongoq.protocol.request import (
+    Command,
+    Duplicate,
+    Flow,
+    Refused,
+    ReplyLost,
+    Unreadable,
+    insisted,
+    persisted,
+)
 from mongoq.protocol.settings import prepared
 
 __all__ = ["pop"]
 
 M = TypeVar("M")
-_Popped = tuple[Document, Item[Any]]
-"""An envelope as it was before, and the item made of it."""
+
+NO_TIME = timedelta(0)
+IS_REMEMBERED = {"$eq": [{"$type": "$once"}, "date"]}
+
+
+class _Popped(NamedTuple):
+    """A popped item.
+
+    Attributes:
+        before: its envelope as it was.
+        item: the item made of it.
+        token: ``settled`` of the history or stub that it left, if any.
+    """
+
+    before: Document
+    item: Item[Any]
+    token: ObjectId
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
@@ -42,9 +68,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     while not context.state.paused:
         now, settings = context.broker.clock.now(), context.settings
         try:
-            popped = yield from (
-                _pop_keeping(context, now) if settings.history is not None else _pop_deleting(context, now)
-            )
+            popped = yield from _take(context, now, settings.history)
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
@@ -53,8 +77,8 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             if not (yield from looked_behind(context)):
                 return None
             continue
-        before, item = popped
-        if settings.is_spent(attempts_of(before)) and not is_suspect(before):
+        item = popped.item
+        if settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             yield from _bury_popped(context, popped, move.EXHAUSTED_REASON, None, runs_of(context))
             continue
         try:
@@ -68,26 +92,90 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     return None
 
 
-def _pop_deleting(context: QueueContext[Any], now: datetime) -> Flow[_Popped | None]:
-    """Delete the head of the queue.
+def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) -> Flow[_Popped | None]:
+    """Settle the head of the queue in one command, whatever it is.
 
-    An item whose id is remembered leaves a stub, in a second command: a crash between the two forgets the id.
-    A reply that is lost loses the item, which is what at-most-once means.
+    An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
+    command cannot delete some items and update others, so the delete refuses items with remembered ids, and an update
+    takes them.
     """
-    token, heads = new_id(), context.state.heads
-    start = heads.start(context.name, now)
-    command: Command[Any] = Command(
-        "find_one_and_delete",
-        {"filter": start.filter, "sort": ORDER},
-        undo=lambda document: document and _put_back(document, token),
-    )
-    document = yield command
-    context.state.claimed(start, document)
-    if document is None:
+    state, token = context.state, new_id()
+    start = state.heads.start(context.name, now)
+    marks = {"processed": now, "expires": now + (history or NO_TIME), "settled": token}
+    updates = context.broker.serverless or time.monotonic() < state.remembers_until
+    while True:
+        command = _command(context, start.filter, marks, history, updates=updates)
+        try:
+            before = (yield command) if history is None else (yield from _take_into_history(context, command, marks))
+            break
+        except Refused:  # most likely the head has a remembered id
+            if updates:
+                raise
+            updates = True
+            state.expect_remembered()
+        except Unreadable:
+            if history is None:
+                raise
+            yield from foreign.bury_unreadable(context, q=context.name, processed=now, settled=token)
+            return (yield from _take(context, context.broker.clock.now(), history))
+    state.claimed(start, before)
+    if before is None:
         return None
-    if "once" in document and (expires := expiry(now, None, document["once"])):
-        yield from _remember(document, now, expires, token)
-    return document, _popped_item(context, document, now)
+    if updates:
+        yield from _finish(context, before, marks, history)
+    return _Popped(before, _popped_item(context, before, now), token)
+
+
+def _command(
+    context: QueueContext[Any],
+    filter: dict[str, Any],
+    marks: dict[str, Any],
+    history: timedelta | None,
+    *,
+    updates: bool,
+) -> Command[Any]:
+    """Return the command that takes the head for good.
+
+    It ``updates`` the item, which leaves history or a stub for as long as its id is remembered. Otherwise it refuses
+    an item with a remembered id. A lost reply loses the item of a queue without history: that is at most once.
+    """
+    token, now = marks["settled"], marks["processed"]
+    if not updates:
+        # True, or an error; a filter that is false would pass over the head and take a later item. It costs nothing
+        # that can be measured: 1.21 ms for a pop with it, 1.22 ms without (MongoDB 6.0.5).
+        filter = {**filter, "$expr": {"$divide": [1, {"$cond": [{"$gt": ["$once", now]}, 0, 1]}]}}
+    arguments: dict[str, Any] = {"filter": filter, "sort": ORDER}
+    if history is not None:
+        marks = {**marks, "by": str(context.broker.identity)}
+        arguments["update"] = (
+            _lasting_update(context, marks, keeps=True) if updates else settle.processed_update(marks, attempts=1)
+        )
+        return Command(
+            "find_one_and_update", arguments, undo=lambda before: before and settle.unprocess_command(before, token)
+        )
+    if updates:
+        arguments["update"] = _lasting_update(context, marks, keeps=False)
+    return Command(
+        "find_one_and_update" if updates else "find_one_and_delete",
+        arguments,
+        undo=lambda before: before and _put_back(before, token),
+    )
+
+
+def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps: bool) -> Any:
+    """Return the update that keeps an item until ``expires`` and until ``once``, which is not known yet.
+
+    As history it ``keeps`` the payload.
+    """
+    drops = () if keeps else settle.STUB_DROPS
+    if context.broker.serverless:  # mongomock runs no pipelines: ``_finish`` corrects the date
+        longest = {**marks, "expires": marks["expires"] + REMEMBER}
+        return settle.processed_update(longest, attempts=int(keeps), unset=drops)
+    fields: dict[str, Any] = {name: {"$literal": value} for name, value in {**marks, "reserved": False}.items()}
+    fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}
+    if keeps:
+        fields["attempts"] = {"$add": [{"$ifNull": ["$attempts", 0]}, 1]}
+    return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
 
 
 def _put_back(document: Document, token: ObjectId) -> Command[Any]:
@@ -96,59 +184,18 @@ def _put_back(document: Document, token: ObjectId) -> Command[Any]:
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
 
 
-def _remember(document: Document, now: datetime, expires: datetime, token: ObjectId) -> Flow[None]:
-    stub = {name: document[name] for name in ("_id", "q", "once")}
-    stub |= {"processed": now, "expires": expires, "settled": token, "reserved": False}
-    undo = _put_back(document, token)
+def _take_into_history(
+    context: QueueContext[Any], command: Command[Any], marks: dict[str, Any]
+) -> Flow[Document | None]:
+    """Turn the head into history, and return its envelope as it was before; look for it when the reply was lost."""
     try:
-        yield from Command("insert_one", {"document": stub}, undo=lambda _: undo)
-    except Duplicate:
-        pass  # pushed again within this moment
-
-
-def _pop_keeping(context: QueueContext[Any], now: datetime) -> Flow[_Popped | None]:
-    """Turn the head of the queue into history.
-
-    An id remembered for longer than the history costs a second command; a crash before it forgets the id when
-    the history ends.
-    """
-    history = context.settings.history
-    assert history is not None
-    token, heads = new_id(), context.state.heads
-    start = heads.start(context.name, now)
-    command: Command[Any] = Command(
-        "find_one_and_update",
-        {
-            "filter": start.filter,
-            "update": settle.processed_update(
-                {
-                    "processed": now,
-                    "expires": now + history,
-                    "settled": token,
-                    "by": str(context.broker.identity),
-                },
-                attempts=1,
-            ),
-            "sort": ORDER,
-        },
-        undo=lambda before: before and settle.unprocess_command(before, token),
-    )
-    try:
-        before = yield from command
+        return (yield from command)  # type: ignore[no-any-return]  # the driver sends the document
     except ReplyLost:
-        after = yield from insisted(_kept_under(context, token, now))
+        after = yield from insisted(_kept_under(context, marks["settled"], marks["processed"]))
         if after is None:
             raise
         kept = {name: value for name, value in after.items() if name not in settle.SETTLED}
-        before = {**kept, "when": now, "attempts": after["attempts"] - 1}
-    except Unreadable:
-        yield from foreign.bury_unreadable(context, q=context.name, processed=now, settled=token)
-        return (yield from _pop_keeping(context, context.broker.clock.now()))
-    context.state.claimed(start, before)
-    if before is None:
-        return None
-    yield from _keep_as_long_as_its_id(before, token, now, history)
-    return before, _popped_item(context, before, now)
+        return {**kept, "when": marks["processed"], "attempts": after["attempts"] - 1}
 
 
 def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
@@ -161,15 +208,19 @@ def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> C
     )
 
 
-def _keep_as_long_as_its_id(before: Document, token: ObjectId, now: datetime, history: timedelta) -> Flow[None]:
+def _finish(
+    context: QueueContext[Any], before: Document, marks: dict[str, Any], history: timedelta | None
+) -> Flow[None]:
+    """Delete the stub of an item whose id is not remembered (``delete``); the TTL index does so after a crash."""
+    now = marks["processed"]
+    if expiry(now, None, before.get("once")) is not None:
+        context.state.expect_remembered()
     expires = expiry(now, history, before.get("once"))
-    if expires == now + history:
-        return
-    yield from Command(
-        "update_one",
-        {"filter": {"_id": before["_id"], "settled": token}, "update": {"$set": {"expires": expires}}},
-        undo=lambda _: settle.unprocess_command(before, token),
-    )
+    stub = {"_id": before["_id"], "settled": marks["settled"]}
+    if expires is None:
+        yield from persisted(Command("delete_one", {"filter": stub}, resolved=True).__iter__)
+    elif context.broker.serverless:
+        yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
 
 
 def _popped_item(context: QueueContext[Any], before: Document, now: datetime) -> Item[Any]:
@@ -187,16 +238,21 @@ def _popped_item(context: QueueContext[Any], before: Document, now: datetime) ->
 def _bury_popped(
     context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid | None, attempts: int
 ) -> Flow[None]:
-    """Put a popped item into the dead queue; whatever stands under its id (history, a stub) gives way.
+    """Put a popped item into the dead queue, in place of the history or stub that it left.
 
-    A crash before this command loses the item from a queue without history, as any crash after a pop does.
+    A crash before this command loses the item from a queue without history, as any crash after a pop does. An item
+    that was pushed under its id meanwhile stays, and the dead letter gets an id of its own.
     """
-    before, item = popped
+    before, item, token = popped
     now, queue = context.broker.clock.now(), move.dead_queue(context)
     marker = Marker(context, "dead", at=now, to=queue)
     burial, marks = move.burial(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
     dead = {**kept, **burial["$set"], **marks.in_document(before)}
-    yield from Command("replace_one", {"filter": {"_id": item.id}, "replacement": dead, "upsert": True})
+    try:
+        yield from _put_back(dead, token)
+    except Duplicate:
+        dead["_id"] = new_id()
+        yield from Command("insert_one", {"document": dead})
     context.count("dead")
-    context.broker.tell(queue, now, id=item.id)
+    context.broker.tell(queue, now, id=dead["_id"])

@@ -11,11 +11,11 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
-from mongoq.model.envelope import Document, spliced
+from mongoq.model.envelope import Document, is_same_push, spliced
 from mongoq.model.publication import published
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.context import BrokerContext
-from mongoq.protocol.insert import inserted
+from mongoq.protocol.insert import find_pushed, id_taken, inserted
 from mongoq.protocol.keyed import Keyed, upserted
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.transaction import transacted
@@ -59,7 +59,7 @@ def publish(
             raise PayloadTooLarge(f"payload for {len(copies)} queues", size, BYTES)
         if keyed is None:
             raw = [Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
-            make = partial(_at_once, raw, given=given)
+            make = partial(_at_once, broker, raw, given=given)
         if not joined:
             make = partial(transacted, broker, make)
     _noted(broker, (yield from make()), envelope)
@@ -81,7 +81,7 @@ def publish_many(
         documents = [copy.document for copy in copies]
         puts = yield from _one_by_one(broker, documents, None, given=given)
     else:
-        puts = yield from transacted(broker, partial(_at_once, copies, given=given))
+        puts = yield from transacted(broker, partial(_at_once, broker, copies, given=given))
     _noted(broker, puts, envelope)
 
 
@@ -107,17 +107,17 @@ def _one_by_one(
     puts = []
     for copy in copies:
         if keyed is None:
-            id, new = copy["_id"], (yield from inserted(copy, given=given))
+            id, new = copy["_id"], (yield from inserted(broker, copy, given=given))
         else:
             id, new = yield from upserted(broker, copy, keyed, given=given)
         puts.append(_Put(copy["q"], id, new))
     return puts
 
 
-def _at_once(copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
+def _at_once(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
     """Put copies without a key in few commands; ids that may be there already are upserted.
 
-    An ``insert`` that is refused would abort the transaction.
+    An ``insert`` that is refused would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
     """
     puts = []
     for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
@@ -126,11 +126,22 @@ def _at_once(copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
             requests = [("UpdateOne", _upsert(copy)) for copy in chunk]
             reply: Any = yield from Command("bulk_write", {"requests": requests, "ordered": True})
             new = set(reply.upserted_ids)
+            yield from _check_same([copy for place, copy in enumerate(chunk) if place not in new], broker)
         else:
             documents = [copy.document for copy in chunk]
             yield from Command[Any]("insert_many", {"documents": documents, "ordered": True})
         puts += [_Put(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
     return puts
+
+
+def _check_same(copies: Sequence[Copy], broker: BrokerContext) -> Flow[None]:
+    """Refuse copies whose ids are there from another push (``find``, only if there are any)."""
+    if not copies:
+        return
+    wanted = {copy.id: copy.document for copy in copies}
+    for found in (yield from find_pushed(broker, list(wanted))):
+        if not is_same_push(found, wanted[found["_id"]]["into"]):
+            raise id_taken(found, wanted[found["_id"]])
 
 
 def _upsert(copy: Copy) -> dict[str, Any]:

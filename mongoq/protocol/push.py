@@ -53,12 +53,14 @@ def push(
     yield from prepared(context, fresh=False) if joined else producing(context)
     draft.stamp()
     identified = draft.given is not None
+    if identified:
+        context.state.expect_remembered(draft.remember)
     if bound := broker.topics.bound.get(context.name):
         yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
     elif joined or broker.lanes is None:
-        if (yield from inserted(draft.encoded(), given=identified)):
+        if (yield from inserted(broker, draft.encoded(), given=identified)):
             draft.noted()
     else:
         yield from insert_together(broker.lanes, draft)

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.errors import ArgumentInvalid, BatchIncomplete
+from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import Duration, listed, object_id
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.envelope import Stencil, new_envelope
+from mongoq.model.envelope import Stencil, is_same_push, new_envelope
 from mongoq.model.ids import new_ids
 from mongoq.protocol.batch import chunks, finish, own_error, placed
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import due
+from mongoq.protocol.insert import find_pushed
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.publish import publish_many
 from mongoq.protocol.push import check_due, checked_headers, remembered
@@ -73,6 +74,8 @@ def push_many(
     identities = given or list(map(ObjectId, raw))
     eligible = due(clock, delay, when)
     until = None if given is None else clock.now() + remember
+    if given is not None:
+        context.state.expect_remembered(remember)
     envelope = new_envelope(
         context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
     )
@@ -172,23 +175,63 @@ def _inserted(
     except PartlyRefused as refused:
         context.count("put", refused.total)
         context.broker.tell(context.name, number=refused.total)
-        return {
-            ObjectId(chunk[place][0]): own_error(error)
+        failed = {
+            place: own_error(error)
             for place, error in refused.refusals.items()
             if not (again and isinstance(error, Duplicate))
-        }, False
+        }
+        there = [place for place in refused.refusals if place not in failed]
+        met, unknown = yield from _met(
+            context, [chunk[place] for place in there], [envelopes[place] for place in there]
+        )
+        return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
     except ReplyLost as reply:
         missing = ids = _ids(chunk)
+        taken: Failures = {}
         try:
             missing = yield from _missing(context, ids)
+            if again:
+                taken, _ = yield from _taken(context, ids)
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         context.count("put", len(ids) - len(missing))
         context.broker.tell(context.name, number=len(ids) - len(missing))
-        return dict.fromkeys(missing, reply.cause), bool(missing)
+        return taken | dict.fromkeys(missing, reply.cause), bool(missing)
     context.count("put", len(envelopes))
     context.broker.tell(context.name, number=len(envelopes))
     return {}, False
+
+
+def _met(
+    context: QueueContext[Any], chunk: Sequence[Identified], envelopes: Sequence[RawBSONDocument]
+) -> Flow[tuple[Failures, bool]]:
+    """Compare items whose ids are there with the pushes that used these ids, and return what ``_inserted`` does.
+
+    What had an id may have gone since: then the item is inserted.
+    """
+    if not chunk:
+        return {}, False
+    taken, found = yield from _taken(context, _ids(chunk))
+    gone = [place for place, one in enumerate(chunk) if one[0] not in found]
+    if not gone:
+        return taken, False
+    more, unknown = yield from _inserted(
+        context, [chunk[place] for place in gone], [envelopes[place] for place in gone], again=True
+    )
+    return taken | more, unknown
+
+
+def _taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
+    """Return the errors of the ids that other pushes have used (``find``), and which ids are there."""
+    documents = yield from find_pushed(context.broker, ids)
+    taken: Failures = {
+        document["_id"]: DuplicateItem(
+            document.get("q", ""), None, document["_id"], id=document["_id"], to=context.name
+        )
+        for document in documents
+        if not is_same_push(document, context.name)
+    }
+    return taken, {document["_id"].binary for document in documents}
 
 
 def _missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:

@@ -16,10 +16,11 @@ __all__ = ["insert_together"]
 
 def insert_together(lanes: Lanes, draft: Draft) -> Flow[None]:
     """Insert the item of a draft with those of other callers."""
+    broker = draft.context.broker
     lane, caller = lanes.lane("push", _inserted, abreast=2, shares=2), lanes.caller
     if caller is not None and lane.set_out(caller()):
         try:
-            if (yield from inserted(draft.encoded(), given=draft.given is not None, here=True)):
+            if (yield from inserted(broker, draft.encoded(), given=draft.given is not None, here=True)):
                 draft.noted()
         finally:
             lane.back()
@@ -28,7 +29,7 @@ def insert_together(lanes: Lanes, draft: Draft) -> Flow[None]:
     try:
         yield Shared(lane, draft)
     except (Duplicate, ReplyLost) as error:
-        if (yield from is_new(error, draft.id, given=draft.given is not None)):
+        if (yield from is_new(broker, error, draft.encoded(), given=draft.given is not None)):
             draft.noted()
 
 

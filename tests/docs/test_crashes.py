@@ -87,6 +87,21 @@ def _keyed(process: Process) -> str:
     return "; ".join(f"{document['payload']}: {process.told(document)}" for document in documents) or "nothing"
 
 
+def _pop_after_a_push_with_an_id(process: Process) -> Operation:
+    queue = process.queue()
+    queue.push("without")
+    process.clock.advance(1)
+    queue.push("with", id=ID)
+    return queue.pop
+
+
+def _unnamed(process: Process) -> str:
+    """Tell of the item without a given id; its stub, if it left one, is not kept any longer."""
+    found = list(process.raw.find({"q": "orders", "_id": {"$ne": ID}}))
+    assert all("payload" in one or one["expires"] <= process.clock.now() for one in found)
+    return "ready" if any("payload" in one for one in found) else "gone"
+
+
 def _after_the_lease(process: Process) -> str:
     process.clock.advance(LEASE + 1)
     return process.found()
@@ -117,11 +132,17 @@ ROWS = [
     ),
     Row("`pop`", _pop(), [READY, "nothing"]),
     Row("`pop` with history", _pop(history=DAY), [READY, "orders processed 1"]),
-    Row("`pop` of a remembered id", _pop(remembered=True), [READY, "nothing", "a stub"]),
+    Row("`pop` of a remembered id", _pop(remembered=True), [READY, "a stub"]),
     Row(
         "`pop` with history of an id remembered for longer",
         _pop(remembered=True, history=DAY),
-        [READY, "orders processed 1", "orders processed 1"],
+        [READY, "orders processed 1"],
+    ),
+    Row(
+        "`pop` of an item pushed without an id, after a push with one",
+        _pop_after_a_push_with_an_id,
+        ["ready", "gone", "gone"],
+        look=_unnamed,
     ),
     Row("`pop` of a payload that does not fit", _pop("bad", model=Order), [READY, "nothing", DEAD, DEAD]),
     Row(
@@ -205,12 +226,27 @@ def test_a_burial_that_was_killed_is_done_by_the_next_claim(raw: Any, max_retrie
     assert dead.origin.attempts == max_retries + 1
 
 
-def test_a_pop_that_was_killed_before_its_stub_forgets_the_id(raw: Any) -> None:
-    with living(raw) as process:
-        queue = _pushed(process, remembered=True)
-        assert process.dies_after(1, queue.pop)
-        queue.push(1, id=ID)
-        assert queue.size() == 1
+@pytest.mark.parametrize("history", [None, 0.001, DAY])
+def test_a_pop_that_was_killed_never_forgets_an_id(raw: Any, history: Any) -> None:
+    """The process that pops has not seen the push, and does not expect a remembered id."""
+    live = [_is_live_after(raw, commands, history) for commands in range(4)]
+    assert live == sorted(live, reverse=True)
+    assert {live[0], live[-1]} == {True, False}
+
+
+def _is_live_after(raw: Any, commands: int, history: Any) -> bool:
+    """Say whether the item is still in the queue; the same push again must change nothing."""
+    with living(raw) as process, process.another() as producer:
+        queue = process.queue(history=history)
+        queue.resume()
+        producer.queue("orders").push(1, id=ID)
+        process.clock.advance(1)
+        process.dies_after(commands, queue.pop)
+        document = process.document()
+        producer.queue("orders").push(1, id=ID)
+        assert process.document() == document
+    assert "when" in document or document["expires"] >= document["once"]
+    return "when" in document
 
 
 @pytest.mark.parametrize("commands", range(3))

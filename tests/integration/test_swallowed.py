@@ -47,6 +47,11 @@ async def remembered(queue: Any) -> Any:
     return await pushed(queue, id=ID, once=timedelta(days=7))
 
 
+async def among_remembered(queue: Any) -> Any:
+    await queue.push(FIRST)
+    return await queue.push(SECOND, id=ID, once=timedelta(days=7), priority=1)
+
+
 def reserving(arrange: Arrange = pushed, lease: float = 60) -> Arrange:
     async def arranged(queue: Any) -> Any:
         await arrange(queue)
@@ -87,11 +92,11 @@ CASES = [
     Case("push with an id", pushed, lambda q, _: q.push(NEW, id=ID), "insert", 1, 2),
     Case("push of an id again", remembered, lambda q, id: q.push(NEW, id=id), "insert", 2, 2),
     Case("pop", pushed, lambda q, _: q.pop(), "findAndModify", 1, 1),
-    Case("pop of a remembered id", remembered, lambda q, _: q.pop(), "findAndModify", 1, 1, most=1),
-    Case("pop that leaves a stub", remembered, lambda q, _: q.pop(), "insert", 1, 1, most=2),
+    Case("pop of a remembered id", remembered, lambda q, _: q.pop(), "findAndModify", 1, 1),
+    Case("pop among remembered ids", among_remembered, lambda q, _: q.pop(), "findAndModify", 1, 1, most=1),
+    Case("pop that deletes its stub", among_remembered, lambda q, _: q.pop(), "delete", 3, 3),
     Case("pop with history", pushed, lambda q, _: q.pop(), "findAndModify", 1, 3, KEPT),
-    Case("pop with history of an id", remembered, lambda q, _: q.pop(), "findAndModify", 1, 3, KEPT, most=3),
-    Case("pop that keeps an id", remembered, lambda q, _: q.pop(), "update", 1, 1, KEPT, most=2),
+    Case("pop with history of an id", remembered, lambda q, _: q.pop(), "findAndModify", 1, 3, KEPT),
     Case("reserve", pushed, lambda q, _: q.reserve(), "findAndModify", 1, 3),
     Case("reserve an expired one", expired, lambda q, _: q.reserve(), "findAndModify", 1, 3),
     Case("reserve that buries", expired, lambda q, _: q.reserve(), "update", 3, 3, ONCE, most=3),

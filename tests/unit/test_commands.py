@@ -57,6 +57,7 @@ def case(name: str, flow: Callable[[], Flow[Any]], method: str, arguments: Any, 
     return pytest.param(flow, method, arguments, reply, id=name)
 
 
+UNREMEMBERED = {"$divide": [1, {"$cond": [{"$gt": ["$once", NOW]}, 0, 1]}]}
 CASES = [
     case(
         "push",
@@ -76,7 +77,7 @@ CASES = [
         "pop",
         lambda: pop.pop(context(), on_invalid="bury"),
         "find_one_and_delete",
-        {"filter": ELIGIBLE, "sort": SORT},
+        {"filter": {**ELIGIBLE, "$expr": UNREMEMBERED}, "sort": SORT},
         STORED,
     ),
     case(
@@ -84,7 +85,7 @@ CASES = [
         lambda: pop.pop(context(history=DAY), on_invalid="bury"),
         "find_one_and_update",
         {
-            "filter": ELIGIBLE,
+            "filter": {**ELIGIBLE, "$expr": UNREMEMBERED},
             "update": {
                 "$set": {
                     "processed": NOW,

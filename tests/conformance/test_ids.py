@@ -1,0 +1,194 @@
+"""Ids that are given: the same push again adds nothing, and another push under the same id is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.conformance.test_transactions import transaction, transactional
+from tests.shells import Shell
+
+Fate = Callable[[Any, Any], Awaitable[Any]]
+
+
+async def moved(charges: Any, shell: Shell) -> None:
+    await charges.move(await charges.reserve(), "archive", payload="changed")
+
+
+async def moved_and_committed(charges: Any, shell: Shell) -> None:
+    await moved(charges, shell)
+    archive = shell.queue("archive")
+    await archive.commit(await archive.reserve())
+
+
+async def buried_and_replayed_elsewhere(charges: Any, shell: Shell) -> None:
+    await charges.bury(await charges.reserve())
+    await charges.dead.replay(to="archive")
+
+
+async def popped(charges: Any, shell: Shell) -> None:
+    await charges.pop()
+
+
+FATES: dict[str, Fate] = {
+    "live": lambda charges, _: charges.peek(),
+    "reserved": lambda charges, _: charges.reserve(),
+    "buried": lambda charges, _: _buried(charges),
+    "committed": lambda charges, _: _committed(charges),
+    "moved": moved,
+    "moved and committed": moved_and_committed,
+    "buried and replayed elsewhere": buried_and_replayed_elsewhere,
+    "popped": popped,
+}
+
+
+async def _buried(charges: Any) -> None:
+    await charges.bury(await charges.reserve())
+
+
+async def _committed(charges: Any) -> None:
+    await charges.commit(await charges.reserve())
+
+
+PUSHES: dict[str, Callable[[Any, ObjectId], Awaitable[Any]]] = {
+    "push": lambda queue, id: queue.push("new", id=id),
+    "push with a key": lambda queue, id: queue.push("new", id=id, key="k"),
+    "push that replaces": lambda queue, id: queue.push("new", id=id, key="k", on_duplicate="replace"),
+    "push_many": lambda queue, id: queue.push_many(["new"], ids=[id]),
+}
+
+
+@pytest.mark.parametrize("history", [None, 60], ids=["stubs", "history"])
+@pytest.mark.parametrize("fate", FATES)
+async def test_an_id_is_the_same_push_again_or_refused(shell: Shell, fate: str, history: float | None) -> None:
+    charges, emails, id = shell.queue("charges", history=history), shell.queue("emails", history=history), ObjectId()
+    await charges.push("old", id=id)
+    await FATES[fate](charges, shell)
+    before = shell.raw.find_one({"_id": id})
+    for name, push in PUSHES.items():
+        assert await push(charges, id) in (id, [id])
+        with pytest.raises((mongoq.DuplicateItem, mongoq.BatchIncomplete)) as caught:
+            await push(emails, id)
+        error = caught.value.failed[id] if name == "push_many" else caught.value
+        assert (error.id, error.item_id, error.queue, error.key) == (id, id, before["q"], None)
+        assert all(text in str(error) for text in (str(id), repr(before["q"]), "'emails'"))
+    assert shell.raw.find_one({"_id": id}) == before
+    assert await emails.size() == 0
+
+
+async def test_of_many_pushes_the_rest_is_stored_and_one_error_names_the_others(shell: Shell) -> None:
+    charges, emails = shell.queue("charges"), shell.queue("emails")
+    ids = [ObjectId() for _ in range(6)]
+    await charges.push_many([0, 1], ids=ids[:2])
+    await charges.commit(await charges.reserve())
+    await emails.push(2, id=ids[2])
+    with pytest.raises(mongoq.BatchIncomplete) as caught:
+        await emails.push_many(range(6), ids=ids)
+    assert caught.value.done == ids[2:]
+    assert {id: error.queue for id, error in caught.value.failed.items()} == dict.fromkeys(ids[:2], "charges")
+    assert all(isinstance(error, mongoq.DuplicateItem) for error in caught.value.failed.values())
+    assert sorted(item.payload for item in await emails.peek(9)) == [2, 3, 4, 5]
+    assert await emails.push_many(range(2, 6), ids=ids[2:]) == ids[2:]
+
+
+async def test_an_id_is_free_again_when_it_is_forgotten(shell: Shell) -> None:
+    charges, emails, id = shell.queue("charges"), shell.queue("emails"), ObjectId()
+    await charges.push(1, id=id)
+    await charges.remove(id)
+    await emails.push(2, id=id)
+    assert (await emails.pop()).payload == 2
+    with pytest.raises(mongoq.DuplicateItem):
+        await charges.push(1, id=id)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_the_id_of_an_item_that_was_pushed_without_one_is_taken_elsewhere(shell: Shell, kept: bool) -> None:
+    charges, emails = shell.queue("charges", history=60), shell.queue("emails")
+    id = await charges.push(1)
+    if kept:
+        await charges.pop()
+    with pytest.raises(mongoq.DuplicateItem) as caught:
+        await emails.push(2, id=id)
+    assert caught.value.queue == "charges"
+    assert await charges.push(1, id=id) == id
+
+
+async def test_the_copies_of_a_replay_have_their_ids_for_themselves(shell: Shell) -> None:
+    charges, id = shell.queue("charges", history=60), ObjectId()
+    await charges.push(1, id=id)
+    await charges.pop()
+    for _ in range(2):
+        await charges.replay(to="archive")
+    (copy,) = await shell.queue("archive").peek(9)
+    with pytest.raises(mongoq.DuplicateItem) as caught:
+        await shell.queue("emails").push(2, id=copy.id)
+    assert caught.value.queue == "archive"
+    await shell.queue("archive").pop()
+    assert (await charges.replay(to="archive")).already == 1
+    with pytest.raises(mongoq.DuplicateItem):
+        await shell.queue("emails").push(2, id=copy.id)
+
+
+@pytest.mark.parametrize("fate", FATES)
+async def test_what_an_earlier_version_pushed_counts_as_the_same_push(shell: Shell, fate: str) -> None:
+    """It did not store which queue the push went to: nobody can say that it was another one."""
+    charges, id = shell.queue("charges"), ObjectId()
+    await charges.push("old", id=id)
+    shell.raw.update_one({"_id": id}, {"$unset": {"into": ""}})
+    await FATES[fate](charges, shell)
+    before = shell.raw.find_one({"_id": id})
+    for name in ("charges", "emails"):
+        assert await shell.queue(name).push("new", id=id) == id
+        assert await shell.queue(name).push_many(["new"], ids=[id]) == [id]
+    assert shell.raw.find_one({"_id": id}) == before
+
+
+@pytest.mark.parametrize("queues", [["audit"], ["audit", "billing"]], ids=["one queue", "two queues"])
+async def test_an_id_that_was_pushed_to_another_topic_is_refused(shell: Shell, queues: list[str]) -> None:
+    for topic in ("orders", "returns"):
+        await shell.broker.bind(topic, *queues)
+    orders, returns, id = shell.queue("orders"), shell.queue("returns"), ObjectId()
+    assert [await orders.push(1, id=id) for _ in range(2)] == [id, id]
+    await shell.queue("audit").pop()
+    assert await orders.push(1, id=id) == id
+    with pytest.raises(mongoq.DuplicateItem) as caught:
+        await returns.push(2, id=id)
+    assert caught.value.id == id
+    assert caught.value.queue in queues
+    with pytest.raises(mongoq.DuplicateItem):
+        await returns.push_many([3, 2], ids=[ObjectId(), id])
+    if shell.kind != "mongomock":
+        assert await shell.queue("audit").size() == 0, "all copies of a publication are there, or none"
+
+
+@transactional
+@pytest.mark.parametrize("again", [{}, {"key": "k"}], ids=["plain", "key"])
+async def test_an_id_of_another_push_is_refused_within_a_transaction(shell: Shell, again: dict[str, Any]) -> None:
+    charges, emails, id = shell.queue("charges"), shell.queue("emails"), ObjectId()
+    await charges.push(1, id=id)
+    with pytest.raises(mongoq.DuplicateItem) as caught:
+        async with transaction(shell) as tx:
+            await emails.push("before", session=tx.session)
+            await emails.push(2, id=id, session=tx.session, **again)
+    assert (caught.value.queue, caught.value.id) == ("charges", id)
+    assert await emails.size() == 0, "an error that leaves the block aborts its transaction"
+    async with transaction(shell) as tx:
+        with pytest.raises(mongoq.DuplicateItem):
+            await emails.push(2, id=id, session=tx.session, **again)
+        await emails.push("after", session=tx.session)
+    assert (await emails.pop()).payload == "after", "one that is caught spoils nothing"
+
+
+async def test_an_item_is_remembered_by_the_queue_it_was_pushed_to(shell: Shell) -> None:
+    queue, id = shell.queue("charges"), ObjectId()
+    await queue.push(1, id=id, once=timedelta(days=1))
+    await moved_and_committed(queue, shell)
+    stored = shell.raw.find_one({"_id": id})
+    assert (stored["into"], stored["q"]) == ("charges", "archive")
+    await queue.push(1)
+    assert "into" not in shell.raw.find_one({"q": "charges"})
