@@ -16,7 +16,7 @@ from mongoq.aio import AsyncBroker
 from mongoq.drive.background import PATIENCE
 from mongoq.drive.connection_string import REFUSED, connection_errors, has_option, make_client, sentence_of
 from mongoq.drive.numbered import numbering
-from mongoq.drive.rights import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drive.refusals import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.settings import SettingsFrom, checked_source
@@ -74,7 +74,7 @@ def connect(
         )
         with pymongo.timeout(trial.seconds):
             with pymongo.timeout(trial.search_seconds):
-                _ = client.is_primary
+                _ = client.is_primary  # waits for a server
             trial.found = True
             broker.ping()
     except BaseException as error:
@@ -150,7 +150,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
             )
             with pymongo.timeout(trial.seconds):
                 with pymongo.timeout(trial.search_seconds):
-                    await client.is_primary
+                    await client.is_primary  # waits for a server
                 trial.found = True
                 await broker.ping()
         except BaseException as error:

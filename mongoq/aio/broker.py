@@ -174,7 +174,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics):
     async def queues(self) -> list[str]:
         """Return the names of the queues that hold an item, live or in history, or remember an id; sorted.
 
-        Two ``distinct`` commands, each answered from an index in time proportional to the number of queues.
+        Two ``aggregate`` commands, each answered from an index in time proportional to the number of queues.
         """
         return await self._driver.run(read.queues(self._context))
 

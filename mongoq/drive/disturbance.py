@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from mongoq.drive.backends import Backend, interruption, primary
-from mongoq.drive.rights import advise
+from mongoq.drive.refusals import advise
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.request import ReplyLost
 
@@ -45,11 +45,10 @@ class Disturbance:
     def told(self, error: Exception) -> Exception:
         """Return a driver's error as flows know it; one of the network disturbs the clock.
 
-        A refusal for want of a right gets a note that says what to grant.
+        A refusal for want of a right, or of a server that is not the primary, gets a note that says what to do.
         """
         known = interruption(error)
-        if known is None:
-            advise(error)
+        advise(error, self._client)
         if isinstance(known, ReplyLost) and self._clock is not None:
             self._clock.disturb()
         return known or error

@@ -17,7 +17,7 @@ from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Seconda
 
 from mongoq.drive.connection_string import REFUSED, connection_errors, has_option, make_client, sentence_of
 from mongoq.drive.documents import Document, decoded, slices
-from mongoq.drive.rights import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drive.refusals import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.codec import codec_options
 

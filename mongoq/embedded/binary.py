@@ -13,10 +13,16 @@ from pathlib import Path
 
 from mongoq.errors import EmbeddedServerUnavailable
 
-__all__ = ["DIRECTORY_IN_USE", "explain", "find_mongod"]
+__all__ = ["explain", "find_mongod", "is_directory_in_use"]
 
-DIRECTORY_IN_USE = 100  # exit status of a mongod whose data directory another one holds
-_DATA_INCOMPATIBLE = 62  # exit status of a mongod that meets the files of another version
+# What mongod's exit statuses mean (src/mongo/util/exit_code.h).
+_OPTIONS_BAD = 2
+_ABRUPT = 14
+_PORT_TAKEN = 48
+_DATA_INCOMPATIBLE = 62
+_DIRECTORY_UNUSABLE = 100
+_IN_USE = "DBPathInUse"
+"""What mongod calls it when another one holds the directory; it exits with 100 for other reasons too."""
 
 _LIBRARY_MISSING = re.compile(r"error while loading shared libraries: (\S+?):")
 _GLIBC_TOO_OLD = re.compile(r"version [`'](GLIBC(?:XX)?_[\d.]+)' not found")
@@ -83,7 +89,7 @@ def explain(mongod: Path, failure: int | OSError, output: str) -> str:
         failure: its exit status (minus the signal that ended it), or the error of running it at all.
         output: the telling lines of its output, quoted at the end.
     """
-    reason = _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _ended(failure)
+    reason = _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _ended(failure, output)
     return f"{mongod} {reason}" + (f"; its last words: {output}" if output else "")
 
 
@@ -106,13 +112,37 @@ def _missing(output: str) -> str | None:
     return None
 
 
-def _ended(status: int) -> str:
-    if status == DIRECTORY_IN_USE:
+def is_directory_in_use(failure: int | OSError | None, output: str) -> bool:
+    """Say whether mongod ended because another one holds its directory."""
+    return failure == _DIRECTORY_UNUSABLE and (_IN_USE in output or not output)
+
+
+def _ended(status: int, output: str) -> str:
+    if is_directory_in_use(status, output):
         return "did not start, because another mongod uses this directory: stop that one, or take another path"
-    if status == _DATA_INCOMPATIBLE:
-        return "did not start, because another version of MongoDB wrote this directory: run that one"
     if status == -signal.SIGILL:
         return "did not start, because MongoDB 5 and later need a processor with AVX"
-    if status < 0:
-        return f"was ended by signal {-status} ({signal.Signals(-status).name})"
-    return f"ended with status {status}"
+    end = f"was ended by signal {-status}{_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+    reason = _REASONS.get(status)
+    return f"{end}, because {reason}" if reason else end
+
+
+_FILES_BAD = (
+    "it met an error that it cannot go on with, often files that are damaged or of another version: look at the log, "
+    "run the mongod that wrote the path, or take another path"
+)
+_REASONS = {
+    _OPTIONS_BAD: "it does not take its options: correct parameters=, or run another mongod",
+    _ABRUPT: _FILES_BAD,
+    -signal.SIGABRT: _FILES_BAD,
+    _PORT_TAKEN: "it cannot listen on its port, which another process may have: start it again",
+    _DATA_INCOMPATIBLE: "another version of MongoDB wrote this directory: run that one, or take another path",
+    _DIRECTORY_UNUSABLE: "it cannot use its directory: look at owner, permissions and free space, or take another path",
+}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:  # one of the real-time signals, most of which have no name
+        return ""

@@ -30,10 +30,7 @@ class Log:
             new = file.read()
         complete = new[: new.rfind(b"\n") + 1]
         self._offset += len(complete)
-        for line in complete.splitlines():
-            if _LISTENING in line:
-                return int(json.loads(line)["attr"]["port"])
-        return None
+        return next(filter(None, map(_port, complete.splitlines())), None)
 
     def tail(self) -> str:
         """The last telling lines: fatal ones, errors, and what is no log line at all; else the very last."""
@@ -42,6 +39,16 @@ class Log:
             entries = [_entry(line) for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         telling = [text for severe, text in entries if severe] or [text for _, text in entries]
         return " | ".join(text[:_WIDTH] for text in telling[-_LINES:])
+
+
+def _port(line: bytes) -> int | None:
+    """The port in the line that tells of it; a line that only looks like it has none."""
+    if _LISTENING not in line:
+        return None
+    try:
+        return int(json.loads(line)["attr"]["port"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _entry(line: str) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from mongoq.embedded.binary import DIRECTORY_IN_USE, explain
+from mongoq.embedded.binary import explain, is_directory_in_use
 from mongoq.embedded.directory import Directory
 from mongoq.embedded.log import Log
 from mongoq.embedded.options import Options
@@ -81,9 +81,11 @@ class Node:
             self.port = self._listening_port(process, deadline)
             if self.port:
                 return
-            if process.failure != DIRECTORY_IN_USE or time.monotonic() >= patience:
+            held = is_directory_in_use(process.failure, self._log.tail())
+            if self.temporary or not held or time.monotonic() >= patience:
                 raise EmbeddedServerUnavailable(in_use or self.last_words())
-            # This process has the lock, so whoever holds the data has lost its owner and is on its way out.
+            # This process has the lock, so whoever holds the data has lost its owner and is on its way out. A temporary
+            # directory is nobody else's, and goes with the watchdog that has just ended.
             in_use = self.last_words()
             process.stop()
             time.sleep(0.1)

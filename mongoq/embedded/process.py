@@ -95,7 +95,9 @@ class Process:
             self.failure = value
 
     def stop(self) -> None:
-        """End mongod and the watchdog, and wait for both. The watchdog removes a temporary directory."""
+        """End mongod and the watchdog, and wait for both. The watchdog removes a temporary directory. Idempotent."""
+        if self._news.closed:
+            return
         with contextlib.suppress(OSError):
             self._orders.write(b"q")  # closing is not enough: a forked child holds this end as well
         with contextlib.suppress(OSError):

@@ -178,7 +178,7 @@ class EmbeddedServer:
         mongod = find_mongod(self._mongod)
         try:
             self._node = Node(mongod, self._given, self._options, deadline=deadline)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for a NUL in a path or a parameter
             raise EmbeddedServerUnavailable(f"the embedded server could not be started: {error}") from error
         atexit.register(self.stop)
         try:

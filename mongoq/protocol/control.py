@@ -19,6 +19,9 @@ SCHEMA_VERSION = 1
 OLDEST_READER = 1
 SCHEMA_ID = "schema:mongoq"
 CLOCK_SAMPLES = 5
+UNAUTHORIZED = 13
+MOST_INDEXES = 64
+"""Indexes that a collection can have."""
 
 
 def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
@@ -49,16 +52,33 @@ def _made_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
         yield from _calibrate(broker)
 
 
-def check(broker: BrokerContext) -> Flow[None]:
-    """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``)."""
+def check(broker: BrokerContext) -> Flow[bool]:
+    """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``).
+
+    Returns whether the schema document is there. A user who may not list collections goes by it: whoever wrote it has
+    looked at the collection before.
+    """
+    refusal: Exception | None = None
     if not broker.serverless:
         if (yield from _is_sharded(broker)):
             raise CollectionSharded(broker.namespace)
-        yield from _check_options(broker)
+        try:
+            yield from _check_options(broker)
+        except Exception as error:
+            if not _is_unauthorized(error):
+                raise
+            refusal = error
     schema = yield from find_one(broker, {"_id": SCHEMA_ID})
     if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
         raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
+    if schema is None and refusal is not None:
+        raise refusal
     broker.checked = True
+    return schema is not None
+
+
+def _is_unauthorized(error: Exception) -> bool:
+    return getattr(error, "code", None) == UNAUTHORIZED
 
 
 def _is_sharded(broker: BrokerContext) -> Flow[bool]:
@@ -96,20 +116,39 @@ def hello(broker: BrokerContext) -> Flow[None]:
 def ensure_indexes(broker: BrokerContext) -> Flow[None]:
     """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
 
-    Runs outside any session: creating an index inside a transaction aborts it.
+    Runs outside any session: creating an index inside a transaction aborts it. A user who may not create indexes needs
+    not, when they are there.
     """
-    yield from check(broker)
+    written = yield from check(broker)
     if not broker.serverless:
         specifications = [index.document() for index in INDEXES]
         name = broker.collection
         command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
-        yield from Command("command", {"command": command}, target="database")
-    schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
-    try:
-        yield from Command("insert_one", {"document": schema})
-    except Duplicate:
-        pass
+        try:
+            yield from Command("command", {"command": command}, target="database")
+        except Exception as error:
+            if not (written and _is_unauthorized(error) and (yield from _has_indexes(broker))):
+                raise
+    if not written:
+        schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
+        try:
+            yield from Command("insert_one", {"document": schema})
+        except Duplicate:
+            pass
     broker.indexed = True
+
+
+def _has_indexes(broker: BrokerContext) -> Flow[bool]:
+    """Say whether the indexes are there (``listIndexes``); without the right to look, the schema document says so."""
+    command = {"listIndexes": broker.collection, "cursor": {"batchSize": MOST_INDEXES}}
+    try:
+        reply: Any = yield from Command("command", {"command": command}, target="database")
+    except Exception as error:
+        if _is_unauthorized(error):
+            return True  # the schema document is written once the indexes are there
+        raise
+    there = {index["name"] for index in reply["cursor"]["firstBatch"]}
+    return there >= {index.name for index in INDEXES}
 
 
 def _calibrate(broker: BrokerContext) -> Flow[None]:

@@ -42,7 +42,7 @@ def purge(
     Without a limit it is one command, or one for each 1,000 ids. With a limit it is a ``find`` of ids in queue order
     and a ``delete`` of them for each 1,000 items. A crash in between leaves the rest.
     """
-    if where is limit is ids is stage is None:
+    if all(option is None for option in (where, limit, ids, stage)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)

@@ -164,11 +164,15 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:
-    """Name the queues that hold an item, live or in history (two ``distinct``, each a DISTINCT_SCAN)."""
+    """Name the queues that hold an item, live or in history (two ``aggregate``, each a DISTINCT_SCAN).
+
+    The ``distinct`` command would do as well, and is not in the stable API.
+    """
     yield from ready(broker, write=False)
     live, kept = CLAIM.keys[2], HISTORY.keys[1]
-    names: set[str] = set()
+    names: set[Any] = set()
     for date in (live, kept):
-        filter = {"q": {"$gte": ""}, date: {"$gte": BEGINNING}}
-        names |= set((yield from Command("distinct", {"key": "q", "filter": filter})))
+        stages = [{"$match": {"q": {"$gte": ""}, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
+        groups: Any = yield from Command("aggregate", {"pipeline": stages})
+        names |= {group["_id"] for group in groups}
     return sorted(names)

@@ -151,7 +151,7 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     """Read the counters of all queues (``find``) and count their live items (``aggregate``)."""
     if broker.stats is not None and time.monotonic() - broker.stats[0] < CACHED:
         return dict(broker.stats[1])
-    yield from ready(broker, write=True)
+    yield from ready(broker, write=False)
     yield from flush(broker)
     documents = yield from find_few(broker, prefixed(PREFIX), [("_id", 1)], MOST)
     counted = {document["_id"].removeprefix(PREFIX): document for document in documents}

@@ -177,6 +177,64 @@ def test_a_place_for_temporary_directories_that_is_not_there_is_named(tmp_path, 
         EmbeddedServer().start()
 
 
+@pytest.mark.parametrize("words", ["", "out of luck"])
+@pytest.mark.parametrize("status", [1, 2, 14, 48, 62, 100, 255])
+def test_a_mongod_that_ends_with_any_status_is_the_proper_error(tmp_path, temporary, status, words):
+    """Twice, since what is left of the first start may be in the way of the second."""
+    dying = script(tmp_path / "mongod", f"#!/bin/sh\necho '{words}' >&2\nexit {status}\n")
+    for server in (EmbeddedServer(mongod=dying), EmbeddedServer(tmp_path / "kept", mongod=dying, timeout=1)):
+        for _ in range(2):
+            with pytest.raises(EmbeddedServerUnavailable, match=words) as failure:
+                server.start()
+            assert f"status {status}" in str(failure.value) or "another mongod uses this directory" in str(
+                failure.value
+            )
+            assert server.pid is None
+            server.stop()
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("number", [35, int(signal.SIGABRT), int(signal.SIGSEGV)])
+def test_a_mongod_that_is_ended_by_any_signal_is_the_proper_error(tmp_path, number):
+    dying = script(tmp_path / "mongod", f"#!/bin/sh\necho out of luck >&2\nkill -{number} $$\n")
+    with pytest.raises(EmbeddedServerUnavailable, match=rf"signal {number}\b.*out of luck"):
+        EmbeddedServer(mongod=dying).start()
+
+
+def test_a_line_that_only_looks_like_that_of_the_port_is_quoted(tmp_path):
+    lines = """echo '{"id":23016, cut off'; echo '{"id":23016,"attr":{}}'; echo '{"id":23016,"attr":{"port":"x"}}'"""
+    liar = script(tmp_path / "mongod", f"#!/bin/sh\n{lines}\nexit 3\n")
+    with pytest.raises(EmbeddedServerUnavailable, match=r"status 3.*cut off"):
+        EmbeddedServer(mongod=liar).start()
+
+
+@pytest.mark.parametrize("name", ["WiredTiger.turtle", "storage.bson", "mongod.lock"])
+def test_files_that_mongod_cannot_use_are_told(tmp_path, name):
+    if name == "mongod.lock":
+        (tmp_path / name).mkdir()
+    else:
+        with EmbeddedServer(tmp_path):
+            pass
+        (tmp_path / name).write_text("no such thing")
+    with pytest.raises(EmbeddedServerUnavailable, match="because it .*take another path; its last words: .*"):
+        EmbeddedServer(tmp_path).start()
+
+
+def test_a_directory_that_another_mongod_holds_is_told(tmp_path):
+    """By a server of the same data that knows nothing of the first one's lock, since it was started by hand."""
+    with EmbeddedServer(tmp_path / "data") as server:
+        command = psutil.Process(server.pid).cmdline()
+        dying = script(tmp_path / "mongod", f'#!/bin/sh\nexec "{command[0]}" --dbpath {tmp_path}/data --port 0\n')
+        with pytest.raises(EmbeddedServerUnavailable, match="another mongod uses this directory.*DBPathInUse"):
+            EmbeddedServer(mongod=dying).start()
+
+
+@pytest.mark.parametrize("options", [{"path": "a\0b"}, {"parameters": {"a\0b": 1}}], ids=["path", "parameter"])
+def test_what_cannot_be_a_path_or_an_argument_is_told(options):
+    with pytest.raises(EmbeddedServerUnavailable, match="could not be started: embedded null byte"):
+        EmbeddedServer(**options).start()
+
+
 @pytest.mark.parametrize(
     "failure, output, advice",
     [
@@ -193,6 +251,9 @@ def test_a_place_for_temporary_directories_that_is_not_there_is_named(tmp_path, 
         (-signal.SIGKILL, "", "SIGKILL"),
         (100, "", "another mongod uses this directory"),
         (62, "", "another version of MongoDB"),
+        (100, "Attempted to create a lock file on a read-only directory", "owner, permissions and free space"),
+        (48, "", "start it again"),
+        (-35, "", "signal 35"),
         (PermissionError(13, "Permission denied"), "", "Permission denied"),
     ],
 )

@@ -177,7 +177,7 @@ def test_next_when_looks_at_one_key_for_each_priority(crowded: Watched) -> None:
 
 def test_naming_the_queues_looks_at_one_key_for_each(crowded: Watched) -> None:
     assert crowded.broker.queues() == ["orders"]
-    plan = crowded.plan("distinct")
+    plan = crowded.plan("aggregate")
     assert "DISTINCT_SCAN" in plan.stages
     assert plan.keys <= 2
 

@@ -1,10 +1,11 @@
-"""Rights: which one a user of the server lacks, and what to grant."""
+"""Refusals of a server: which right its user lacks, and that it is not the primary; what to do about it."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from pymongo.errors import OperationFailure
+from pymongo.errors import NotPrimaryError, OperationFailure
 
 __all__ = ["LOGIN_REFUSED", "UNAUTHORIZED", "advise", "missing_right"]
 
@@ -29,6 +30,7 @@ WRITES = {
     "createIndexes": "createIndex",
 }
 """The action that each command needs, by the server's names; the role ``read`` holds those of the first."""
+OURS = "; mongoq: "
 REFUSAL = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
 
 
@@ -47,7 +49,29 @@ def missing_right(error: OperationFailure) -> str:
     )
 
 
-def advise(error: Exception) -> None:
-    """Add to a refusal of the server what to grant, as a note; a traceback shows it behind the server's words."""
-    if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED and not getattr(error, "__notes__", None):
-        error.add_note(f"mongoq: the server {missing_right(error)}")
+def advise(error: Exception, client: Any) -> None:
+    """Add to an error's words what to do: to a refusal for want of a right, or of a server that is not the primary.
+
+    Its type, code and details stay as they are.
+    """
+    if isinstance(error, NotPrimaryError):
+        if client.topology_description.topology_type_name == "Single":
+            _add(error, f"this server {_no_primary(client)}")
+    elif isinstance(error, OperationFailure) and error.code == UNAUTHORIZED:
+        _add(error, f"the server {missing_right(error)}")
+
+
+def _add(error: Exception, advice: str) -> None:
+    said, *others = error.args or ("",)
+    if OURS not in said:
+        error.args = (f"{said}{OURS}{advice}", *others)
+
+
+def _no_primary(client: Any) -> str:
+    servers = client.topology_description.server_descriptions().values()
+    primary = next((f", now {host}:{port}" for host, port in filter(None, (each.primary for each in servers))), "")
+    name = next((each.replica_set_name for each in servers if each.replica_set_name), "…")
+    return (
+        f"is not the primary of its replica set, which alone takes writes{primary}; leave directConnection=true out of "
+        f"the URI and name the set: replicaSet={name}"
+    )
