@@ -24,6 +24,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.typed import Dumped, TypedValues, parts
+from mongoq.model.unreadable import read
 
 __all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
 
@@ -149,6 +150,10 @@ class Encoding:
             InvalidBSON: nobody can decode one of them.
         """
         return bson.decode_all(b"".join(documents), self.options)
+
+    def read(self, document: bytes) -> dict[str, Any]:
+        """Decode a document; one that cannot be decoded comes as an ``UnreadableDocument``."""
+        return read(document, self.options)
 
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
