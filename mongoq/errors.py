@@ -129,12 +129,15 @@ class PayloadInvalid(ArgumentInvalid):
     Attributes:
         path: where in the value, such as ``payload.lines[2].at``; the argument's name alone for the whole.
         item: the raw item when it came from the server, with the payload as it is stored; else ``None``.
+        raw: the whole document in BSON, where it cannot be decoded; its ``item`` has U+FFFD for what is not UTF-8 then.
+            Else ``None``.
     """
 
-    def __init__(self, path: str, problem: str, *, item: Any = None) -> None:
+    def __init__(self, path: str, problem: str, *, item: Any = None, raw: bytes | None = None) -> None:
         super().__init__(path if len(path) <= PATH_LENGTH else f"{path[: PATH_LENGTH // 2]}…", problem)
         self.path = path
         self.item = item
+        self.raw = raw
 
 
 class PayloadTooLarge(ArgumentInvalid):

@@ -44,8 +44,8 @@ class AsyncBroker(AsyncTransactions, AsyncTopics):
     ```
 
     The broker derives its own handle from the collection (primary reads, majority writes, aware dates, standard
-    UUIDs; other codec options are kept), so yours is not changed. Nothing is sent before the first operation,
-    which checks the collection; the first write creates the indexes.
+    UUIDs; other codec options are kept, but for a ``type_registry``, which is refused), so yours is not changed.
+    Nothing is sent before the first operation, which checks the collection; the first write creates the indexes.
 
     Args:
         collection: a collection of PyMongo's ``AsyncMongoClient``; for asyncio also one of Motor, for threads one
@@ -63,8 +63,9 @@ class AsyncBroker(AsyncTransactions, AsyncTopics):
 
     Raises:
         TypeError: ``collection`` is no collection, or one of the other kind.
-        ArgumentInvalid: ``group_commit`` is none of ``True``, ``False`` and ``None``, or ``settings`` is neither
-            ``"stored"`` nor ``"code"``.
+        ArgumentInvalid: ``group_commit`` is none of ``True``, ``False`` and ``None``, ``settings`` is neither
+            ``"stored"`` nor ``"code"``, or the codec options of the collection have a ``type_registry``: its converters
+            would convert mongoq's own dates and names as well.
     """
 
     def __init__(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import bson
+from bson import Code
+from bson.codec_options import TypeRegistry
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 from pymongo import DeleteMany, DeleteOne, ReadPreference, UpdateMany, UpdateOne, WriteConcern
@@ -27,6 +29,7 @@ from pymongo.read_concern import ReadConcern
 from mongoq.drive import plain
 from mongoq.drive.numbered import Numbered, Numbers, numbers_of
 from mongoq.drive.sessions import Sessions
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.codec import Options, codec_options
 from mongoq.protocol.request import (
     Blocked,
@@ -130,8 +133,8 @@ class Backend:
 
 
 def _decoded(value: Any, options: Options) -> Any:
-    if isinstance(value, RawBSONDocument):
-        return bson.decode(value.raw, options)
+    if isinstance(value, RawBSONDocument | Code):  # within a document, so that a reference comes out as one
+        return bson.decode(bson.encode({"": value}), options)[""]
     if isinstance(value, Mapping):
         return {key: _decoded(part, options) for key, part in value.items()}
     if isinstance(value, list):
@@ -147,10 +150,13 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
 
     Raises:
         TypeError: no collection, or one of the other kind (synchronous or asynchronous).
+        ArgumentInvalid: its codec options have a type registry.
     """
     kind = type(collection).__module__.partition(".")[0]
     _check_kind(collection, kind, asynchronous)
     serverless = kind == "mongomock"
+    if not serverless:
+        _check_registry(collection.codec_options.type_registry)
     options = codec_options(None if serverless else collection.codec_options)
     own = collection.with_options(
         # mongomock keeps Python objects and knows no option but this one
@@ -183,6 +189,17 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
     if not asynchronous and not is_sync:
         hint = "; use mongoq.AsyncBroker for it" if is_async else _hint(collection, "mongoq.connect(uri)")
         raise TypeError(f"collection: a PyMongo Collection or a mongomock collection, not {_name(collection)}{hint}")
+
+
+def _check_registry(registry: TypeRegistry) -> None:
+    """Refuse converters of the caller's: they would convert dates and names of the envelope as well."""
+    if registry == TypeRegistry():
+        return
+    raise ArgumentInvalid(
+        "collection",
+        f"its codec options have a type_registry, which would convert mongoq's own fields as well: {registry!r:.300}; "
+        "give collection.with_options(codec_options=CodecOptions()), and convert payloads with a model",
+    )
 
 
 def _hint(collection: Any, way: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from uuid import UUID
 
 import bson
-from bson import Binary, Code, DBRef, Decimal128, Int64, ObjectId
+from bson import Binary, Code, DBRef, Decimal128, Int64, ObjectId, Regex, Timestamp
 from bson.binary import UUID_SUBTYPE, UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
@@ -23,7 +23,8 @@ from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel, TypeAdapter
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
-from mongoq.model.typed import TypedValues, parts
+from mongoq.model.typed import Dumped, TypedValues, parts
+from mongoq.model.unreadable import read
 
 __all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
 
@@ -38,6 +39,8 @@ UNENCODABLE = (BSONError, OverflowError, UnicodeError, TypeError, ValueError)
 """What the driver raises for values that BSON cannot hold."""
 TOGETHER = 100
 """Values that are encoded in one go."""
+REGEX_FLAGS = re.IGNORECASE | re.LOCALE | re.MULTILINE | re.DOTALL | re.UNICODE | re.VERBOSE
+"""Those that BSON has a letter for; the driver leaves out others."""
 SMALL = 10_000
 """Bytes of a value, above which it is encoded alone: memory would hold the values and the group."""
 
@@ -56,6 +59,10 @@ def codec_options(given: Options | None = None) -> Options:
         uuid_representation=UuidRepresentation.STANDARD,
         datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     )
+
+
+PLAIN = codec_options()
+"""Under which raw BSON is looked into."""
 
 
 class _Refusal(Exception):
@@ -144,6 +151,10 @@ class Encoding:
         """
         return bson.decode_all(b"".join(documents), self.options)
 
+    def read(self, document: bytes) -> dict[str, Any]:
+        """Decode a document; one that cannot be decoded comes as an ``UnreadableDocument``."""
+        return read(document, self.options)
+
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
         return len(bson.encode(document, codec_options=self.options))
@@ -190,20 +201,50 @@ _PLAIN = frozenset({str, int, float, bool, type(None), bytes, ObjectId, UUID, In
 
 def _check(value: Any, depth: int) -> None:
     """Refuse what BSON takes and gives back as something else."""
-    if isinstance(value, Mapping):
+    if isinstance(value, RawBSONDocument):
+        _check_raw(value, depth)
+    elif isinstance(value, Mapping):
         _check_document(value, depth)
+        _check_names(value)
     elif isinstance(value, list | tuple):
         _check_array(value, depth)
     elif isinstance(value, datetime):
         _check_datetime(value)
     elif isinstance(value, re.Pattern):
         raise _Refusal("a compiled pattern would come back as bson.Regex; store that, or the text")
+    elif isinstance(value, Regex):
+        _check_regex(value)
     elif isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
         raise _Refusal("a Binary of the UUID subtype would come back as a uuid.UUID, or not at all; store the UUID")
     elif isinstance(value, Code) and value.scope is not None:
         _check_document({"scope": value.scope}, depth)
     elif isinstance(value, DBRef):
         _check_document({name: part for name, part in value.as_doc().items() if name != "$ref"}, depth)
+
+
+def _check_raw(value: RawBSONDocument, depth: int) -> None:
+    """Refuse raw BSON that is not what its values are encoded as: the next who stores them would change it."""
+    document = bson.decode(value.raw, PLAIN)
+    _check_document(document, depth)
+    if bson.encode(document, codec_options=PLAIN) != bytes(value.raw):
+        raise _Refusal(
+            "raw BSON that would come back as something else: it holds a field twice, an option of a regular "
+            "expression that Python does not know, or a type that MongoDB has given up"
+        )
+
+
+def _check_names(value: Mapping[Any, Any]) -> None:
+    """Refuse a mapping that holds a name twice: the server would read the first, and Python the last."""
+    names = list(value)
+    if len(set(names)) < len(names):
+        raise _Refusal("a mapping that holds a key twice; make it a dict")
+
+
+def _check_regex(value: Regex[Any]) -> None:
+    if not isinstance(value.pattern, str):
+        raise _Refusal("a regular expression of bytes would come back as one of text; decode its pattern")
+    if value.flags & ~REGEX_FLAGS:
+        raise _Refusal(f"BSON has no letter for all flags of a regular expression, which are {value.flags}; drop some")
 
 
 def _check_datetime(value: datetime) -> None:
@@ -293,7 +334,8 @@ class Wrapped:
 class Codec(Generic[M]):
     """The payloads of one queue, typed when the queue has a model.
 
-    A typed payload is validated, dumped and checked on the way in, and validated on the way out.
+    A typed payload is validated, dumped and checked on the way in, and validated on the way out. Whether it will be is
+    tried on the way in, with the very bytes that travel.
     """
 
     def __init__(self, encoding: Encoding, model: Any = None) -> None:
@@ -318,25 +360,48 @@ class Codec(Generic[M]):
         """Do the same, and return ``{"payload": payload}`` as BSON."""
         if type(payload) is Wrapped:
             return payload.raw
-        plain = self._typed is None and type(payload) is dict
-        return self._encoding.wrapped("payload", payload if plain else self._dumped(payload), limit=SIZE_LIMIT)
+        if self._typed is None and type(payload) is dict:
+            return self._encoding.wrapped("payload", payload, limit=SIZE_LIMIT)
+        dumped = self._dumped(payload)
+        raw = self._encoding.wrapped("payload", _to_store(dumped), limit=SIZE_LIMIT)
+        self._verify(dumped, raw)
+        return raw
 
     def wrapped_many(self, payloads: Sequence[Any]) -> list[bytes]:
         """Do the same for many payloads, in half the time; an error does not tell which of them it is about."""
-        return self._encoding.wrapped_many("payload", list(map(self._dumped, payloads)), limit=SIZE_LIMIT)
+        dumped = list(map(self._dumped, payloads))
+        raws = self._encoding.wrapped_many("payload", list(map(_to_store, dumped)), limit=SIZE_LIMIT)
+        for each, raw in zip(dumped, raws, strict=True):
+            self._verify(each, raw)
+        return raws
 
     def _dumped(self, payload: Any) -> Any:
         if self._typed is not None:
             return self._typed.dump(payload, "payload")
-        if type(payload) is not dict and isinstance(payload, BaseModel):
+        if type(payload) is dict:
+            return payload
+        if isinstance(payload, BaseModel):
             return TypedValues(TypeAdapter(type(payload))).dump(payload, "payload")
         return payload
+
+    def _verify(self, dumped: Any, raw: bytes) -> None:
+        """Refuse a payload that would not come back from these bytes."""
+        if type(dumped) is Dumped:
+            dumped.verify(self._encoding.opened([raw])[0]["payload"])
 
     def load(self, value: Any) -> M:
         """Return the payload that was stored as ``value``; raises ``PayloadInvalid``."""
         if self._typed is None:
             return value  # type: ignore[no-any-return]  # an untyped queue is Queue[Any]
         return self._typed.load(value, "payload")
+
+
+def _to_store(dumped: Any) -> Any:
+    """Return the value to encode; refuse the one that the server replaces by its time where it is a whole payload."""
+    value = dumped.stored if type(dumped) is Dumped else dumped
+    if isinstance(value, Timestamp) and value.time == value.inc == 0:
+        raise PayloadInvalid("payload", "the server makes its own time of Timestamp(0, 0); put it into a document")
+    return value
 
 
 def _adapter(model: Any) -> TypeAdapter[Any]:

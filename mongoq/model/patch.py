@@ -81,7 +81,7 @@ def _operand(operator: str, value: Any, where: str, encoding: Encoding) -> Any:
         return ""
     if operator == "$rename":
         return _path(value, where)
-    if operator == "$pop" and (isinstance(value, bool) or value not in (1, -1)):
+    if operator == "$pop" and not (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) == 1):
         raise PatchInvalid(where, f"1 takes the last element and -1 the first, not {value!r}")
     if operator == "$pullAll" and not isinstance(value, list | tuple):
         raise PatchInvalid(where, "a list of the values to remove")

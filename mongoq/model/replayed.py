@@ -37,7 +37,8 @@ class Replayed:
         pushed: copies that were added; of a dry run, that would be.
         already: copies that were there, or are remembered, from this replay sent before.
         skipped: items for which ``transform`` returned ``SKIP``.
-        refused: items whose payload does not fit the target, or cannot be stored.
+        refused: items whose payload does not fit the target, or cannot be stored, and documents of other programs that
+            cannot be decoded.
         refusals: the id of each and the reason, of the first 100.
         missing: of ``ids=``, those that are not in the history of the queue, or not among the dead letters.
         position: ``processed`` and id of the last item that was done; ``after=position`` goes on behind it.

@@ -12,33 +12,43 @@
 | everything else                          | what pydantic writes as JSON |
 
 Models are dumped by field name, without computed fields, so that what is stored validates again. Whether it does, and
-to an equal value, is tried before it is sent.
+to an equal value, is tried with the very bytes that are sent.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from bson.decimal128 import Decimal128
+import bson
+from bson import Binary, DatetimeMS, Decimal128
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions
 from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.error_text import spoken
 
-__all__ = ["TypedValues", "parts"]
+__all__ = ["Dumped", "TypedValues", "parts"]
 
 M = TypeVar("M")
 _PLAIN = (str, bool, int, float, bytes, datetime, UUID)
 _BY_IDENTITY: Any = object.__eq__
 _SECRETS = (SecretStr, SecretBytes)
 _ARRAYS = (list, tuple, set, frozenset, deque)
+KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Decimal128, Binary, DatetimeMS)}
+"""Types of BSON for which values come as Python's, where the model asks for them."""
+FROM: Mapping[Any, type] = {Decimal128: Decimal, Binary: bytes, DatetimeMS: datetime}
+MOST_KINDS = 10
+"""Rounds in which a model may ask for them: a validator may only run once another one is content."""
+_OPTIONS: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
 
 
 class TypedValues(Generic[M]):
@@ -47,23 +57,15 @@ class TypedValues(Generic[M]):
     def __init__(self, adapter: TypeAdapter[M]) -> None:
         self._adapter = adapter
 
-    def dump(self, payload: Any, argument: str) -> Any:
+    def dump(self, payload: Any, argument: str) -> Dumped[M]:
         """Validate and return what BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
-            stored = self.stored(value)
-            again = self._loaded(stored)
+            return Dumped(self, value, self.stored(value), argument)
         except _Unstorable as error:
             raise PayloadInvalid(argument + error.path, error.problem) from error.__cause__
         except Exception as error:  # validators and serializers are the user's, and may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
-        if not _same(value, again):
-            raise PayloadInvalid(
-                argument + _difference(value, again),
-                "would come back as something else, since the model drops or changes a part of it "
-                "(an excluded field, a serializer, a subclass, a union, clashing aliases)",
-            )
-        return stored
 
     def stored(self, value: M) -> Any:
         """Return what BSON holds of a value that was validated."""
@@ -82,31 +84,132 @@ class TypedValues(Generic[M]):
     def load(self, value: Any, argument: str) -> M:
         """Validate what was stored; raises ``PayloadInvalid``."""
         try:
-            return self._loaded(value)
+            return self.loaded(value)
         except Exception as error:  # a validator of the user's may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
 
-    def _loaded(self, value: Any) -> M:
-        return self._adapter.validate_python(_restored(value), strict=False, by_name=True, by_alias=True)
+    def loaded(self, value: Any) -> M:
+        """Validate what was stored; raises what the model raises."""
+        restored = _restored(value)
+        refusal: ValidationError | None = None
+        for _ in range(MOST_KINDS):
+            try:
+                return self._adapter.validate_python(restored, strict=False, by_name=True, by_alias=True)
+            except ValidationError as error:
+                refusal = refusal or error
+                kinds = _kinds_asked_for(error)
+            if not kinds:
+                break
+            restored = _as_asked_for(restored, kinds)
+        assert refusal is not None
+        raise refusal
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Say whether two values are equal, private attributes of models and values that cannot be compared aside."""
+class Dumped(Generic[M]):
+    """A payload that was validated and dumped, and has not been seen as BSON returns it.
+
+    Attributes:
+        stored: what BSON is to hold.
+    """
+
+    def __init__(self, values: TypedValues[M], value: M, stored: Any, argument: str) -> None:
+        self.stored = stored
+        self._values, self._value, self._argument = values, value, argument
+
+    def verify(self, returned: Any) -> None:
+        """Raise ``PayloadInvalid`` unless what BSON returns makes the same value: the next reserve would bury it."""
+        try:
+            again = self._values.loaded(returned)
+            unsure: list[Any] = []
+            different = None if _same(self._value, again, unsure) else _difference(self._value, again)
+            if different is None and unsure:
+                different = None if self._is_stored_alike(again, returned) else ""
+        except Exception as error:  # a validator of the user's may raise anything
+            problem = f"does not fit the queue's model as BSON returns it: {explain(error)}"
+            raise PayloadInvalid(self._argument + _place(error, returned), problem) from error
+        if different is not None:
+            raise PayloadInvalid(
+                self._argument + different,
+                "would come back as something else, since the model drops or changes a part of it "
+                "(an excluded field, a serializer, a subclass, a union, clashing aliases, a value made of a time)",
+            )
+
+    def _is_stored_alike(self, again: M, returned: Any) -> bool:
+        """Say whether the value that came back would be stored as the same bytes: of what cannot be compared."""
+        dumped = {"": self._values.stored(again)}
+        return bson.encode(dumped, codec_options=_OPTIONS) == bson.encode({"": returned}, codec_options=_OPTIONS)
+
+
+def _kinds_asked_for(error: ValidationError) -> dict[int, type]:
+    """Return which values are to be given in a type of BSON instead of Python's, by their identity."""
+    kinds: dict[int, type] = {}
+    for fault in error.errors(include_url=False):
+        value = fault["input"]
+        kind = KINDS.get(fault["ctx"]["class"]) if fault["type"] == "is_instance_of" else None
+        if fault["type"] in ("value_error", "assertion_error"):  # a validator of the user's, which may mean that
+            kind = Decimal128
+        if kind is not None and isinstance(value, FROM[kind]):
+            kinds[id(value)] = kind
+    return kinds
+
+
+def _as_asked_for(value: Any, kinds: Mapping[int, type]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _as_asked_for(part, kinds) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_as_asked_for(part, kinds) for part in value]
+    return kinds[id(value)](value) if id(value) in kinds else value
+
+
+def _same(one: Any, other: Any, unsure: list[Any]) -> bool:
+    """Say whether a value is equal to what BSON has made of it, which cuts times to milliseconds.
+
+    Private attributes of models and values that compare by identity are left aside. What cannot be compared counts as
+    equal, and is added to ``unsure``.
+    """
     if isinstance(one, BaseModel):
-        return type(one) is type(other) and _same(_fields(one), _fields(other))
+        return type(one) is type(other) and _same(_fields(one), _fields(other), unsure)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
+        return one.keys() == other.keys() and all(_same(part, other[key], unsure) for key, part in one.items())
+    if isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
+        alike = type(one) is type(other) and len(one) == len(other)
+        return alike and all(_same(part, again, unsure) for part, again in zip(one, other, strict=True))
+    if isinstance(one, set | frozenset) and isinstance(other, set | frozenset):
+        return set(map(_comparable, one)) == set(map(_comparable, other))
     if type(one) is type(other) and type(one).__eq__ is _BY_IDENTITY:
         return True
-    return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  # NaN
+    if is_dataclass(one) and not isinstance(one, type):
+        return type(one) is type(other) and _same(_attributes(one), _attributes(other), unsure)
+    return _equal(one, other, unsure)
+
+
+def _equal(one: Any, other: Any, unsure: list[Any]) -> bool:
+    try:
+        one, other = _comparable(one), _comparable(other)
+        equal = one == other
+        if equal is not True and equal is not False:
+            raise TypeError("no bool")
+        return equal or bool(one != one and other != other)  # noqa: PLR0124  # NaN
+    except Exception:  # arrays, frames, signalling NaN
+        unsure.append(one)
+        return type(one) is type(other)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value in the form in which it is equal to what BSON makes of it: times in milliseconds, plain bytes."""
+    if isinstance(value, datetime):
+        return value.utcoffset() is not None, int(DatetimeMS(value))
+    if isinstance(value, DatetimeMS):
+        return True, int(value)
+    if isinstance(value, Binary) and value.subtype == 0:
+        return bytes(value)
+    return tuple(map(_comparable, value)) if type(value) is tuple else value
 
 
 def _difference(one: Any, other: Any) -> str:
     """Return the path to the first part in which two values differ."""
     for step, part, again in _pairs(one, other):
-        if not _same(part, again):
+        if not _same(part, again, []):
             return step + _difference(part, again)
     return ""
 
@@ -133,6 +236,22 @@ def parts(value: Any) -> list[tuple[str, Any]]:
 
 def _fields(model: BaseModel) -> dict[str, Any]:
     return {name: getattr(model, name) for name in type(model).model_fields} | (model.model_extra or {})
+
+
+def _place(error: Exception, value: Any) -> str:
+    """Return the path to what a model refuses first, as far as it leads through what is stored."""
+    path = ""
+    for step in error.errors(include_url=False)[0]["loc"] if isinstance(error, ValidationError) else ():
+        found = dict(parts(value))
+        shown = f"[{step}]" if isinstance(step, int) else f".{step}"
+        if shown in found:
+            path, value = path + shown, found[shown]
+    return path
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what a dataclass compares."""
+    return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
 
 
 def explain(error: Exception) -> str:

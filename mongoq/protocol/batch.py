@@ -57,7 +57,7 @@ def own_error(error: Exception) -> Exception:
 def placed(error: ArgumentInvalid, place: str, root: str = "") -> ArgumentInvalid:
     """Return the error with what cannot be used named by its place: ``payloads[3].a`` instead of ``payload.a``."""
     if isinstance(error, PayloadInvalid):
-        return PayloadInvalid(place + error.path.removeprefix(root), error.problem, item=error.item)
+        return PayloadInvalid(place + error.path.removeprefix(root), error.problem, item=error.item, raw=error.raw)
     argument = place + error.argument.removeprefix(root)
     if isinstance(error, PayloadTooLarge):
         return PayloadTooLarge(argument, error.size, error.limit)

@@ -127,6 +127,8 @@ def claim_telling(
             if not (yield from foreign.bury_uncountable(context)):
                 raise
             continue
+        except Unreadable:  # out of the way now; what stands behind it may be claimed
+            continue
         if claimed is None:
             if not (yield from looked_behind(context)):
                 return None
@@ -188,7 +190,7 @@ def _claim(
         return context.raw_item(after, now, due=now), spent, attempts_of(after) > 1
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
-        return (yield from _claim(context, lease, patience))
+        raise
     context.state.claimed(start, before)
     if before is None:
         return None, False, False

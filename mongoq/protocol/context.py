@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
 from mongoq.model.trail import Kept, StageMark, kept
+from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.crowd import Crowd
 from mongoq.protocol.heads import Heads, Start
 from mongoq.protocol.hub import Hub
@@ -25,6 +27,8 @@ from mongoq.protocol.lane import Lanes
 from mongoq.protocol.shelf import Shelf
 
 __all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
+
+logger = logging.getLogger("mongoq.foreign")
 
 M = TypeVar("M")
 REMEMBERS = timedelta(minutes=1)
@@ -335,6 +339,9 @@ class QueueContext(Generic[M]):
     def item(self, document: Document, now: datetime) -> Item[M]:
         """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
         item = self.raw_item(document, now)
+        if isinstance(document, UnreadableDocument):
+            hint = f"{document.problem} (item {item.id}); remove(id) deletes it, and its bytes are in the error's raw"
+            raise PayloadInvalid("payload", hint, item=item, raw=document.raw)
         if self.codec.untyped:
             return item
         try:
@@ -344,8 +351,16 @@ class QueueContext(Generic[M]):
             raise PayloadInvalid(invalid.path, hint, item=item) from invalid
 
     def items(self, documents: Iterable[Document], now: datetime) -> list[Item[M]]:
-        """Return the items in envelopes, as ``item`` does."""
-        return [self.item(document, now) for document in documents]
+        """Return the items in envelopes, as ``item`` does; those that cannot be decoded are left out, and logged."""
+        return [self.item(document, now) for document in documents if self.is_readable(document)]
+
+    def is_readable(self, document: Document) -> bool:
+        """Say whether a document could be decoded; log one that could not."""
+        if not isinstance(document, UnreadableDocument):
+            return True
+        id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
+        logger.warning("left out document %s of queue %r: %s; %s", id, self.name, document.problem, hint)
+        return False
 
     def decoded(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""

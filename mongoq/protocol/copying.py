@@ -20,6 +20,7 @@ from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.replayed import REFUSALS, SKIP, Replayed
 from mongoq.model.stored import Cutter, fields_of
+from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.history import opened
 from mongoq.protocol.hops import payload_at
@@ -188,6 +189,9 @@ class _Batch:
             self.copies.append(_Copy(copy, document, make))
             return
         document = opened(task.context.broker, document)
+        if isinstance(document, UnreadableDocument):
+            self.refusals.append((document["_id"], shorten(document.problem, REASON_BYTES)))
+            return
         item = task.context.raw_item(document, now)
         try:
             payload = _payload(task, item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.protocol.context import QueueContext
@@ -16,6 +16,7 @@ __all__ = ["bury_uncountable", "bury_unreadable"]
 
 logger = logging.getLogger("mongoq.foreign")
 
+PUT_OFF = timedelta(hours=1)
 UNCOUNTABLE = [
     {"attempts": {"$not": {"$type": "number"}}},
     {"attempts": {"$type": "array"}},  # whose elements may be numbers
@@ -37,8 +38,31 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
 
 
 def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
-    """Bury what a claim or a pop took and nobody can decode, by the marks that it left (``findAndModify``)."""
-    yield from _bury(context, marks, "it holds BSON that cannot be read", context.broker.clock.now())
+    """Bury what a claim or a pop took and nobody can decode, by the marks that it left (``findAndModify``).
+
+    In a queue without a dead queue it is put off for an hour: at the head it would be met by every claim.
+    """
+    now = context.broker.clock.now()
+    if context.settings.dead is None:
+        yield from _put_off(context, marks, now + PUT_OFF)
+    else:
+        yield from _bury(context, marks, "it holds BSON that cannot be read", now)
+
+
+def _put_off(context: QueueContext[Any], filter: Mapping[str, Any], when: datetime) -> Flow[None]:
+    update = {
+        "$set": {"when": when, "reserved": False, "attempts": 0},
+        "$unset": dict.fromkeys(("token", "batch", *SETTLED), ""),
+    }
+    arguments = {"filter": filter, "update": update, "projection": {"_id": 1}}
+    found: Any = yield from Command("find_one_and_update", arguments)
+    if found is not None:
+        context.unfit += 1
+        logger.warning(
+            "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
+            "bytes, remove(id) deletes it",
+            *(found["_id"], context.name, when),
+        )
 
 
 def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, now: datetime) -> Flow[bool]:

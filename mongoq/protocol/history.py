@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from bson import DatetimeMS, Decimal128, ObjectId, Regex, Timestamp
+from bson.errors import InvalidBSON
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
@@ -24,7 +25,7 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import stored_batch
 from mongoq.protocol.read import Selection, in_state
-from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, insisted
+from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
 
 __all__ = [
     "PROCESSED_ORDER",
@@ -251,8 +252,13 @@ def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], Rang
 
 
 def opened(broker: BrokerContext, document: Document | bytes) -> Document:
-    """Return a document that may be the bytes it came as."""
-    return dict(broker.encoding.of_bytes(document)) if isinstance(document, bytes) else document
+    """Return a document that may be the bytes it came as; an ``UnreadableDocument`` where they cannot be decoded."""
+    if not isinstance(document, bytes):
+        return document
+    try:
+        return dict(broker.encoding.of_bytes(document))
+    except InvalidBSON:
+        return broker.encoding.read(document)
 
 
 def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], bool]]:
@@ -263,9 +269,15 @@ def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], boo
     if broker.serverless:
         found: list[Document] = yield from asked.command
         return found, len(found) == asked.wanted.page
-    reply: Any = yield from insisted(asked.command, asked.begun)
-    cursor = reply["cursor"]
-    documents, id = stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
+    try:
+        reply: Any = yield from insisted(asked.command, asked.begun)
+        cursor = reply["cursor"]
+        documents, id = stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
+    except Unreadable:  # sent once more, to decode each by itself
+        arguments = {**asked.command.arguments, "codec_options": broker.encoding.undecoded}
+        reply = yield from insisted(replace(asked.command, arguments=arguments))
+        raw, id = stored_batch(reply["cursor"])
+        documents = [broker.encoding.read(document) for document in raw]
     if id:
         kill = {"killCursors": broker.collection, "cursors": [id]}
         yield from Command("command", {"command": kill}, target="database")

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.model.item import Document
 from mongoq.model.stored import first_batch
 from mongoq.protocol.context import BrokerContext
-from mongoq.protocol.request import Command, Flow, Target, insisted
+from mongoq.protocol.request import Command, Flow, Target, Unreadable, insisted
 
 __all__ = ["find_few", "find_head", "find_one", "find_reply", "stored_batch"]
 
@@ -24,13 +24,21 @@ Order = list[tuple[str, int]]
 
 
 def find_one(
-    broker: BrokerContext, filter: Mapping[str, Any], projection: Mapping[str, Any] | None = None
+    broker: BrokerContext,
+    filter: Mapping[str, Any],
+    projection: Mapping[str, Any] | None = None,
+    *,
+    lenient: bool = False,
 ) -> Flow[dict[str, Any] | None]:
-    """Find the document that matches, or ``None`` (``find``)."""
+    """Find the document that matches, or ``None`` (``find``).
+
+    With ``lenient`` one that cannot be decoded comes as an ``UnreadableDocument``.
+    """
     if broker.serverless:
         return (yield from Command("find_one", {"filter": filter, "projection": projection}))
     options: dict[str, Any] = {} if projection is None else {"projection": projection}
-    reply = yield from _sent(broker, {"filter": filter, "limit": 1, "singleBatch": True, **options})
+    find = {"filter": filter, "limit": 1, "singleBatch": True, **options}
+    reply = yield from (_sent_lenient if lenient else _sent)(broker, find)
     return reply["firstBatch"][0] if reply["firstBatch"] else None
 
 
@@ -43,11 +51,34 @@ def find_few(
     projection: Mapping[str, Any] | None = None,
     skip: int = 0,
     target: Target = "collection",
+    lenient: bool = False,
 ) -> Flow[list[Document]]:
     """Find the first so many documents behind those to ``skip``; with ``target="history"`` as a majority has them.
 
     What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
+    With ``lenient`` those that cannot be decoded come as ``UnreadableDocument``.
     """
+    few = _few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
+    if not lenient:
+        return (yield from few)
+    try:
+        return (yield from few)
+    except Unreadable:
+        find = {"filter": filter, "sort": dict(order), "projection": projection or {}}
+        concern = {"readConcern": {"level": "majority"}} if target == "history" else {}
+        return (yield from _few_lenient(broker, {**find, **concern}, skip, limit))
+
+
+def _few(
+    broker: BrokerContext,
+    filter: Mapping[str, Any],
+    order: Order,
+    limit: int,
+    *,
+    projection: Mapping[str, Any] | None,
+    skip: int,
+    target: Target,
+) -> Flow[list[Document]]:
     fields: dict[str, Any] = {} if projection is None else {"projection": projection}
     if skip:
         fields["skip"] = skip
@@ -60,6 +91,19 @@ def find_few(
             return cursor["firstBatch"]  # type: ignore[no-any-return]
         yield from _killed(broker, cursor["id"])
     return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+
+
+def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
+    """Read as many as one reply holds at a time: no cursor of the driver decodes them."""
+    found: list[Document] = []
+    while len(found) < limit:
+        left = limit - len(found)
+        cursor = yield from _sent_lenient(broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left})
+        found += cursor["firstBatch"]
+        if not cursor["id"] or not cursor["firstBatch"]:
+            break
+        yield from _killed(broker, cursor["id"])
+    return found
 
 
 def find_reply(
@@ -99,6 +143,17 @@ def _killed(broker: BrokerContext, cursor: int) -> Flow[None]:
 
 def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
     return (yield from insisted(_command(broker, find)))
+
+
+def _sent_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    """Send a ``find``, and once more if a document of its reply cannot be decoded, to decode each by itself."""
+    try:
+        return (yield from _sent(broker, find))
+    except Unreadable:
+        arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
+        reply = yield from insisted(Command("command", arguments, _cursor, target="database"))
+        documents, id = stored_batch(reply)
+        return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 
 def _command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:

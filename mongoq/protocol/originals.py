@@ -13,7 +13,8 @@ from mongoq.model.copies import COPY_MARK
 from mongoq.model.item import Document
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Asked, Range, page_begun, page_read
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.lookup import find_few
+from mongoq.protocol.request import Command, Flow, Unreadable
 
 __all__ = ["ByIds", "InRange", "located"]
 
@@ -102,5 +103,10 @@ def _find_kept(
     """Find items of the history by their ids; by ``_id`` alone, so that no other index is considered."""
     filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
     arguments = {"filter": filter, "projection": fields}
-    found: list[Document] = yield from Command("find", arguments, target="history")
+    try:
+        found: list[Document] = yield from Command("find", arguments, target="history")
+    except Unreadable:
+        found = yield from find_few(
+            context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
+        )
     return [document for document in found if document.get("q") == context.name and document.get("processed")]

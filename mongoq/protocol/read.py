@@ -14,6 +14,7 @@ from mongoq.model.arguments import count, object_id
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
 from mongoq.model.trail import Hop, trail_of
+from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
@@ -78,7 +79,7 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
     yield from ready(context.broker, write=False)
-    document = yield from find_one(context.broker, filter)
+    document = yield from find_one(context.broker, filter, lenient=True)
     return None if document is None else context.item(document, context.broker.clock.now())
 
 
@@ -86,7 +87,7 @@ def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
     """Read what stages have done with an item, wherever it is (``find`` by ``_id``); ``None`` when it is nowhere."""
     filter = {"_id": object_id(id), "payload": {"$exists": True}}
     yield from ready(broker, write=False)
-    document = yield from find_one(broker, filter, {"trail": 1})
+    document = yield from find_one(broker, filter, {"trail": 1}, lenient=True)
     return None if document is None else trail_of(document.get("trail"))
 
 
@@ -96,8 +97,13 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
     yield from ready(context.broker, write=False)
     now = context.broker.clock.now()
     sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
-    found = yield from find_few(context.broker, in_state(context.name, state, now), sort, n)
-    return context.items(found, now)
+    filter, wanted = in_state(context.name, state, now), n
+    while True:
+        found = yield from find_few(context.broker, filter, sort, wanted, lenient=True)
+        unreadable = sum(isinstance(document, UnreadableDocument) for document in found)
+        if len(found) < wanted or len(found) - unreadable >= n:
+            return context.items(found, now)[:n]
+        wanted = n + unreadable  # in place of those that cannot be decoded
 
 
 def size(context: QueueContext[Any], state: Selection) -> Flow[int]:

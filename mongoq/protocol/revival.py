@@ -11,11 +11,12 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count, listed, object_id, queue_name, text
-from mongoq.model.envelope import Document
+from mongoq.model.arguments import REASON_BYTES, count, listed, object_id, queue_name, text
+from mongoq.model.envelope import Document, shorten
 from mongoq.model.publication import is_publication
 from mongoq.model.replayed import Replayed
 from mongoq.model.trail import STAGE_BYTES
+from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.bulk import found_by
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, documents_page, history_range
@@ -111,7 +112,7 @@ class _Chosen:
             size = int(min(PAGE, room))
             wanted, self._ids = self._ids[:size], self._ids[size:]
             filter = {"_id": {"$in": wanted}, "q": self._context.name, "when": {"$exists": True}}
-            found = yield from find_few(self._context.broker, filter, ORDER, len(wanted))
+            found = yield from find_few(self._context.broker, filter, ORDER, len(wanted), lenient=True)
             there = {document["_id"] for document in found}
             self.missing += tuple(id for id in wanted if id not in there)
         return found
@@ -179,6 +180,8 @@ class _Stays(Exception):
 
 def _changes(context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool) -> dict[str, Any]:
     """Return where a letter goes, and with what."""
+    if isinstance(document, UnreadableDocument):
+        raise _Stays(shorten(document.problem, REASON_BYTES))
     if target is not None and by_hop:
         try:
             return {"q": target, "payload": payload_at(document.get("trail"), target)}

@@ -35,14 +35,16 @@ class Looking(Generic[M]):
         told so when it settles: a way to free what hangs, and no way to share work.
 
         Raises:
-            PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item.
+            PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item. Or another program wrote
+                what cannot be decoded, such as text that is not UTF-8: then ``raw`` is the document in BSON.
         """
         return self._driver.run(read.get(self._context, id))
 
     def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
         """Return up to ``n`` items of a state in the order in which they would be handed out (``find``).
 
-        Those that are reserved come with their holders' tokens, as with ``get``.
+        Those that are reserved come with their holders' tokens, as with ``get``. Documents of other programs that
+        cannot be decoded are left out; a warning names them, ``get`` raises with their bytes, ``remove`` deletes them.
 
         Args:
             n: how many at most.

@@ -51,7 +51,7 @@ class Past(Generic[M]):
         With another ``state`` it goes over live items in the order in which they would be handed out, to look through
         a long queue such as a dead one. Items that stay as they are while it does are met exactly once. One that was
         ready or expired is met at most once, whatever becomes of it; others, put off meanwhile by ``extend`` or
-        ``rollback``, may be met again.
+        ``rollback``, may be met again. Documents of other programs that cannot be decoded are left out, as by ``peek``.
 
         Args:
             since: processed at this time or later (aware); of live items, due, or held, until this time or later.

@@ -1,0 +1,62 @@
+"""Documents that some other program wrote, and that cannot be decoded, such as text that is not UTF-8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import bson
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+
+__all__ = ["UnreadableDocument", "read"]
+
+Options = CodecOptions[Any]
+ERRORS = (BSONError, TypeError, ValueError, OverflowError)
+
+
+class UnreadableDocument(dict[str, Any]):
+    """What can be told of a document that cannot be decoded: its fields, with U+FFFD for what is not UTF-8.
+
+    Attributes:
+        raw: the document in BSON.
+        problem: why it cannot be decoded.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], raw: bytes, problem: str) -> None:
+        super().__init__(fields)
+        self.raw = raw
+        self.problem = problem
+
+
+def read(raw: bytes, options: Options) -> dict[str, Any]:
+    """Decode a document; one that cannot be decoded comes as an ``UnreadableDocument``."""
+    try:
+        document: dict[str, Any] = bson.decode(raw, options)
+        return document
+    except ERRORS as error:
+        return UnreadableDocument(_fields(raw, options), raw, f"it holds BSON that cannot be read: {error}")
+
+
+def _fields(raw: bytes, options: Options) -> dict[str, Any]:
+    lenient = options.with_options(
+        unicode_decode_error_handler="replace",
+        uuid_representation=UuidRepresentation.UNSPECIFIED,
+        document_class=dict,
+    )
+    try:
+        return dict(bson.decode(raw, lenient))
+    except ERRORS:  # such as a reference without a name: documents within are taken one by one
+        fields = RawBSONDocument(raw, lenient.with_options(document_class=RawBSONDocument))
+        return {name: _field(value, lenient) for name, value in fields.items()}
+
+
+def _field(value: Any, options: Options) -> Any:
+    if not isinstance(value, RawBSONDocument):
+        return value
+    try:
+        return bson.decode(value.raw, options)
+    except ERRORS:
+        return value
