@@ -14,11 +14,13 @@ from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import (
+    AutoReconnect,
     ConnectionFailure,
     InvalidName,
     InvalidURI,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
 )
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
@@ -126,7 +128,15 @@ class Scan:
         return self._collection.full_name
 
     def now(self) -> datetime:
-        """Return the server's time."""
+        """Return the server's time (``hello``, sent again once when its reply is lost, as the driver does reads)."""
+        try:
+            return self._ask_now()
+        except ServerSelectionTimeoutError:
+            raise
+        except AutoReconnect:
+            return self._ask_now()
+
+    def _ask_now(self) -> datetime:
         preference = self._collection.read_preference
         reply = self._collection.database.command("hello", codec_options=codec_options(), read_preference=preference)
         moment: datetime = reply["localTime"]

@@ -15,7 +15,7 @@ from mongoq.model.settings import QueueSettings, check_limit, checked_options, f
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow, Shared
+from mongoq.protocol.request import Command, Duplicate, Flow, Shared, ask
 
 __all__ = ["CALM", "CONTROL_PREFIX", "REFRESH", "configure", "is_paused", "prepared", "set_paused"]
 
@@ -105,7 +105,7 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
     for group in groups:
         filter = {"_id": _id(context), **{f"settings.{option}": {"$exists": False} for option in group}}
         try:
-            yield from Command("update_one", {"filter": filter, "update": _update(group), "upsert": True})
+            yield from ask(Command("update_one", {"filter": filter, "update": _update(group), "upsert": True}))
         except Duplicate:  # somebody has just stored one of them
             if together:
                 yield from _add(context, options, together=False)
@@ -143,7 +143,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     yield from prepared(context)
     check_limit(context.name, given, dead=context.settings.dead)
     context.options = replace(context.options, given={**context.options.given, **given})
-    yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True})
+    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
     yield from _read(context)
     context.broker.tell(context.name)
     if existing:
@@ -159,7 +159,7 @@ def _keep_for(context: QueueContext[Any], history: timedelta | None) -> Flow[Non
     length = 0 if history is None else int(history.total_seconds() * 1000)
     expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
     filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
-    yield from Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]})
+    yield from ask(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
 
 
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:
@@ -172,7 +172,7 @@ def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
     yield from prepared(context)
     update = {"$set": {"paused": paused}}
-    yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True})
+    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
     context.state.put(paused=paused)
     if not paused:
         context.broker.tell(context.name)

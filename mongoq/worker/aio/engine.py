@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
+from mongoq.drive.backends import is_outage
 from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
+from mongoq.protocol.control import hello
 from mongoq.protocol.keeping import kept
+from mongoq.protocol.request import Flow
 from mongoq.protocol.upcoming import is_drained
 from mongoq.worker.aio.feed import AsyncFeed
 from mongoq.worker.aio.station import AsyncStation
@@ -33,6 +37,8 @@ LAST = 2.0
 """Seconds that the last settlements may take once the grace is over."""
 SWEEP = timedelta(minutes=1)
 """From one look after the records of others to the next, whoever does it."""
+SERVER_WAIT_SECONDS = 5.0
+"""How long one look for a server takes at most before the worker's first command: so it can be stopped meanwhile."""
 EMPTY = 0.02, 0.5
 """Seconds between two looks whether the queues are empty, at first and at most."""
 
@@ -104,12 +110,11 @@ class AsyncEngine:
 
     async def run(self, *, drain: bool) -> None:
         """Work until told to stop, or, with ``drain``, until the queues are empty."""
-        await self._driver.run(workers.begin(self._context))
-        if self._watch is not None:
-            self._watch.start()
         try:
             with self._hands.signals(self.stop):
-                await self._worked(drain=drain)
+                await self.prepare()
+                if not self._signals:
+                    await self._worked(drain=drain)
         finally:
             await self._ended_all()
         if self._course.failure is not None:
@@ -123,7 +128,28 @@ class AsyncEngine:
             if feed.failure is not None:
                 raise StageStopped(feed.plan.name, feed.plan.queue.name, None) from feed.failure
 
+    async def prepare(self, *checks: Callable[[], Flow[Any]]) -> None:
+        """Make the collection ready, after the caller's own checks; wait for a server that does not answer, and say so.
+
+        Ends early when the worker is told to stop. Other errors than those of an outage are raised.
+        """
+        while not self._signals:
+            try:
+                await self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
+                for check in (*checks, partial(workers.begin, self._context)):
+                    await self._driver.run(check())
+            except Exception as error:
+                pause = self._course.trouble("answer", error) if is_outage(error) else None
+                if pause is None:
+                    raise
+                await self._hands.rest(self._course.changed, pause)
+            else:
+                self._course.well("answer")
+                return
+
     async def _worked(self, *, drain: bool) -> None:
+        if self._watch is not None:
+            self._watch.start()
         for station in self.stations:
             station.start()
         for feed in self.feeds:
