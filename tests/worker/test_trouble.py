@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 import mongoq
+from tests.proxy import Proxy
 from tests.worker.conftest import Desk
 from tests.worker.waiting import until
 
@@ -133,3 +134,27 @@ def test_a_server_that_refuses_the_user_at_the_start_is_an_error(desk: Desk, nam
     desk.before = lambda: away(named, on=True, errorCode=13, failCommands=["createIndexes"])
     with pytest.raises(OperationFailure, match="failCommand"):
         desk.start().join()
+
+
+def test_a_worker_that_cannot_tell_what_it_has_settled_says_so_once_and_goes_on(
+    desk: Desk, uri: str, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """None is lost, and none runs twice: each was settled here."""
+    queue.push_many(range(20))
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        seen.append(payload)
+
+    with Proxy(uri) as proxy:
+        desk.uri = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false")
+        desk.consume("orders", handle)
+        proxy.lose("reply", "delete", times=2)
+        with caplog.at_level(logging.WARNING):
+            desk.run()
+        assert proxy.lost == 2
+    assert sorted(seen) == list(range(20))
+    assert queue.size() == 0
+    told = [record for record in caplog.records if record.name.startswith("mongoq")]
+    assert [record.levelname for record in told] == ["WARNING"]
+    assert "cannot be told; none is lost" in told[0].getMessage()
