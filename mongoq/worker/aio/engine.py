@@ -133,11 +133,12 @@ class AsyncEngine:
 
         Ends early when the worker is told to stop. Other errors than those of an outage are raised.
         """
+        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(workers.begin, self._context)]
         while not self._signals:
             try:
                 await self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
-                for check in (*checks, partial(workers.begin, self._context)):
-                    await self._driver.run(check())
+                for flow in flows:
+                    await self._driver.run(flow())
             except Exception as error:
                 pause = self._course.trouble("answer", error) if is_outage(error) else None
                 if pause is None:

@@ -134,11 +134,12 @@ class Engine:
 
         Ends early when the worker is told to stop. Other errors than those of an outage are raised.
         """
+        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(workers.begin, self._context)]
         while not self._signals:
             try:
                 self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
-                for check in (*checks, partial(workers.begin, self._context)):
-                    self._driver.run(check())
+                for flow in flows:
+                    self._driver.run(flow())
             except Exception as error:
                 pause = self._course.trouble("answer", error) if is_outage(error) else None
                 if pause is None:
