@@ -214,3 +214,27 @@ async def test_a_cursor_that_cannot_be_closed_is_left_to_the_server(proxy: Proxy
         assert len(await queue.peek(4)) == 4
         assert proxy.lost == 1
         await broker.close()
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+async def test_a_pipeline_that_starts_while_the_server_is_away_waits_for_it(
+    uri: str, database: str, client: MongoClient[Any], caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    named = f"{uri}{'&' if '?' in uri else '/?'}appName={database}&serverSelectionTimeoutMS=500"
+    away = {"failCommands": ["hello", "find", "ping"], "appName": database, "closeConnection": True}
+    async with mongoq.connect_async(named, database=database) as aio:
+        with mongoq.connect(named, database=database) as broker:
+            broker.queue("orders").push({"cancelled": False})
+            client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=away)
+            try:
+                shell: Any = Threads(broker) if kind == "threads" else Tasks(aio)
+                flow = asyncio.create_task(shell.do("flow"))
+                deadline = time.monotonic() + PATIENCE
+                while "the worker tries again" not in caplog.text:
+                    assert time.monotonic() < deadline
+                    assert not flow.done()
+                    await asyncio.sleep(0.01)
+            finally:
+                client.admin.command("configureFailPoint", "failCommand", mode="off")
+            assert (await asyncio.wait_for(flow, PATIENCE)).stages["pass_on"].settled == 1
+            assert broker.queue("done").size() == 1
