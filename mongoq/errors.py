@@ -276,8 +276,8 @@ class ReservationLost(MongoqError):
 def _lost_sentence(item_id: Any, queue: str, held_by: str | None, until: datetime | None, *, certain: bool) -> str:
     if not certain:
         return (
-            f"item {item_id} of queue {queue!r} is gone, and whether by this operation cannot be told: "
-            f"it may or may not have happened; make the handler idempotent"
+            f"whether this operation has settled item {item_id} of queue {queue!r} cannot be told: "
+            f"it may or may not have happened, and nothing is lost; make the handler idempotent"
         )
     if held_by is None:
         return (

@@ -116,6 +116,11 @@ class AioDriver:
             if background is not None and not background.armed:
                 background.noticed()
 
+    async def run_within(self, seconds: float, flow: Flow[T]) -> T:
+        """Run a flow whose commands may take so many seconds together, waiting for a server included."""
+        with pymongo.timeout(seconds):
+            return await self.run(flow)
+
     def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take the first loop for that of all; what is under way on it would never end for a caller on another one."""
         if self._loop is not None:

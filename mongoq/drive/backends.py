@@ -17,6 +17,7 @@ from pymongo.collection import Collection
 from pymongo.errors import (
     AutoReconnect,
     BulkWriteError,
+    ConnectionFailure,
     DuplicateKeyError,
     ExecutionTimeout,
     OperationFailure,
@@ -43,7 +44,7 @@ from mongoq.protocol.request import (
     Unreadable,
 )
 
-__all__ = ["Backend", "interruption", "open_backend", "primary"]
+__all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary"]
 
 MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419, 17420})
 """What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
@@ -229,6 +230,11 @@ def interruption(error: Exception) -> Interruption | None:
     if isinstance(error, InvalidBSON):
         return Unreadable(error)
     return None
+
+
+def is_outage(error: Exception) -> bool:
+    """Say whether an error that left a driver means that no server answers in time; in a moment one may do so again."""
+    return isinstance(error, ConnectionFailure) or isinstance(interruption(error), ReplyLost | Blocked)
 
 
 def _of_bulk(error: BulkWriteError) -> Interruption:

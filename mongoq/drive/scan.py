@@ -11,7 +11,14 @@ from typing import Any, NoReturn, Self, cast
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, MongoClient
 from pymongo.collection import Collection
-from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, OperationFailure
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    ConnectionFailure,
+    InvalidName,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+)
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
@@ -123,7 +130,15 @@ class Scan:
         return self._collection.full_name
 
     def now(self) -> datetime:
-        """Return the server's time."""
+        """Return the server's time (``hello``, sent again once when its reply is lost, as the driver does reads)."""
+        try:
+            return self._ask_now()
+        except ServerSelectionTimeoutError:
+            raise
+        except AutoReconnect:
+            return self._ask_now()
+
+    def _ask_now(self) -> datetime:
         preference = self._collection.read_preference
         reply = self._collection.database.command("hello", codec_options=codec_options(), read_preference=preference)
         moment: datetime = reply["localTime"]

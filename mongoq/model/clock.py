@@ -23,6 +23,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 REFRESH = 60.0
 """Seconds after which an offset is measured again."""
+REMEASURE_SECONDS = 1.0
+"""Seconds after which a measurement that failed is tried again."""
 DRIFT = 0.25
 """Seconds by which wall and local clock may part before the offset is measured again."""
 SLEW = 0.5
@@ -121,19 +123,26 @@ class ServerClock:
         self._wall = wall
         self._reckoning: _Reckoning | None = None
         self._disturbed = True
-        self._last = self._last_stamp = -math.inf
+        self._last = self._last_stamp = self._not_before = -math.inf
 
     def due(self) -> bool:
         """Say whether to measure: at first, every minute, after a failover, and when a clock has jumped."""
         reckoning = self._reckoning
-        if self._disturbed or reckoning is None:
+        if reckoning is None:
             return True
         local = self.local()
-        return local - reckoning.since > REFRESH or not -DRIFT <= self._wall() - local - reckoning.wall_gap <= DRIFT
+        if local < self._not_before:
+            return False
+        old = self._disturbed or local - reckoning.since > REFRESH
+        return old or not -DRIFT <= self._wall() - local - reckoning.wall_gap <= DRIFT
 
     def disturb(self) -> None:
         """Ask for a measurement before the next command: the server may be another one now."""
         self._disturbed = True
+
+    def put_off(self) -> None:
+        """Go on with the offset known for a moment, since a measurement has failed."""
+        self._not_before = self.local() + REMEASURE_SECONDS
 
     def measured(self, samples: Sequence[Sample]) -> None:
         """Take the sample of the shortest round trip as the offset from now on."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.pipeline.tallies import Tallies
 from mongoq.pipeline.threaded import ThreadedRun
+from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.request import Flow
 from mongoq.protocol.screening import checked_by_server
 from mongoq.protocol.stats import QueueStats, stats
 from mongoq.protocol.workers import begin
@@ -42,11 +45,8 @@ class Run(ThreadedRun):
         self._graph = graph
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
-        broker._driver.run(suited(broker._context, graph))
-        broker._driver.run(begin(broker._context))
-        for one in _screening(own):
-            broker._driver.run(checked_by_server(one.queue._context, one.screen))
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        self._engine.prepare(*_checks(broker._context, graph, own))
 
     def _begun(self, *, drain: bool) -> Self:
         """Set it to work, which its maker does once."""
@@ -96,15 +96,11 @@ class AsyncRun:
     async def start(
         cls, graph: Graph, broker: AsyncBroker, *, drain: bool, grace: timedelta, heartbeat: timedelta
     ) -> Self:
-        """Look that the server can be worked with, and begin."""
+        """Look that the server can be worked with, waiting for one that does not answer, and begin."""
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
-        await broker._driver.run(suited(broker._context, graph))
-        await broker._driver.run(begin(broker._context))
-        for one in _screening(own):
-            await broker._driver.run(checked_by_server(one.queue._context, one.screen))
-        return cls(
-            graph, broker, AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources), drain=drain
-        )
+        engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        await engine.prepare(*_checks(broker._context, graph, own))
+        return cls(graph, broker, engine, drain=drain)
 
     def __repr__(self) -> str:
         """Name the pipeline, and say whether it runs."""
@@ -180,5 +176,7 @@ def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ende
     return progress_of(graph, Tallies.of(engine), told, ended=ended, interrupted=engine.interrupted)
 
 
-def _screening(own: Sequence[Consumer]) -> list[Any]:
-    return [one for one in own if one.screen is not None]
+def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
+    """Return what is looked at before a run begins: first what must be before anything is written."""
+    screens = [partial(checked_by_server, one.queue._context, one.screen) for one in own if one.screen is not None]
+    return [partial(suited, broker, graph), partial(begin, broker), *screens]

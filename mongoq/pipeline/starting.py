@@ -64,7 +64,7 @@ class Starting:
             FilterInvalid: the server refuses a ``where``.
             ArgumentInvalid: another argument cannot be used; it is named.
 
-        Errors of the server are raised when it cannot be reached.
+        While no server answers, the call waits for one, and says so in the log. Other errors of the server are raised.
         """
         return self._made(broker, stages, grace=grace, heartbeat=heartbeat)._begun(drain=False)
 

@@ -10,7 +10,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.control import ready
-from mongoq.protocol.request import Command, Duplicate, Flow, Refused
+from mongoq.protocol.request import Command, Duplicate, Flow, Refused, ask
 from mongoq.protocol.topics import TOPICS_ID, Bound, bound_in, read
 from mongoq.protocol.transaction import transactional
 
@@ -77,7 +77,7 @@ def _changed(broker: BrokerContext, filter: dict[str, Any], update: dict[str, An
     asked_at = time.monotonic()
     arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
     try:
-        document: Any = yield from Command("find_one_and_update", arguments)
+        document: Any = yield from ask(Command("find_one_and_update", arguments))
     except Refused:
         yield from read(broker)  # says what is wrong with it
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC
 from functools import partial
 from typing import Any
@@ -11,9 +12,11 @@ from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow, Shared
+from mongoq.protocol.request import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
 
 __all__ = ["SCHEMA_VERSION", "check", "ensure_indexes", "hello", "ready"]
+
+logger = logging.getLogger("mongoq.clock")
 
 SCHEMA_VERSION = 1
 OLDEST_READER = 1
@@ -28,7 +31,7 @@ def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     """Do what must come before a command, once per broker: check, index, and know the time.
 
     Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
-    process finds and completes.
+    process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
     if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
         return ()
@@ -82,18 +85,18 @@ def _is_unauthorized(error: Exception) -> bool:
 
 
 def _is_sharded(broker: BrokerContext) -> Flow[bool]:
-    hello = yield from hello_command()
+    hello = yield from ask(hello_command())
     if hello.get("msg") != "isdbgrid":
         return False
     name = broker.collection
-    stats: Any = yield from Command("command", {"command": {"collStats": name}}, target="database")
+    stats: Any = yield from ask(Command("command", {"command": {"collStats": name}}, target="database"))
     return bool(stats.get("sharded"))
 
 
 def _check_options(broker: BrokerContext) -> Flow[None]:
     """Refuse what would lose items (capped), change what equal means (a collation), or is no collection."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
-    listed: Any = yield from Command("command", {"command": command}, target="database")
+    listed: Any = yield from ask(Command("command", {"command": command}, target="database"))
     for found in listed["cursor"]["firstBatch"]:
         if found.get("type", "collection") != "collection":
             raise CollectionUnsuitable(broker.namespace, f"is a {found['type']}; name a plain collection")
@@ -110,7 +113,7 @@ def hello_command() -> Command[Any]:
 def hello(broker: BrokerContext) -> Flow[None]:
     """Make one round trip."""
     if not broker.serverless:
-        yield from hello_command()
+        yield from ask(hello_command())
 
 
 def ensure_indexes(broker: BrokerContext) -> Flow[None]:
@@ -125,14 +128,14 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         name = broker.collection
         command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
         try:
-            yield from Command("command", {"command": command}, target="database")
+            yield from ask(Command("command", {"command": command}, target="database"))
         except Exception as error:
             if not (written and _is_unauthorized(error) and (yield from _has_indexes(broker))):
                 raise
     if not written:
         schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
         try:
-            yield from Command("insert_one", {"document": schema})
+            yield from ask(Command("insert_one", {"document": schema}))
         except Duplicate:
             pass
     broker.indexed = True
@@ -142,7 +145,7 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     """Say whether the indexes are there (``listIndexes``); without the right to look, the schema document says so."""
     command = {"listIndexes": broker.collection, "cursor": {"batchSize": MOST_INDEXES}}
     try:
-        reply: Any = yield from Command("command", {"command": command}, target="database")
+        reply: Any = yield from ask(Command("command", {"command": command}, target="database"))
     except Exception as error:
         if _is_unauthorized(error):
             return True  # the schema document is written once the indexes are there
@@ -152,18 +155,33 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
 
 
 def _calibrate(broker: BrokerContext) -> Flow[None]:
+    """Measure the server's clock; where that fails another time than the first, the offset known goes on."""
     clock = broker.clock
     assert isinstance(clock, ServerClock)
-    samples = []
     broker.measuring = broker.measured  # before the first time nobody can do without
     try:
+        samples = []
         for _ in range(CLOCK_SAMPLES):
-            sent = clock.local()
-            hello = yield from hello_command()
-            received = clock.local()
-            # the driver decodes replies of commands without our codec options: naive, in UTC
-            samples.append(Sample(sent, received, hello["localTime"].replace(tzinfo=UTC)))
+            sample, _ = yield from persisted(partial(_sampled, clock))
+            samples.append(sample)
         clock.measured(samples)
         broker.measured = True
+    except Exception as error:
+        if not broker.measured or not _is_answer(error):
+            raise
+        clock.put_off()
+        logger.info("the server's clock could not be read, and is reckoned as before: %s", error)
     finally:
         broker.measuring = False
+
+
+def _sampled(clock: ServerClock) -> Flow[Sample]:
+    sent = clock.local()
+    hello = yield from hello_command()
+    # the driver decodes replies of commands without our codec options: naive, in UTC
+    return Sample(sent, clock.local(), hello["localTime"].replace(tzinfo=UTC))
+
+
+def _is_answer(error: Exception) -> bool:
+    """Tell a lost or refused command from a server that is not there, for which the next command would wait again."""
+    return isinstance(error, Interruption) or getattr(error, "code", None) is not None

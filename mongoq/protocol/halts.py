@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.request import Command, Flow, ask
 
 __all__ = ["halt", "is_halted"]
 
@@ -26,7 +26,7 @@ def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
     """Tell all parts of a run to end (``update``, upsert); to say it twice changes nothing."""
     yield from ready(broker, write=True)
     told = {"$set": {"expires": broker.clock.now() + REMEMBERED}}
-    yield from Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True})
+    yield from ask(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
 
 
 def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:

@@ -23,7 +23,7 @@ from mongoq.model.item import Document, Item
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
-from mongoq.protocol.lookup import stored_batch
+from mongoq.protocol.lookup import close_cursor, stored_batch
 from mongoq.protocol.read import Selection, in_state
 from mongoq.protocol.request import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
 
@@ -279,8 +279,7 @@ def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], boo
         raw, id = stored_batch(reply["cursor"])
         documents = [broker.encoding.read(document) for document in raw]
     if id:
-        kill = {"killCursors": broker.collection, "cursors": [id]}
-        yield from Command("command", {"command": kill}, target="database")
+        yield from close_cursor(broker, id)
     return documents, bool(id) or len(documents) == asked.wanted.page
 
 

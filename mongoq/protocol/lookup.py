@@ -13,9 +13,9 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.model.item import Document
 from mongoq.model.stored import first_batch
 from mongoq.protocol.context import BrokerContext
-from mongoq.protocol.request import Command, Flow, Target, Unreadable, insisted
+from mongoq.protocol.request import Command, Flow, ReplyLost, Target, Unreadable, insisted
 
-__all__ = ["find_few", "find_head", "find_one", "find_reply", "stored_batch"]
+__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "stored_batch"]
 
 FIRST_BATCH = 101
 """Documents that the server sends at first unless told otherwise."""
@@ -89,7 +89,7 @@ def _few(
         cursor = yield from _sent(broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options})
         if not cursor["id"]:
             return cursor["firstBatch"]  # type: ignore[no-any-return]
-        yield from _killed(broker, cursor["id"])
+        yield from close_cursor(broker, cursor["id"])
     return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
 
 
@@ -102,7 +102,7 @@ def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: 
         found += cursor["firstBatch"]
         if not cursor["id"] or not cursor["firstBatch"]:
             break
-        yield from _killed(broker, cursor["id"])
+        yield from close_cursor(broker, cursor["id"])
     return found
 
 
@@ -116,7 +116,7 @@ def find_reply(
     find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
     cursor = yield from _sent(broker, {**find, "readConcern": {"level": "majority"}})
     if cursor["id"]:
-        yield from _killed(broker, cursor["id"])
+        yield from close_cursor(broker, cursor["id"])
     return cursor["firstBatch"], not cursor["id"]
 
 
@@ -136,9 +136,13 @@ def stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
     return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
 
-def _killed(broker: BrokerContext, cursor: int) -> Flow[None]:
+def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
+    """Close a cursor (``killCursors``); where the reply is lost, the server does so by itself after ten minutes."""
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
-    yield from Command("command", {"command": kill}, target="database")
+    try:
+        yield from Command("command", {"command": kill}, target="database")
+    except ReplyLost:
+        pass
 
 
 def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:

@@ -32,6 +32,7 @@ __all__ = [
     "Target",
     "Unreadable",
     "Wait",
+    "ask",
     "hands_over",
     "insisted",
     "matched",
@@ -196,6 +197,12 @@ def persisted(send: Callable[[], Flow[T]], *, sent: int = 0) -> Flow[tuple[T, bo
         except ReplyLost:
             pass
     return (yield from send()), True
+
+
+def ask(command: Command[T]) -> Flow[T]:
+    """Send a command that is safe to repeat until there is a reply, ``SENDS`` times at most, and return its result."""
+    result, _ = yield from persisted(command.__iter__)
+    return result
 
 
 def matched(reply: Any) -> bool:

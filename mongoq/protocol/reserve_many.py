@@ -29,7 +29,7 @@ from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked_behind
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.request import Begin, Command, Flow, Refused, ReplyLost, Unreadable, insisted, persisted
+from mongoq.protocol.request import Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
 from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.untouched import ahead, head
@@ -242,7 +242,10 @@ def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
     """
     filter = {"_id": item.id, "token": claim.token, "batch": claim.token}
     update = {"$unset": {"batch": ""}}
-    yield from Command("update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids))
+    unmark: Command[Any] = Command(
+        "update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids)
+    )
+    yield from ask(unmark)
 
 
 def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
@@ -289,7 +292,7 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     if suspects:
         # still under its old token, which tells that it was one of a batch
         update = {"$set": {"when": claim.now}}
-        yield from Command("update_many", {"filter": claim.filter(suspects), "update": update})
+        yield from ask(Command("update_many", {"filter": claim.filter(suspects), "update": update}))
     return items
 
 
@@ -359,7 +362,10 @@ def _renewed(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[Any]]
         return items
     held = {"_id": {"$in": [item.id for item in items]}, "token": claim.token}
     update = {"$set": {"when": now + lease}}
-    yield from Command("update_many", {"filter": held, "update": update}, undo=lambda _: claim.give_back(claim.ids))
+    renew: Command[Any] = Command(
+        "update_many", {"filter": held, "update": update}, undo=lambda _: claim.give_back(claim.ids)
+    )
+    yield from ask(renew)
     found = yield from find_few(context.broker, held, [("_id", 1)], len(items), projection={"_id": 1})
     keys = {id_key(document["_id"]) for document in found}
     return [item.held_until(now + lease) for item in items if id_key(item.id) in keys]

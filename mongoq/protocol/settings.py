@@ -16,7 +16,7 @@ from mongoq.model.settings import QueueSettings, check_limit, checked_options, f
 from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_one
-from mongoq.protocol.request import Command, Duplicate, Flow, Shared
+from mongoq.protocol.request import Command, Duplicate, Flow, Shared, ask
 
 __all__ = [
     "CALM",
@@ -136,7 +136,7 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
     for group in groups:
         filter = {"_id": _id(context), **{f"settings.{option}": {"$exists": False} for option in group}}
         try:
-            yield from Command("update_one", {"filter": filter, "update": _update(group), "upsert": True})
+            yield from ask(Command("update_one", {"filter": filter, "update": _update(group), "upsert": True}))
         except Duplicate:  # somebody has just stored one of them
             if together:
                 yield from _add(context, options, together=False)
@@ -220,7 +220,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     yield from prepared(context)
     check_limit(context.name, given, dead=context.settings.dead)
     context.options = replace(context.options, given={**context.options.given, **given})
-    yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True})
+    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
     yield from _read(context)
     context.broker.tell(context.name)
     if existing:
@@ -236,7 +236,7 @@ def _keep_for(context: QueueContext[Any], history: timedelta | None) -> Flow[Non
     length = 0 if history is None else int(history.total_seconds() * 1000)
     expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
     filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
-    yield from Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]})
+    yield from ask(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
 
 
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:
@@ -249,7 +249,7 @@ def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
     yield from prepared(context)
     update = {"$set": {"paused": paused}, **IN_USE}
-    yield from Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True})
+    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
     context.state.put(paused=paused)
     if not paused:
         context.broker.tell(context.name)

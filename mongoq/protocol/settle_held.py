@@ -50,7 +50,8 @@ class Settled:
 
     Attributes:
         done: how many were settled now.
-        lost: those that are no longer under their token: settled before, taken by somebody else, or removed.
+        lost: those that are no longer under their token: settled before, taken by somebody else, or removed; or settled
+            now by a command whose reply was lost, which cannot be told from that.
         failed: the errors of the others.
         queues: the queues that they were in.
     """

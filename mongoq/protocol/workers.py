@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.request import Command, Duplicate, Flow
+from mongoq.protocol.request import Command, Duplicate, Flow, ask
 
 __all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers"]
 
@@ -72,12 +72,12 @@ def beat(
         "expires": now + REMEMBERED,
     }
     filter = {"_id": WORKER_PREFIX + name}
-    yield from Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True})
+    yield from ask(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
 
 
 def forget(broker: BrokerContext, name: str) -> Flow[None]:
     """Remove the record of a worker that has ended (``delete``)."""
-    yield from Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}})
+    yield from ask(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
 
 
 def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:

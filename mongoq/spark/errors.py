@@ -86,7 +86,7 @@ class RowsLost(MongoqError):
     """Rows of a write hold reservations that are over: the items were settled before, or somebody else has them.
 
     With ``lost=ignore`` this is a warning in the log, and the rows are left out. A batch that is written again finds
-    all that it has settled lost.
+    all that it has settled lost, and so does a write whose reply was lost with items that it may have settled itself.
 
     Attributes:
         item_ids: the items.

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import mongoq
-from mongoq.model.clock import EPOCH, Sample, ServerClock, VirtualClock
+from mongoq.model.clock import EPOCH, REMEASURE_SECONDS, Sample, ServerClock, VirtualClock
 
 BASE = 1_700_000_000.0
 
@@ -75,6 +75,20 @@ def test_it_is_measured_at_first_every_minute_after_a_jump_and_when_disturbed() 
     assert machine.clock.due()
     machine.measure()
     assert not machine.clock.due()
+
+
+def test_a_measurement_that_is_put_off_is_due_again_in_a_moment() -> None:
+    machine = Machine()
+    machine.clock.put_off()
+    assert machine.clock.due(), "the first one is not put off"
+    machine.measure()
+    machine.clock.disturb()
+    machine.clock.put_off()
+    assert not machine.clock.due()
+    machine.pass_time(REMEASURE_SECONDS / 2)
+    assert not machine.clock.due()
+    machine.pass_time(REMEASURE_SECONDS)
+    assert machine.clock.due()
 
 
 def test_it_never_runs_backwards_and_catches_up_at_half_speed() -> None:

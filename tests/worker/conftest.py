@@ -54,7 +54,8 @@ class Running:
 class Desk:
     """One kind of worker on a database of the test's own.
 
-    Handlers are written as coroutine functions; where plain functions are wanted, a loop of their own runs them.
+    Handlers are written as coroutine functions; where plain functions are wanted, a loop of their own runs them. What
+    ``before`` does happens when the broker is connected, and before the worker runs.
     """
 
     def __init__(self, kind: str, uri: str, database: str, broker: mongoq.Broker) -> None:
@@ -63,6 +64,7 @@ class Desk:
         self.database = database
         self.broker = broker
         self.consumers: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = []
+        self.before: Callable[[], None] = lambda: None
         self._running: list[Running] = []
         self._workers: list[Any] = []
 
@@ -115,6 +117,7 @@ class Desk:
     def _registered(self, worker: Any) -> Any:
         for queue, handler, options in self.consumers:
             worker.consumer(queue, **options)(handler)
+        self.before()
         self._workers.append(worker)
         return worker
 

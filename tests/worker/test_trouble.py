@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
 import mongoq
+from tests.proxy import Proxy
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -91,10 +93,68 @@ def test_a_worker_that_is_told_to_stop_meanwhile_stops(
     away(named, on=False)
 
 
-def test_a_server_that_is_not_there_at_the_start_is_an_error(broker: mongoq.Broker, database: str) -> None:
-    client = MongoClient[Any]("mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=200", connect=False)
-    worker = mongoq.Worker(mongoq.Broker(client[database]["mongoq"]))
-    worker.consumer("orders")(print)
-    with pytest.raises(Exception, match="127.0.0.1:9"):
-        worker.run()
-    client.close()
+def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
+    desk: Desk, named: str, queue: mongoq.Queue[Any], away: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many(range(3))
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        seen.append(payload)
+
+    desk.consume("orders", handle)
+    desk.before = lambda: away(named, on=True)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        running = desk.start()
+        until(lambda: "tries again" in caplog.text)
+        assert not running.ended
+        away(named, on=False)
+        until(lambda: len(seen) == 3)
+        assert "the server does answer again, after" in caplog.text
+        running.stop()
+    assert queue.size() == 0
+
+
+def test_one_that_is_told_to_stop_before_the_server_is_there_stops(
+    desk: Desk, named: str, away: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(_: int) -> None: ...
+
+    desk.consume("orders", handle)
+    desk.before = lambda: away(named, on=True)
+    running = desk.start()
+    until(lambda: "tries again" in caplog.text)
+    running.stop()
+
+
+def test_a_server_that_refuses_the_user_at_the_start_is_an_error(desk: Desk, named: str, away: Any) -> None:
+    async def handle(_: int) -> None: ...
+
+    desk.consume("orders", handle)
+    desk.before = lambda: away(named, on=True, errorCode=13, failCommands=["createIndexes"])
+    with pytest.raises(OperationFailure, match="failCommand"):
+        desk.start().join()
+
+
+def test_a_worker_that_cannot_tell_what_it_has_settled_says_so_once_and_goes_on(
+    desk: Desk, uri: str, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """None is lost, and none runs twice: each was settled here."""
+    queue.push_many(range(20))
+    seen: list[int] = []
+
+    async def handle(payload: int) -> None:
+        seen.append(payload)
+
+    with Proxy(uri) as proxy:
+        desk.uri = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false")
+        desk.consume("orders", handle)
+        proxy.lose("reply", "delete", times=2)
+        with caplog.at_level(logging.WARNING):
+            desk.run()
+        assert proxy.lost == 2
+    assert sorted(seen) == list(range(20))
+    assert queue.size() == 0
+    told = [record for record in caplog.records if record.name.startswith("mongoq")]
+    assert [record.levelname for record in told] == ["WARNING"]
+    assert "cannot be told; none is lost" in told[0].getMessage()

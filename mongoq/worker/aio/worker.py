@@ -180,8 +180,8 @@ class AsyncWorker:
         the items of those that have not ended by then. A second signal ends it at once. What was acknowledged to
         nobody is run again by another worker; nothing is lost either way.
 
-        The server may go away for a while: the worker says so once, goes on trying, and says when it is back. When the
-        process is killed, its items come back when their leases end.
+        The server may go away for a while, or not be there yet: the worker says so once, goes on trying, and says when
+        it is back. When the process is killed, its items come back when their leases end.
 
         Args:
             drain: end by itself when the queues are empty: nothing is ready, scheduled or reserved in any of them.
@@ -191,7 +191,7 @@ class AsyncWorker:
             BrokerClosed: the broker was closed meanwhile.
             CollectionUnsuitable: the collection cannot be used, or was written by a later mongoq.
 
-        Other errors of the server are raised when it cannot be reached at the start.
+        What else the server refuses at the start is raised, such as a user who may not do it.
         """
         if not self._consumers:
             raise ArgumentInvalid("worker", "it has no consumers; register one with @worker.consumer(queue)")

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
+from mongoq.drive.backends import is_outage
 from mongoq.errors import StageStopped
 from mongoq.protocol import workers
 from mongoq.protocol.bells import Bell
+from mongoq.protocol.control import hello
 from mongoq.protocol.keeping import kept
+from mongoq.protocol.request import Flow
 from mongoq.protocol.timeouts import timed_out
 from mongoq.protocol.upcoming import is_drained
 from mongoq.worker.consumer import Consumer
@@ -37,6 +41,8 @@ LAST = 2.0
 """Seconds that the last settlements may take once the grace is over."""
 SWEEP = timedelta(minutes=1)
 """From one look after the records of others to the next, whoever does it."""
+SERVER_WAIT_SECONDS = 5.0
+"""How long one look for a server takes at most before the worker's first command: so it can be stopped meanwhile."""
 EMPTY = 0.02, 0.5
 """Seconds between two looks whether the queues are empty, at first and at most."""
 
@@ -108,12 +114,11 @@ class Engine:
 
     def run(self, *, drain: bool) -> None:
         """Work until told to stop, or, with ``drain``, until the queues are empty."""
-        self._driver.run(workers.begin(self._context))
-        if self._watch is not None:
-            self._watch.start()
         try:
             with self._hands.signals(self._stop_by_signal):
-                self._worked(drain=drain)
+                self.prepare()
+                if not self._signals:
+                    self._worked(drain=drain)
         finally:
             self._ended_all()
         if self._course.failure is not None:
@@ -130,7 +135,29 @@ class Engine:
     def _stop_by_signal(self) -> None:
         self.stop("a signal came")
 
+    def prepare(self, *checks: Callable[[], Flow[Any]]) -> None:
+        """Make the collection ready, after the caller's own checks; wait for a server that does not answer, and say so.
+
+        Ends early when the worker is told to stop. Other errors than those of an outage are raised.
+        """
+        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(workers.begin, self._context)]
+        while not self._signals:
+            try:
+                self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
+                for flow in flows:
+                    self._driver.run(flow())
+            except Exception as error:
+                pause = self._course.trouble("answer", error) if is_outage(error) else None
+                if pause is None:
+                    raise
+                self._hands.rest(self._course.changed, pause)
+            else:
+                self._course.well("answer")
+                return
+
     def _worked(self, *, drain: bool) -> None:
+        if self._watch is not None:
+            self._watch.start()
         parts = [*(one.consumer.title for one in self.stations), *(f"source {one.plan.name!r}" for one in self.feeds)]
         logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(parts)))
         for station in self.stations:

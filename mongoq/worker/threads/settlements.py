@@ -128,8 +128,7 @@ class Settlements(Stand):
         """Log once for all items of a command: nothing is lost, and the worker goes on."""
         named = ", ".join(map(str, ids[:NAMED])) + ("…" if len(ids) > NAMED else "")
         logger.warning(
-            "a reply was lost, and whether %d items of queue %r were settled here cannot be told, since they are gone; "
-            "none is lost: %s",
+            "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
             *(len(ids), self.context.name, named),
         )
 
