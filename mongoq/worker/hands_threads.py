@@ -55,9 +55,9 @@ class ThreadHands:
         """Ring a bell from any thread."""
         bell.ring()
 
-    def signals(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
-        return listening(stop)
+        return listening(stop, signals=wanted)
 
     def rest(self, bell: Bell, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -33,6 +35,8 @@ LAST = 2.0
 """Seconds that the last settlements may take once the grace is over."""
 SWEEP = timedelta(minutes=1)
 """From one look after the records of others to the next, whoever does it."""
+ECHO = 1.0
+"""Seconds after a signal in which one call of ``stop`` is that of the program's own handler of the same signal."""
 EMPTY = 0.02, 0.5
 """Seconds between two looks whether the queues are empty, at first and at most."""
 
@@ -69,6 +73,7 @@ class AsyncEngine:
         self.feeds = [AsyncFeed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
+        self._heard_at = -math.inf
         self.interrupted = self._ended = False
         self._bells: list[Bell] = []
         self._watch = self._watching(consumers)
@@ -94,6 +99,9 @@ class AsyncEngine:
 
     def stop(self) -> None:
         """End in good order; told a second time, at once."""
+        if time.monotonic() - self._heard_at < ECHO:
+            self._heard_at = -math.inf
+            return
         self.interrupted = self.interrupted or not self._signals  # else it has come to its end by itself
         self._signals += 1
         for station in self.stations:
@@ -102,13 +110,19 @@ class AsyncEngine:
             feed.stop()
         self._hands.ring(self._course.changed)
 
-    async def run(self, *, drain: bool) -> None:
-        """Work until told to stop, or, with ``drain``, until the queues are empty."""
+    def hear(self) -> None:
+        """Do the same on a signal, of which a handler of the program's own may tell once more by ``stop``."""
+        self._heard_at = -math.inf
+        self.stop()
+        self._heard_at = time.monotonic()
+
+    async def run(self, *, drain: bool, signals: bool = True) -> None:
+        """Work until told to stop, by a signal too if ``signals``, or, with ``drain``, until the queues are empty."""
         await self._driver.run(workers.begin(self._context))
         if self._watch is not None:
             self._watch.start()
         try:
-            with self._hands.signals(self.stop):
+            with self._hands.signals(self.hear, wanted=signals):
                 await self._worked(drain=drain)
         finally:
             await self._ended_all()
