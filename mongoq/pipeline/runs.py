@@ -40,8 +40,10 @@ class Run(ThreadedRun):
     At the end of the block it is stopped in good order, and waited for.
     """
 
-    def __init__(self, graph: Graph, broker: Broker, *, grace: timedelta, heartbeat: timedelta) -> None:
-        super().__init__(graph.name)
+    def __init__(
+        self, graph: Graph, broker: Broker, *, grace: timedelta, heartbeat: timedelta, signals: bool = True
+    ) -> None:
+        super().__init__(graph.name, signals=signals)
         self._graph = graph
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
@@ -55,6 +57,9 @@ class Run(ThreadedRun):
 
     def _work(self, drain: bool) -> None:
         self._engine.run(drain=drain)
+
+    def _hear(self) -> None:
+        self._engine.hear()
 
     def stop(self) -> None:
         """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
@@ -85,22 +90,32 @@ class AsyncRun:
     At the end of the block it is stopped in good order, and waited for.
     """
 
-    def __init__(self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool) -> None:
+    def __init__(
+        self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool, signals: bool = True
+    ) -> None:
         self._graph = graph
         self._broker = broker
         self._engine = engine
         self._told = False
-        self._task = asyncio.create_task(engine.run(drain=drain), name=f"mongoq-{graph.name}")
+        work = engine.run(drain=drain, signals=signals)
+        self._task = asyncio.create_task(work, name=f"mongoq-{graph.name}")
 
     @classmethod
     async def start(
-        cls, graph: Graph, broker: AsyncBroker, *, drain: bool, grace: timedelta, heartbeat: timedelta
+        cls,
+        graph: Graph,
+        broker: AsyncBroker,
+        *,
+        drain: bool,
+        grace: timedelta,
+        heartbeat: timedelta,
+        signals: bool = True,
     ) -> Self:
         """Look that the server can be worked with, waiting for one that does not answer, and begin."""
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
         engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
         await engine.prepare(*_checks(broker._context, graph, own))
-        return cls(graph, broker, engine, drain=drain)
+        return cls(graph, broker, engine, drain=drain, signals=signals)
 
     def __repr__(self) -> str:
         """Name the pipeline, and say whether it runs."""
@@ -114,7 +129,8 @@ class AsyncRun:
     async def wait(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 - it goes on afterwards
         """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
 
-        In the main thread SIGTERM and SIGINT stop it in good order, as they stop a worker.
+        In the main thread SIGTERM and SIGINT stop it in good order, as they stop a worker, unless it was started with
+        ``signals=False``.
 
         Args:
             timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.

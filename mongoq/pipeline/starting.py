@@ -17,7 +17,7 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress
 from mongoq.pipeline.runs import AsyncRun, Run
 from mongoq.sync import Broker
-from mongoq.worker.signals import listening
+from mongoq.worker.signals import check_signals, listening
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +48,7 @@ class Starting:
         stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
     ) -> Run:
         """Set the stages to work in threads of this process, and return the run at once.
 
@@ -58,6 +59,8 @@ class Starting:
             stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
             grace: how long handlers may go on once the run is told to stop, a ``timedelta`` or seconds.
             heartbeat: how often the run says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: hear SIGTERM and SIGINT while the run is waited for, as ``Worker.run`` does; ``False``: leave
+                signals alone, in the process of a web server for instance, which calls ``run.stop``.
 
         Raises:
             GraphInvalid: the stages do not go together, or a handler is a coroutine function; all faults at once.
@@ -66,7 +69,7 @@ class Starting:
 
         While no server answers, the call waits for one, and says so in the log. Other errors of the server are raised.
         """
-        return self._made(broker, stages, grace=grace, heartbeat=heartbeat)._begun(drain=False)
+        return self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)._begun(drain=False)
 
     def drain(
         self,
@@ -76,6 +79,7 @@ class Starting:
         stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
     ) -> Progress:
         """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
 
@@ -87,6 +91,7 @@ class Starting:
             stages: as for ``start``; queues that others work on are not waited for.
             grace: as for ``start``.
             heartbeat: as for ``start``.
+            signals: as for ``start``.
 
         Raises:
             StageStopped: a stage has stopped by itself; the others have drained their queues.
@@ -95,17 +100,20 @@ class Starting:
         And what ``start`` raises.
         """
         _check_progress(progress)
-        run = self._made(broker, stages, grace=grace, heartbeat=heartbeat)
-        with listening(run.stop), run._begun(drain=True):
+        run = self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
+        with listening(run._hear, signals=signals), run._begun(drain=True):
             if progress:
                 shown(self.graph.name, run)
             run.wait()
             return run.progress()
 
-    def _made(self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration) -> Run:
+    def _made(
+        self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration, signals: bool
+    ) -> Run:
         self.check()
         _check_broker(broker, Broker, AsyncBroker, "start_async and drain_async")
-        return Run(self.graph.only(stages), broker, **_lengths(grace, heartbeat))
+        check_signals(signals)
+        return Run(self.graph.only(stages), broker, **_lengths(grace, heartbeat), signals=signals)
 
     def run_on_spark(
         self,
@@ -121,6 +129,7 @@ class Starting:
         stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
     ) -> SparkRun:
         """Set the stages to work in the executors of a Spark session, and return the run at once.
 
@@ -141,6 +150,7 @@ class Starting:
             stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
             grace: how long handlers and sources may go on once the run is told to stop, a ``timedelta`` or seconds.
             heartbeat: how often each task says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: as for ``start``.
 
         Raises:
             GraphInvalid: the stages do not go together, a handler is a coroutine function, or cannot be sent to the
@@ -156,6 +166,7 @@ class Starting:
         from mongoq.spark.given import Place
 
         self.check()
+        check_signals(signals)
         return run_of(
             self.graph.only(stages),
             spark,
@@ -166,6 +177,7 @@ class Starting:
             tasks=tasks,
             grace=grace,
             heartbeat=heartbeat,
+            signals=signals,
         )
 
     def start_async(
@@ -175,12 +187,13 @@ class Starting:
         stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
     ) -> StartingAsync:
         """Do as ``start``, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
 
         Handlers may be coroutine functions; plain ones run in threads.
         """
-        return StartingAsync(self, broker, stages, drain=False, grace=grace, heartbeat=heartbeat)
+        return StartingAsync(self, broker, stages, drain=False, grace=grace, heartbeat=heartbeat, signals=signals)
 
     async def drain_async(
         self,
@@ -190,10 +203,12 @@ class Starting:
         stages: Sequence[str] | None = None,
         grace: Duration = GRACE,
         heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
     ) -> Progress:
         """Do as ``drain``, with asyncio."""
         _check_progress(progress)
-        async with StartingAsync(self, broker, stages, drain=True, grace=grace, heartbeat=heartbeat) as run:
+        lengths: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat}
+        async with StartingAsync(self, broker, stages, drain=True, signals=signals, **lengths) as run:
             if progress:
                 await shown_async(self.graph.name, run)
             await run.wait()
@@ -212,12 +227,14 @@ class StartingAsync:
         drain: bool,
         grace: Duration,
         heartbeat: Duration,
+        signals: bool,
     ) -> None:
         self._pipeline = pipeline
         self._stages = stages
         self._broker = broker
         self._drain = drain
         self._lengths = grace, heartbeat
+        self._signals = signals
         self._run: AsyncRun | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncRun]:
@@ -227,8 +244,9 @@ class StartingAsync:
     async def _started(self) -> AsyncRun:
         self._pipeline.check()
         _check_broker(self._broker, AsyncBroker, Broker, "start and drain")
-        lengths = _lengths(*self._lengths)
-        return await AsyncRun.start(self._pipeline.graph.only(self._stages), self._broker, drain=self._drain, **lengths)
+        check_signals(self._signals)
+        graph, lengths = self._pipeline.graph.only(self._stages), _lengths(*self._lengths)
+        return await AsyncRun.start(graph, self._broker, drain=self._drain, signals=self._signals, **lengths)
 
     async def __aenter__(self) -> AsyncRun:
         """Start, and stop at the end of the block."""

@@ -20,8 +20,9 @@ LOOK = 0.1
 class ThreadedRun:
     """What runs have in common whose work is a thread of this process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, signals: bool = True) -> None:
         self._name = name
+        self._signals = signals
         self._failure: BaseException | None = None
         self._told = False
         self._thread: threading.Thread | None = None
@@ -50,7 +51,8 @@ class ThreadedRun:
     def wait(self, timeout: Duration | None = None) -> bool:
         """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
 
-        In the main thread SIGTERM and SIGINT stop it in good order meanwhile, as they stop a worker.
+        In the main thread SIGTERM and SIGINT stop it in good order meanwhile, as they stop a worker, unless it was
+        started with ``signals=False``.
 
         Args:
             timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
@@ -63,7 +65,7 @@ class ThreadedRun:
         Other errors are those that end a worker.
         """
         deadline = None if timeout is None else time.monotonic() + wait_seconds(timeout)
-        with listening(self.stop):
+        with listening(self._hear, signals=self._signals):
             while self._thread is not None and not self.ended:
                 left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())
                 if left <= 0:
@@ -77,6 +79,10 @@ class ThreadedRun:
     def stop(self) -> None:
         """Tell it to end."""
         raise NotImplementedError
+
+    def _hear(self) -> None:
+        """Tell it to end, on a signal."""
+        self.stop()
 
     def __enter__(self) -> Self:
         """Use as ``with``."""

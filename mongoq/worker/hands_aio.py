@@ -77,9 +77,9 @@ class AioHands:
         """Ring a bell from any thread."""
         self._loop.call_soon_threadsafe(bell.ring)
 
-    def signals(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
-        return listening(lambda: self._loop.call_soon_threadsafe(stop))
+        return listening(lambda: self._loop.call_soon_threadsafe(stop), signals=wanted)
 
     def cancel(self, run: Run) -> None:
         """Cancel a coroutine function that runs; a plain one cannot be."""

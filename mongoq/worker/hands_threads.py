@@ -55,9 +55,9 @@ class ThreadHands:
         """Ring a bell from any thread."""
         bell.ring()
 
-    def signals(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
-        return listening(stop)
+        return listening(stop, signals=wanted)
 
     def cancel(self, run: Run) -> None:
         """Do nothing: a thread cannot be cancelled."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,40 +11,85 @@ from types import FrameType
 from typing import Any
 
 from mongoq.drive.deferral import on_main_thread
+from mongoq.errors import ArgumentInvalid
 
-__all__ = ["listening"]
+__all__ = ["check_signals", "listening"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Listener:
-    """A handler of a signal, and what stood there before, which is called too if it is another worker's."""
+    """A handler of a signal, and what stood there before, which is called as well.
+
+    Attributes:
+        before: the handler that stood there: a function, another listener, or a number of the ``signal`` module.
+        over: it listens no more.
+        raised: the first error of a handler that stood there; the block raises it at its end.
+    """
 
     def __init__(self, stop: Callable[[], object], before: Any) -> None:
         self._stop = stop
         self.before = before
         self.over = False
+        self.raised: BaseException | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        for stop in self._stops():
+        stops, below = self._stops(), self._below()
+        if not stops:  # a program has put it back after the end of its block
+            signal.signal(number, below)
+            signal.raise_signal(number)
+            return
+        for stop in stops:
             stop()
+        if callable(below) and not _is_default(below):
+            try:
+                below(number, frame)
+            except BaseException as error:  # SystemExit for instance: the worker ends in good order first
+                self.raised = self.raised or error
 
     def _stops(self) -> list[Callable[[], object]]:
         """Return what is to be called, each once, though it may listen in a block within its own."""
         earlier = self.before._stops() if isinstance(self.before, _Listener) else []
         return earlier if self.over or self._stop in earlier else [self._stop, *earlier]
 
+    def _below(self) -> Any:
+        """Return the handler below all listeners."""
+        below = self.before
+        while isinstance(below, _Listener):
+            below = below.before
+        return below
+
+
+def _is_default(handler: Any) -> bool:
+    """Say whether a handler is the one for Ctrl-C of a plain program, of ``asyncio.run``, or of PySpark.
+
+    They interrupt the main thread, or cancel all jobs of the session: the good order of the end would be gone.
+    """
+    if handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark."):
+        return True
+    function = handler.func if isinstance(handler, functools.partial) else None
+    return isinstance(getattr(function, "__self__", None), asyncio.Runner)
+
+
+def check_signals(signals: Any) -> None:
+    """Raise ``ArgumentInvalid`` unless the option ``signals`` can be used."""
+    if not isinstance(signals, bool):
+        raise ArgumentInvalid("signals", f"a bool, not {type(signals).__name__}")
+
 
 @contextmanager
-def listening(stop: Callable[[], object]) -> Iterator[None]:
+def listening(stop: Callable[[], object], *, signals: bool = True) -> Iterator[None]:
     """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread.
 
-    What the event loop was told of them (``loop.add_signal_handler``) is called as well.
+    The handlers that stood there are called as well, and so is what the event loop was told of them
+    (``loop.add_signal_handler``). What such a handler raises is raised when the block has ended. A handler that is not
+    Python's (``signal.getsignal`` returns ``None``) can be neither called nor put back, and stays.
     """
-    if not on_main_thread():
+    if not (signals and on_main_thread()):
         yield
         return
-    listeners = {number: _Listener(stop, signal.getsignal(number)) for number in SIGNALS}
+    stood = {number: signal.getsignal(number) for number in SIGNALS}
+    listeners = {number: _Listener(stop, before) for number, before in stood.items() if before is not None}
     for number, listener in listeners.items():
         signal.signal(number, listener)
     try:
@@ -51,6 +98,9 @@ def listening(stop: Callable[[], object]) -> Iterator[None]:
         for number, listener in listeners.items():
             listener.over = True
             _put_back(number)
+    for listener in listeners.values():
+        if listener.raised is not None:
+            raise listener.raised
 
 
 def _put_back(number: int) -> None:

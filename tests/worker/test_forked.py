@@ -14,7 +14,7 @@ from tests.worker.forking import CODE
 
 ROOT = Path(__file__).parents[2]
 NUMBER = 4
-PATIENCE = 20
+PATIENCE = 60
 CODES = {"exit": CODE, "exit with a text": 1, "raise": 1, "return": 0, "process": CODE, "wait": 1}
 
 

@@ -79,8 +79,9 @@ class SparkRun(ThreadedRun):
         grace: timedelta,
         heartbeat: timedelta,
         checkpoint: str | None,
+        signals: bool,
     ) -> None:
-        super().__init__(graph.name)
+        super().__init__(graph.name, signals=signals)
         self._graph = graph
         self._spark = spark
         self._broker = broker

@@ -29,6 +29,7 @@ def started(
     tasks: int | None,
     grace: Duration,
     heartbeat: Duration,
+    signals: bool,
 ) -> SparkRun:
     """Return a run of a graph that was checked."""
     _check_session(spark)
@@ -54,6 +55,7 @@ def started(
             grace=lasting,
             heartbeat=beat,
             checkpoint=None if checkpoint is None else str(checkpoint),
+            signals=signals,
         )
     except BaseException:
         broker.close()

@@ -96,12 +96,12 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
             extended, gone = self.backlog.extended_apart, consumer.pops
             run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
-        run.context = self._hands.context.copy()
+        run.context = context = self._hands.context.copy()
         try:
             returned = await self._hands.call(consumer, run, payload)
             if run.timed_out:
                 return consumer.judge.failures(consumer, items, self.timeout())
-            outcomes: list[Outcome | None] = run.context.call(consumer.judge.outcomes, consumer, items, returned)
+            outcomes: list[Outcome | None] = context.call(consumer.judge.outcomes, consumer, items, returned)
             return outcomes
         except BaseException as error:  # whatever a handler raises is its run's alone
             if self._course.halted and not issubclass(type(error), Exception):

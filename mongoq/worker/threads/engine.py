@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -43,6 +45,8 @@ SWEEP = timedelta(minutes=1)
 """From one look after the records of others to the next, whoever does it."""
 SERVER_WAIT_SECONDS = 5.0
 """How long one look for a server takes at most before the worker's first command: so it can be stopped meanwhile."""
+ECHO = 1.0
+"""Seconds after a signal in which one call of ``stop`` is that of the program's own handler of the same signal."""
 EMPTY = 0.02, 0.5
 """Seconds between two looks whether the queues are empty, at first and at most."""
 
@@ -79,6 +83,7 @@ class Engine:
         self.feeds = [Feed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
+        self._heard_at = -math.inf
         self.interrupted = self._ended = False
         self._bells: list[Bell] = []
         self._why = ""
@@ -103,6 +108,9 @@ class Engine:
 
     def stop(self, why: str = "it was told to") -> None:
         """End in good order; told a second time, at once."""
+        if time.monotonic() - self._heard_at < ECHO:
+            self._heard_at = -math.inf
+            return
         self._why = self._why or why
         self.interrupted = self.interrupted or not self._signals  # else it has come to its end by itself
         self._signals += 1
@@ -112,10 +120,16 @@ class Engine:
             feed.stop()
         self._hands.ring(self._course.changed)
 
-    def run(self, *, drain: bool) -> None:
-        """Work until told to stop, or, with ``drain``, until the queues are empty."""
+    def hear(self) -> None:
+        """Do the same on a signal, of which a handler of the program's own may tell once more by ``stop``."""
+        self._heard_at = -math.inf
+        self.stop("a signal came")
+        self._heard_at = time.monotonic()
+
+    def run(self, *, drain: bool, signals: bool = True) -> None:
+        """Work until told to stop, by a signal too if ``signals``, or, with ``drain``, until the queues are empty."""
         try:
-            with self._hands.signals(self._stop_by_signal):
+            with self._hands.signals(self.hear, wanted=signals):
                 self.prepare()
                 if not self._signals:
                     self._worked(drain=drain)
@@ -131,9 +145,6 @@ class Engine:
         for feed in self.feeds:
             if feed.failure is not None:
                 raise StageStopped(feed.plan.name, feed.plan.queue.name, None) from feed.failure
-
-    def _stop_by_signal(self) -> None:
-        self.stop("a signal came")
 
     def prepare(self, *checks: Callable[[], Flow[Any]]) -> None:
         """Make the collection ready, after the caller's own checks; wait for a server that does not answer, and say so.

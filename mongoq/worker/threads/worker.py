@@ -13,6 +13,7 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, consumer
+from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
 
 __all__ = ["Worker"]
@@ -174,7 +175,7 @@ class Worker:
             raise ArgumentInvalid("queue", f"{one.name!r} has a consumer in this worker already")
         self._consumers[one.name] = one
 
-    def run(self, *, drain: bool = False) -> None:
+    def run(self, *, drain: bool = False, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or ``stop``, then end in good order.
 
         It takes nothing more, gives back what it has not started, lets handlers go on for the grace, and gives back
@@ -186,6 +187,10 @@ class Worker:
 
         Args:
             drain: end by itself when the queues are empty: nothing is ready, scheduled or reserved in any of them.
+            signals: hear SIGTERM and SIGINT, where this is the main thread, and call the handlers that were installed
+                before as well; they are put back at the end. What one of them raises, such as ``SystemExit``, is raised
+                when the worker has ended. ``False``: leave signals alone, in the process of a web server for instance,
+                which calls ``stop``.
 
         Raises:
             ArgumentInvalid: there is no consumer, the worker runs already, or its broker is a virtual one.
@@ -200,13 +205,14 @@ class Worker:
             raise ArgumentInvalid("worker", "it runs already")
         if not isinstance(drain, bool):
             raise ArgumentInvalid("drain", f"a bool, not {type(drain).__name__}")
+        check_signals(signals)
         if self._broker._context.serverless:
             raise ArgumentInvalid("worker", "it needs a server to run; mongoq.testing runs handlers without one")
         self._engine = engine = Engine(
             self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
         )
         try:
-            engine.run(drain=drain)
+            engine.run(drain=drain, signals=signals)
         finally:
             self._engine = None
 

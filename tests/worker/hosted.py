@@ -1,0 +1,115 @@
+"""A worker in the process of another program, which has handlers of signals of its own.
+
+``hosted.py URI DATABASE HOST SIGNALS`` prints ``begin`` and ``end`` for each run, ``heard`` when the program's own
+handler is called, and at the end whether that handler is still installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import mongoq
+from tests.worker.stoppable import say
+
+SECONDS = 1.0
+CODE = 7
+
+
+class Server:
+    """A web server as far as signals go: it ends when it has heard one, and then ends what runs in its process."""
+
+    def __init__(self) -> None:
+        self.should_exit = threading.Event()
+
+    def handle_exit(self, number: int, frame: Any) -> None:
+        say("heard", number)
+        self.should_exit.set()
+
+    async def serve(self) -> None:
+        while not self.should_exit.is_set():
+            await asyncio.sleep(0.02)
+
+
+def plain(payload: Any) -> None:
+    say("begin", payload)
+    time.sleep(SECONDS)
+    say("end", payload)
+
+
+async def task(payload: Any) -> None:
+    say("begin", payload)
+    await asyncio.sleep(SECONDS)
+    say("end", payload)
+
+
+def pipeline_of(handler: Any) -> mongoq.Pipeline:
+    pipeline = mongoq.Pipeline("hosted")
+    pipeline.sink("orders", max_retries=3)(handler)
+    return pipeline
+
+
+async def in_loop(uri: str, database: str, host: str, *, signals: bool) -> None:
+    server = Server()
+    if host == "loop":
+        number = signal.SIGTERM
+        asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
+    else:
+        signal.signal(signal.SIGTERM, server.handle_exit)
+    before = signal.getsignal(signal.SIGTERM)
+    async with mongoq.connect_async(uri, database=database) as broker:
+        if host == "start_async":
+            async with pipeline_of(task).start_async(broker, signals=signals):
+                await server.serve()
+        else:
+            worker = mongoq.AsyncWorker(broker)
+            worker.consumer("orders")(task)
+            running = asyncio.create_task(worker.run(signals=signals))
+            await server.serve()
+            worker.stop()
+            await running
+    say("restored", signal.getsignal(signal.SIGTERM) == before)
+
+
+def in_threads(uri: str, database: str, host: str, *, signals: bool) -> None:
+    server = Server()
+    stops: list[Any] = []
+
+    def handle(number: int, frame: Any) -> None:
+        server.handle_exit(number, frame)
+        if host == "exit":
+            sys.exit(CODE)
+        for stop in stops:
+            stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    with mongoq.connect(uri, database=database) as broker:
+        if host == "start":
+            with pipeline_of(plain).start(broker, signals=signals) as run:
+                stops.append(run.stop)
+                run.wait()
+        elif host == "drain":  # nobody else can stop it
+            progress = pipeline_of(plain).drain(broker, signals=signals)
+            say("interrupted", progress.interrupted)
+        else:
+            worker = mongoq.Worker(broker)
+            worker.consumer("orders")(plain)
+            stops.append(worker.stop)
+            worker.run(signals=signals)
+    say("restored", signal.getsignal(signal.SIGTERM) is handle)
+
+
+def main(uri: str, database: str, host: str, told: str) -> None:
+    signals = told == "True"
+    if host in ("server", "loop", "start_async"):
+        asyncio.run(in_loop(uri, database, host, signals=signals))
+    else:
+        in_threads(uri, database, host, signals=signals)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
