@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any
 
 from pydantic import ValidationError
-from pymongo.errors import PyMongoError
 
 from mongoq.model.envelope import error_document, shorten
 
@@ -60,8 +59,9 @@ def _public_text(error: BaseException, text: str) -> str:
     """Return the text of an error, or what it comes to where it quotes values."""
     if isinstance(error, ValidationError):
         return f"{error.error_count()} validation error(s) for {error.title}"
-    if isinstance(error, PyMongoError) and (code := getattr(error, "code", None)) is not None:
-        return f"code {code}"  # a refused document may be quoted
+    code = getattr(error, "code", None)
+    if code is not None and hasattr(error, "has_error_label"):  # the server's, which may quote a refused document
+        return f"code {code}"
     return text
 
 
