@@ -111,7 +111,7 @@ class Item(Generic[M]):
     most are never asked for.
     """
 
-    __slots__ = ("_document", "_due", "_kept", "_namespace", "_now", "_payload")
+    __slots__ = ("_document", "_due", "_kept", "_namespace", "_now", "_payload", "_size")
 
     def __init__(
         self,
@@ -129,6 +129,7 @@ class Item(Generic[M]):
         self._namespace = namespace
         self._due = due
         self._kept = kept
+        self._size = 0  # bytes of the envelope as BSON, where the claim of a worker has found them out
 
     @classmethod
     def many(
@@ -138,7 +139,7 @@ class Item(Generic[M]):
         made: list[Item[Any]] = []
         for document, due in zip(documents, dues, strict=True):
             item: Item[Any] = object.__new__(cls)
-            item._document, item._payload, item._kept = document, document.get("payload"), None
+            item._document, item._payload, item._kept, item._size = document, document.get("payload"), None, 0
             item._now, item._namespace, item._due = now, namespace, due
             made.append(item)
         return made
@@ -285,7 +286,9 @@ class Item(Generic[M]):
 
     def with_payload(self, payload: N) -> Item[N]:
         """Return this item with its payload in another form."""
-        return Item(self._document, payload, self._now, self._namespace, self._due, kept=self._kept)
+        item = Item(self._document, payload, self._now, self._namespace, self._due, kept=self._kept)
+        item._size = self._size
+        return item
 
     def with_stored(self, field: str, value: Any) -> Item[M]:
         """Return this item with another value in a field of its envelope; its payload stays the one it has."""
@@ -297,7 +300,7 @@ class Item(Generic[M]):
         held: Item[M] = object.__new__(Item)  # a batch makes thousands; to call the class takes half as long again
         held._document = {**self._document, "when": lease_until}
         held._payload, held._now, held._due = self._payload, self._now, self._due
-        held._namespace, held._kept = self._namespace, self._kept
+        held._namespace, held._kept, held._size = self._namespace, self._kept, self._size
         return held
 
     def __eq__(self, other: object) -> bool:

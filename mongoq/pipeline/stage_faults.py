@@ -20,7 +20,7 @@ from mongoq.pipeline.join_faults import join_faults
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Stage
 from mongoq.protocol.push import check_due, checked_headers
-from mongoq.worker.consumer import consumer
+from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.lazy import is_function
 
 __all__ = ["stage_faults"]
@@ -65,11 +65,7 @@ def _check_option(option: str, value: Any) -> None:
         checked_options("", max_retries=value)
     else:
         max_time = 1 if option == "on_timeout" else None  # that it needs one is told with the handler
-        consumer(None, _nothing, **CONSUMER | {"max_time": max_time, option: value})
-
-
-async def _nothing(_: Any) -> None:
-    pass
+        consumer(None, any_handler, **CONSUMER | {"max_time": max_time, option: value})
 
 
 def _timeout_faults(stage: Stage) -> Iterator[str]:

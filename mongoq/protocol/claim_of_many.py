@@ -178,10 +178,13 @@ class ClaimOfMany:
         requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
         return Command("bulk_write", {"requests": requests, "ordered": False})
 
-    def items(self, documents: Sequence[Document]) -> dict[Any, Item[Any]]:
-        """Return the items in envelopes that it has taken, by the keys of their ids."""
+    def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
+        """Return the items in envelopes that it has taken, each of so many bytes, by the keys of their ids."""
         keys = id_keys([document["_id"] for document in documents])
         items = self.context.raw_items(documents, self.now, [self.dues[key] for key in keys])
+        if size:
+            for item in items:
+                item._size = size  # noqa: SLF001
         return dict(zip(keys, items, strict=True))
 
 

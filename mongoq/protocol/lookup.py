@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
@@ -15,7 +16,7 @@ from mongoq.model.stored import first_batch
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.request import Command, Flow, ReplyLost, Target, Unreadable, insisted
 
-__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "stored_batch"]
+__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "stored_batch"]
 
 FIRST_BATCH = 101
 """Documents that the server sends at first unless told otherwise."""
@@ -104,6 +105,32 @@ def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: 
             break
         yield from close_cursor(broker, cursor["id"])
     return found
+
+
+def find_sized(
+    broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
+) -> Flow[tuple[list[Document], int, bool]]:
+    """Find so many documents, or those of them that one reply holds; returns the bytes of one, and whether it is all.
+
+    One has so many bytes on average: the reply is decoded as a whole, since to cut it into documents takes longer.
+    """
+    if broker.serverless:
+        return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
+    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
+    raw = yield from insisted(Command("command", arguments, _raw_cursor, target="database"))
+    try:
+        (cursor,) = broker.encoding.opened([raw])
+    except InvalidBSON as error:
+        raise Unreadable(error) from error
+    if cursor["id"]:
+        yield from close_cursor(broker, cursor["id"])
+    found = cursor["firstBatch"]
+    return found, len(raw) // max(len(found), 1), not cursor["id"]
+
+
+def _raw_cursor(reply: Any) -> bytes:
+    return bytes(reply["cursor"].raw)
 
 
 def find_reply(

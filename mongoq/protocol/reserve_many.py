@@ -28,7 +28,7 @@ from mongoq.protocol.claim import (
 from mongoq.protocol.claim_of_many import ClaimOfMany
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.looks import ORDER, looked_behind
-from mongoq.protocol.lookup import find_few
+from mongoq.protocol.lookup import find_few, find_sized
 from mongoq.protocol.request import Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
 from mongoq.protocol.screening import Screen, keeps, screened
 from mongoq.protocol.settings import prepared
@@ -190,7 +190,12 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
             return all_of_them
         if not shelf.singles and single is shelf.single:  # nor has a claim of a single item taken it
             shelf.close(time.monotonic())  # somebody else claims, or removes what was read
-    items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
+    if claim.sparing and projection is None:
+        items, all_read = yield from _read_bounded(claim)
+        if not all_read:
+            return list(items.values())  # what cannot be handed out is left to the next claim
+    else:
+        items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
     if not claim.untouched and claim.context.state.shelf.is_filled:
         claim.context.state.shelf.took(items)
     if len(items) == tried:
@@ -260,6 +265,28 @@ def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any]
         half = len(ids) // 2
         first = yield from _read_back(claim, ids[:half], projection)
         return first + (yield from _read_back(claim, ids[half:], projection))
+
+
+def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
+    """Read what a worker's claim holds, as much as one reply holds (16 MB); the rest is given back unread.
+
+    How large items are is known only by then, and a worker is not to have thousands of large ones at once. The items
+    that it keeps come first in the order of claims. Says whether those are all.
+    """
+    keys, ids, number = list(claim.ids), list(claim.ids.values()), len(claim.ids)
+    try:
+        while True:
+            filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
+            documents, size, all_read = yield from find_sized(claim.context.broker, filter, [("_id", 1)], number)
+            if all_read or number == 1:
+                break
+            number = max(min(len(documents), number // 2), 1)
+    except Unreadable:
+        return claim.items((yield from _read_back(claim, ids, None))), True
+    if number < len(ids):
+        yield from insisted(claim.give_back(keys[number:]))
+    items = claim.items(documents, size)
+    return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
 
 
 def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:

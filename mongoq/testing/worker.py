@@ -32,8 +32,9 @@ class VirtualWorker(Worker):
     worker itself; handlers run in the caller's thread, and only ``KeyboardInterrupt`` and what is no ``Exception`` of a
     test tool, such as ``pytest.fail``, come out of a run.
 
-    One item runs at a time. ``concurrency``, ``prefetch``, ``max_time`` and ``probe`` are checked and change nothing:
-    with ``probe`` every failure counts. ``run`` and ``stop`` are for production; ``run`` is refused.
+    One item runs at a time. ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``max_time``, ``on_timeout`` and
+    ``probe`` are checked and change nothing: with ``probe`` every failure counts. ``run`` and ``stop`` are for
+    production; ``run`` is refused.
     """
 
     _coroutines = True

@@ -13,6 +13,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Outcome, Release
 from mongoq.protocol.bells import Bell
 from mongoq.protocol.keeping import Kept
+from mongoq.worker.byte_limit import ByteLimit
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.leases import Lease, Leases
 from mongoq.worker.pace import Pace
@@ -50,6 +51,7 @@ class Backlog:
         self._waiting: deque[Item[Any]] = deque()
         self._leases = Leases()
         self._pace = Pace(consumer.prefetch, least=self._size)
+        self._limit = ByteLimit(consumer.prefetch_bytes)
         self._probe = Probe(consumer.retry) if consumer.probe else None
         # without a handler all that is claimed is to be settled at once, unless it may belong to what comes next
         quick = consumer.claims is not None and consumer.gathering is None
@@ -93,7 +95,7 @@ class Backlog:
             self._pace.look(now, waiting)
             ahead = self._pace.ahead
             wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
-            return wanted if wanted > 0 and wanted * 2 >= ahead else 0
+            return self._limit.number(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
 
     def _unsettled(self) -> int:
         """Return of how many items the runs have ended; those that are just being settled are held as well."""
@@ -119,8 +121,12 @@ class Backlog:
     def put(
         self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, seconds: float = 0.0, back: bool = False
     ) -> int:
-        """Take in what was claimed in so many seconds, or give it ``back``; returns for how many runs it is enough."""
+        """Take in what was claimed in so many seconds, or give it ``back``; returns for how many runs it is enough.
+
+        Items beyond the limit of bytes are given back as well.
+        """
         with self._lock:
+            fitting = self._limit.fitting(items, self._leases.bytes)
             self._leases.add(items, lease)
             now, full = time.monotonic(), len(items) >= asked
             self._pace.took(now, full=full, seconds=seconds)
@@ -129,7 +135,10 @@ class Backlog:
                 self._release(items)
                 self.settling.ring()
                 return 0
-            self._waiting.extend(items)
+            self._waiting.extend(items[:fitting])
+            if fitting < len(items):
+                self._release(items[fitting:])
+                self.settling.ring()
             return -(-len(self._waiting) // self._size)
 
     def refuse(self, item: Item[Any], lease: timedelta, outcome: Outcome | None) -> None:

@@ -17,7 +17,7 @@ from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge
 from mongoq.worker.lazy import is_function
 
-__all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "consumer"]
+__all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
 
 Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
@@ -138,6 +138,10 @@ def consumer(
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
     )
+
+
+async def any_handler(_: Any) -> None:
+    """Stand for a handler where options are checked before it is known."""
 
 
 def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, asynchronous: bool) -> None:

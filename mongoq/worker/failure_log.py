@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
 from pydantic import ValidationError
-from pymongo.errors import PyMongoError
 
+from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document, shorten
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Failed
+from mongoq.protocol.context import QueueContext
 
-__all__ = ["ExcInfo", "error_line", "exc_info_of"]
+__all__ = ["ExcInfo", "error_line", "exc_info_of", "log_failure"]
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -21,6 +25,51 @@ DEEPEST = 10
 """Errors of a chain (``raise ... from``) that are looked at; of a longer one only the last error is printed."""
 CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
 """User and password in a URI."""
+
+
+def log_failure(
+    logger: logging.Logger,
+    context: QueueContext[Any],
+    item: Item[Any],
+    verdict: Failed,
+    title: str,
+    *,
+    counted: bool = True,
+    gone: bool = False,
+    traced: bool = True,
+) -> None:
+    """Log a failed run: its error, its number, and what becomes of the item.
+
+    Args:
+        logger: where.
+        context: the queue, by the settings of the consumer.
+        item: as it was reserved.
+        verdict: what becomes of it.
+        title: the queue or the stage.
+        counted: the attempt counts.
+        gone: the item has left its queue before its run.
+        traced: whether with the traceback.
+    """
+    level, which, fate = logging.ERROR, "", "it stays in the queue, and the stage stops"
+    if not verdict.halts:
+        last = gone or (counted and context.settings.is_spent(item.attempts))
+        which = ", its last" if last else ""
+        level, fate = _burial(context) if last else _another_run(context, verdict, counted=counted)
+    words = item.id, title, item.attempts, which, error_line(verdict.error), fate
+    exc_info = exc_info_of(verdict.error) if traced else None
+    logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
+
+
+def _burial(context: QueueContext[Any]) -> tuple[int, str]:
+    dead = context.settings.dead
+    return logging.ERROR, "it is lost" if dead is None else f"it goes to queue {dead!r}"
+
+
+def _another_run(context: QueueContext[Any], verdict: Failed, *, counted: bool) -> tuple[int, str]:
+    at = context.broker.clock.now() + duration(verdict.delay, "delay")
+    free = "" if counted else ", and the attempt does not count"
+    level = logging.WARNING if isinstance(verdict.error, BaseException) else logging.INFO
+    return level, f"it runs again from {at:%Y-%m-%d %H:%M:%S} UTC on{free}"
 
 
 def error_line(error: BaseException | str | None) -> str:
@@ -60,8 +109,9 @@ def _public_text(error: BaseException, text: str) -> str:
     """Return the text of an error, or what it comes to where it quotes values."""
     if isinstance(error, ValidationError):
         return f"{error.error_count()} validation error(s) for {error.title}"
-    if isinstance(error, PyMongoError) and (code := getattr(error, "code", None)) is not None:
-        return f"code {code}"  # a refused document may be quoted
+    code = getattr(error, "code", None)
+    if code is not None and hasattr(error, "has_error_label"):  # the server's, which may quote a refused document
+        return f"code {code}"
     return text
 
 

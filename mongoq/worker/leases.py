@@ -38,12 +38,17 @@ class Lease:
 
 
 class Leases:
-    """All leases of a consumer; used by several threads, with the backlog's lock held."""
+    """All leases of a consumer; used by several threads, with the backlog's lock held.
+
+    Attributes:
+        items: how many items are held.
+        bytes: how many bytes they have, as far as that is known.
+    """
 
     def __init__(self) -> None:
         self._held: dict[Any, Lease] = {}  # by the key of the token: hashing an ObjectId takes longer than the rest
         self._apart: dict[Any, Lease] = {}  # by that and the key of the item
-        self.items = 0
+        self.items = self.bytes = 0
 
     def add(self, items: Iterable[Item[Any]], length: timedelta) -> None:
         """Hold what was claimed."""
@@ -54,6 +59,7 @@ class Leases:
                 lease = self._lease(item, length)
             lease.items[id_key(item.id)] = item
             self.items += 1
+            self.bytes += item._size
 
     def _lease(self, item: Item[Any], length: timedelta) -> Lease:
         key = id_key(item.token)
@@ -74,6 +80,7 @@ class Leases:
         apart = Lease(item.token, lease.length, item.lease_until, {key: held}, extended=True)
         self._apart[id_key(item.token), key] = apart
         self.items += 1
+        self.bytes += held._size
 
     def current(self, item: Item[Any]) -> Item[Any]:
         """Return an item that knows the end of its lease."""
@@ -84,9 +91,11 @@ class Leases:
         """Hold an item no more: it was settled, or is lost."""
         key = id_key(item.id)
         lease = self._of(item.token, key)
-        if lease is None or lease.items.pop(key, None) is None:
+        held = None if lease is None else lease.items.pop(key, None)
+        if lease is None or held is None:
             return
         self.items -= 1
+        self.bytes -= held._size
         if not lease.items:
             token = id_key(item.token)
             if self._apart.pop((token, key), None) is None:

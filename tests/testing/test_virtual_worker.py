@@ -405,3 +405,16 @@ def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "unraisablehook", wrong.append)
     asyncio.run(main([left_behind()]))
     assert wrong == []
+
+
+def test_a_virtual_worker_takes_a_coroutine_that_would_be_cancelled() -> None:
+    with VirtualBroker() as virtual:
+        worker, seen = virtual.worker(), []
+
+        @worker.consumer("orders", max_time=1, on_timeout="cancel", prefetch_bytes=None)
+        async def handle(payload: int) -> None:
+            seen.append(payload)
+
+        virtual.queue("orders").push(1)
+        worker.run_until_idle()
+        assert seen == [1]

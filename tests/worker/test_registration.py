@@ -31,6 +31,8 @@ def fine(payload: Any) -> None:
         ({"concurrency": 10**6}, "concurrency"),
         ({"prefetch": -1}, "prefetch"),
         ({"prefetch": 10**6}, "prefetch"),
+        ({"prefetch_bytes": 0}, "prefetch_bytes"),
+        ({"prefetch_bytes": 1.5}, "prefetch_bytes"),
         ({"lease": 0}, "lease"),
         ({"lease": -1}, "lease"),
         ({"lease": "1"}, "lease"),

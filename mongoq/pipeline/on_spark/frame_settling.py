@@ -32,6 +32,7 @@ from mongoq.protocol.verdicts import carried_out
 from mongoq.spark.clients import broker_at
 from mongoq.spark.envelope import id_shown
 from mongoq.worker.consumer import consumer
+from mongoq.worker.failure_log import log_failure
 from mongoq.worker.judging import Verdict, ending, later
 
 __all__ = ["TOLD", "Settler", "Settling"]
@@ -73,6 +74,7 @@ class Settling:
         self.consumer = consumer(own, absent, **{**DEFAULTS, **options, "batch": ITEMS}, coroutines=False)
         self.judge = stage_judge(graph, stage, handle, self.broker)
         self.targets = stage.targets
+        self._title = f"stage {stage.name!r}"
 
     @property
     def most(self) -> int | None:
@@ -136,6 +138,8 @@ class Settling:
         endings: Counter[str] = Counter({"lost": len(fates) - len(verdicts)})
         halted = []
         for item, verdict in self._carried_out(verdicts, endings):
+            if isinstance(verdict, Failed):
+                log_failure(logger, self.context, item, verdict, self._title, counted=verdict.counted)
             endings[ending(verdict, spent=self.context.settings.is_spent(item.attempts))] += 1
             if isinstance(verdict, Failed) and verdict.halts:
                 halted.append((str(item.id), str(verdict.error)))

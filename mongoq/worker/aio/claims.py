@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from contextlib import suppress
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
@@ -129,6 +130,7 @@ class AsyncClaims(AsyncStand):
     def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
             return
+        self._measure(items)
         back = self._course.is_hushed(self)
         enough = self.backlog.put(items, self.lease(), asked=asked, seconds=seconds, back=back)
         if self._course.is_hushed(self):  # by now; who has the worker waits for what may have been started
@@ -138,6 +140,13 @@ class AsyncClaims(AsyncStand):
         for _ in range(min(missing, self.consumer.concurrency - self._runners)):
             self._hands.start(self._work, f"mongoq-run-{self.consumer.name}-{self._runners + 1}", runs=True)
             self._runners += 1
+
+    def _measure(self, items: list[Item[Any]]) -> None:
+        """Find out how large the items are that were claimed one by one."""
+        for item in items:
+            if not item._size:
+                with suppress(Exception):  # other programs may have written what cannot be encoded again
+                    item._size = self.context.broker.encoding.size(item._document)
 
     async def _work(self) -> None:
         """Run what is claimed; the other side's."""

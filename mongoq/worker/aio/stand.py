@@ -6,14 +6,13 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from mongoq.model.arguments import duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
 from mongoq.protocol.bells import Bell
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
-from mongoq.worker.failure_log import error_line, exc_info_of
+from mongoq.worker.failure_log import log_failure
 from mongoq.worker.hands_aio import AioHands
 from mongoq.worker.judging import kind
 from mongoq.worker.tally import Tally
@@ -77,23 +76,9 @@ class AsyncStand:
 
     def _log_failure(self, item: Item[Any], verdict: Failed, *, traced: bool = True) -> None:
         """Log a failed run: the error, and what becomes of the item; ``traced`` says whether with the traceback."""
-        level, which, fate = self._fate(item, verdict)
-        words = item.id, self.consumer.title, item.attempts, which, error_line(verdict.error), fate
-        exc_info = exc_info_of(verdict.error) if traced else None
-        logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
-
-    def _fate(self, item: Item[Any], verdict: Failed) -> tuple[int, str, str]:
-        """Return how serious a failure is, whether the run was the last one, and what becomes of the item."""
-        if verdict.halts:
-            return logging.ERROR, "", "it stays in the queue, and the stage stops"
         counted = verdict.counted and not self.backlog.is_probing
-        if self.consumer.pops or (counted and self.context.settings.is_spent(item.attempts)):
-            dead = self.context.settings.dead
-            return logging.ERROR, ", its last", "it is lost" if dead is None else f"it goes to queue {dead!r}"
-        at = self.context.broker.clock.now() + duration(verdict.delay, "delay")
-        free = "" if counted else ", and the attempt does not count"
-        level = logging.WARNING if isinstance(verdict.error, BaseException) else logging.INFO
-        return level, "", f"it runs again from {at:%Y-%m-%d %H:%M:%S} UTC on{free}"
+        context, gone = self.context, self.consumer.pops
+        log_failure(logger, context, item, verdict, self.consumer.title, counted=counted, gone=gone, traced=traced)
 
     def _halt_for(self, item: Item[Any], verdict: Any) -> None:
         """Take nothing more when an item has failed for good, and there is nowhere to send it."""

@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, consumer
+from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 
 __all__ = ["AsyncWorker"]
@@ -143,7 +143,7 @@ class AsyncWorker:
             "probe": probe,
             "coroutines": self._coroutines,
         }
-        consumer(given, _nothing, **options)  # so that a bad option is told at once, whatever is decorated
+        consumer(given, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
 
         def register(handler: H) -> H:
             self._add(consumer(given, handler, **options))
@@ -219,7 +219,3 @@ class AsyncWorker:
         """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run."""
         if self._engine is not None:
             self._engine.stop()
-
-
-async def _nothing(_: Any) -> None:
-    pass

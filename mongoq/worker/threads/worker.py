@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.sync import Broker, Queue
-from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, consumer
+from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
 
@@ -144,7 +144,7 @@ class Worker:
             "probe": probe,
             "coroutines": self._coroutines,
         }
-        consumer(given, _nothing, **options)  # so that a bad option is told at once, whatever is decorated
+        consumer(given, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
 
         def register(handler: H) -> H:
             self._add(consumer(given, handler, **options))
@@ -220,7 +220,3 @@ class Worker:
         """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run."""
         if self._engine is not None:
             self._engine.stop()
-
-
-def _nothing(_: Any) -> None:
-    pass
