@@ -108,7 +108,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         self._collection = collection
         self._timeout = timeout
         self._group_commit = group_commit
-        self._settings = checked_source(settings)
+        self._settings: SettingsFrom = checked_source(settings)
         self._broker: AsyncBroker | None = None
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ __all__ = ["purge"]
 
 PAGE = 1_000
 """Items that one command deletes at most where ids are named."""
-PLACE = dict.fromkeys(("priority", "when", "processed"), 1)
+PLACE: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
 """The fields that say where the next page begins."""
 
 
@@ -42,7 +42,7 @@ def purge(
     Without a limit it is one command, or one for each 1,000 ids. With a limit it is a ``find`` of ids in queue order
     and a ``delete`` of them for each 1,000 items. A crash in between leaves the rest.
     """
-    if all(option is None for option in (where, limit, ids, stage)):
+    if all(choice is None for choice in (where, limit, ids, stage)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)
