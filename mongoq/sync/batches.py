@@ -64,8 +64,8 @@ class Batches(Generic[M]):
                 queues are more than 30,000, or 32 MiB in all.
             TransactionsUnavailable: queues are bound to this name, and the server is no replica set.
             BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
-                ``ids`` push them again without doubling any. Or pushes to other queues have used some of the ``ids``: the
-                rest is pushed, and ``failed`` has a ``DuplicateItem`` for each, with the queue that has the id.
+                ``ids`` push them again without doubling any. Or pushes to other queues have used some of the ``ids``:
+                the rest is pushed, and ``failed`` has a ``DuplicateItem`` for each, with the queue that has the id.
             DuplicateItem: the same, when queues are bound to this name; nothing is pushed.
 
         A cancelled call may still push all or the first of them.

@@ -136,7 +136,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
 
         A crash after it, or a lost reply, loses the item, unless the queue keeps history. A cancelled call puts the
         item back, for which the event loop must go on: close the broker before it ends.
-        An item whose id is remembered leaves a stub by a second command; a crash between them forgets the id.
+        An item whose id is remembered leaves a stub in the same command: nobody can push it again in between.
         One that had all its runs under ``reserve`` is buried, and the next one taken.
 
         Args:
