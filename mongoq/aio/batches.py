@@ -52,8 +52,8 @@ class AsyncBatches(Generic[M]):
             when: as for ``push``, for all of them.
             priority: as for ``push``, for all of them.
             headers: as for ``push``, for all of them.
-            ids: the items' ids, one for each payload. The same id again, also after the item was settled, adds nothing
-                and is no error.
+            ids: the items' ids, one for each payload, unique in the collection. The same push again, also after the
+                item was moved or settled, adds nothing and is no error.
             once: how long given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
 
         Raises:
@@ -63,7 +63,9 @@ class AsyncBatches(Generic[M]):
                 queues are more than 30,000, or 32 MiB in all.
             TransactionsUnavailable: queues are bound to this name, and the server is no replica set.
             BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
-                ``ids`` push them again without doubling any.
+                ``ids`` push them again without doubling any. Or pushes to other queues have used some of the ``ids``:
+                the rest is pushed, and ``failed`` has a ``DuplicateItem`` for each, with the queue that has the id.
+            DuplicateItem: the same, when queues are bound to this name; nothing is pushed.
 
         A cancelled call may still push all or the first of them.
         """

@@ -41,13 +41,14 @@ def is_new(
     broker: BrokerContext, error: Duplicate | ReplyLost, envelope: Mapping[str, Any], *, given: bool
 ) -> Flow[bool]:
     """Say of an insert that came to an error whether the item is new; raises the error unless the item is there."""
-    lost = isinstance(error, ReplyLost)
-    if not (given or lost) or (lost and not (yield from confirmed(envelope["_id"]))):
+    if isinstance(error, ReplyLost):
+        if not (yield from confirmed(broker, envelope, given=given)):
+            raise error
+        return True
+    if not given:
         raise error
-    if not given or (yield from is_pushed(broker, envelope)):
-        return lost
-    if lost:
-        raise error
+    if (yield from is_pushed(broker, envelope)):
+        return False
     return (yield from inserted(broker, envelope, given=True))  # what had the id has gone since
 
 
@@ -72,10 +73,13 @@ def id_taken(found: Document, envelope: Mapping[str, Any]) -> DuplicateItem:
     return DuplicateItem(found.get("q", ""), None, found["_id"], id=id, to=envelope.get("into", envelope["q"]))
 
 
-def confirmed(id: ObjectId) -> Flow[bool]:
+def confirmed(broker: BrokerContext, envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
     """Look whether the item is there, by an update that changes nothing and waits for the majority as any does.
 
-    Sent again, the push could double an item that has come and gone in the meantime.
+    Sent again, the push could double an item that has come and gone in the meantime. A given id may be there from an
+    earlier version of mongoq, or from another push: ``DuplicateItem``.
     """
-    command = Command("update_one", {"filter": {"_id": id}, "update": {"$set": {"_id": id}}}, matched)
-    return (yield from insisted(command))
+    id = envelope["_id"]
+    filter = {"_id": id, "into": envelope["into"]} if given else {"_id": id}
+    command = Command("update_one", {"filter": filter, "update": {"$set": {"_id": id}}}, matched)
+    return (yield from insisted(command)) or (given and (yield from is_pushed(broker, envelope)))

@@ -82,7 +82,7 @@ def upserted(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: 
         try:
             found = yield from _command(envelope, keyed, holder, serverless=broker.serverless)
         except ReplyLost:
-            if not (yield from confirmed(id)) or (given and not (yield from is_pushed(broker, envelope))):
+            if not (yield from confirmed(broker, envelope, given=given)):
                 raise
             return id, True
         except Duplicate:

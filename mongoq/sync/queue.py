@@ -98,7 +98,8 @@ class Queue(Batches[M], Past[M], Looking[M]):
                 its payload, time, priority and headers, and return its id, whereupon who holds it gets
                 ``ReservationLost`` and it starts afresh; or ``"raise"``.
             headers: metadata that stays with the item over moves, at most 16 KiB as BSON.
-            id: the item's id. The same id again, also after the item was settled, adds nothing.
+            id: the item's id, unique in the collection. The same push again, also after the item was moved or settled,
+                adds nothing.
             once: how long a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
             session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
                 the transaction is committed, or not at all.
@@ -107,7 +108,9 @@ class Queue(Batches[M], Past[M], Looking[M]):
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON; or, with several queues bound to this name, more than
                 32 MiB in all copies.
-            DuplicateItem: the key is taken, and ``on_duplicate="raise"``; it names the live item.
+            DuplicateItem: the key is taken, and ``on_duplicate="raise"``; it names the live item. Or a push to another
+                queue has used ``id``; it names the queue that has it. With ``session`` it aborts the transaction if it
+                leaves its block.
             ArgumentInvalid: another argument cannot be used; it is named.
             TransactionsUnavailable: several queues are bound to this name, and the server is no replica set.
 
@@ -134,7 +137,7 @@ class Queue(Batches[M], Past[M], Looking[M]):
 
         A crash after it, or a lost reply, loses the item, unless the queue keeps history. A cancelled call puts the
         item back, for which the event loop must go on: close the broker before it ends.
-        An item whose id is remembered leaves a stub by a second command; a crash between them forgets the id.
+        An item whose id is remembered leaves a stub in the same command: nobody can push it again in between.
         One that had all its runs under ``reserve`` is buried, and the next one taken.
 
         Args:

@@ -483,9 +483,30 @@ def test_a_push_whose_reply_was_lost_tells_what_is_there() -> None:
 
 def test_a_push_with_ids_is_sent_again() -> None:
     refused = PartlyRefused(ValueError(), dict.fromkeys(range(4), Duplicate(ValueError())), 0)
-    sent, ids = play(pushed(4, ids=IDS)(), [LOST, refused])
+    there = [{"_id": id, "q": "next", "once": NOW, "into": "orders"} for id in IDS]
+    sent, ids = play(pushed(4, ids=IDS)(), [LOST, refused, found(*there)])
     assert ids == IDS
     assert sent[0] is sent[1]
+
+
+def test_an_id_that_was_there_and_has_gone_is_pushed_after_all() -> None:
+    refused = PartlyRefused(ValueError(), {1: Duplicate(ValueError()), 3: Duplicate(ValueError())}, 2)
+    there = {"_id": IDS[1], "q": "next", "once": NOW, "into": "orders"}
+    sent, ids = play(pushed(4, ids=IDS)(), [refused, found(there), None])
+    assert ids == IDS
+    assert [document["_id"] for document in sent[2].arguments["documents"]] == [IDS[3]]
+    (alone, _, again), id = play(push.push(context(), 1, **PUSH, id=IDS[0]), [Duplicate(ValueError()), found(), None])
+    assert (id, again.arguments) == (IDS[0], alone.arguments)
+
+
+def test_a_lost_reply_says_nothing_of_an_id_that_another_push_has_used() -> None:
+    other = {"_id": IDS[0], "q": "charges", "once": NOW, "into": "charges"}
+    _, outcome = play(push.push(context(), 1, **PUSH, id=IDS[0]), [LOST, updated(0), found(other)])
+    assert isinstance(outcome, mongoq.DuplicateItem)
+    assert (outcome.queue, outcome.id) == ("charges", IDS[0])
+    _, outcome = play(pushed(4, ids=IDS)(), [LOST, LOST, LOST, LOST, updated(4), found(other)])
+    assert isinstance(outcome, mongoq.BatchIncomplete)
+    assert {id: type(error) for id, error in outcome.failed.items()} == {IDS[0]: mongoq.DuplicateItem}
 
 
 def test_a_duplicate_of_an_id_of_our_own_is_an_error() -> None:

@@ -57,20 +57,21 @@ def case(name: str, flow: Callable[[], Flow[Any]], method: str, arguments: Any, 
     return pytest.param(flow, method, arguments, reply, id=name)
 
 
+ONCE = {"once": NOW + timedelta(seconds=60), "into": "orders"}
 UNREMEMBERED = {"$divide": [1, {"$cond": [{"$gt": ["$once", NOW]}, 0, 1]}]}
 CASES = [
     case(
         "push",
         lambda: push.push(context(), 1, **{**PUSH, "headers": {"h": 1}, "priority": 5}),
         "insert_one",
-        {"document": {**STORED, "priority": 5, "headers": {"h": 1}, "once": NOW + timedelta(seconds=60)}},
+        {"document": {**STORED, "priority": 5, "headers": {"h": 1}, **ONCE}},
         None,
     ),
     case(
         "push with a delay",
         lambda: push.push(context(), 1, **{**PUSH, "delay": 7}),
         "insert_one",
-        {"document": {**STORED, "when": NOW + timedelta(seconds=7), "once": NOW + timedelta(seconds=60)}},
+        {"document": {**STORED, "when": NOW + timedelta(seconds=7), **ONCE}},
         None,
     ),
     case(

@@ -177,7 +177,7 @@ def test_a_pop_into_history_whose_reply_was_lost_is_found() -> None:
 def test_a_push_whose_reply_was_lost_is_looked_for() -> None:
     _, outcome = play(push.push(context(), 1, **PUSH), [LOST, matched(1)])
     assert outcome == ID
-    _, outcome = play(push.push(context(), 1, **PUSH), [LOST, matched(0)])
+    _, outcome = play(push.push(context(), 1, **PUSH), [LOST, matched(0), found()])
     assert isinstance(outcome, ReplyLost)
 
 

@@ -1,0 +1,175 @@
+"""Given ids while others pop: each is one item, however often it is pushed, and whatever happens between commands."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol.push import push as push_flow
+
+IDS = 100
+POPPERS = 2
+
+Producer = Callable[[mongoq.Broker, list[ObjectId]], None]
+
+
+def one_by_one(broker: mongoq.Broker, ids: list[ObjectId]) -> None:
+    for id in ids:
+        for _ in range(2):
+            broker.queue("orders").push(str(id), id=id)
+
+
+def in_batches(broker: mongoq.Broker, ids: list[ObjectId]) -> None:
+    for start in range(0, len(ids), 10):
+        for _ in range(3):
+            some = ids[start : start + 10]
+            broker.queue("orders").push_many([str(id) for id in some], ids=some)
+
+
+def with_keys(broker: mongoq.Broker, ids: list[ObjectId]) -> None:
+    for id in ids:
+        for _ in range(2):
+            broker.queue("orders").push(str(id), id=id, key=str(id), on_duplicate="replace")
+
+
+def by_replays(broker: mongoq.Broker, ids: list[ObjectId]) -> None:
+    for _ in range(5):
+        broker.queue("source").replay(to="orders")
+
+
+PRODUCERS: dict[str, Producer] = {
+    "push": one_by_one,
+    "push_many": in_batches,
+    "keys": with_keys,
+    "replay": by_replays,
+}
+
+
+@pytest.fixture
+def broker(raw: Any) -> Iterator[mongoq.Broker]:
+    with mongoq.Broker(raw) as broker:
+        broker.ensure_indexes()
+        yield broker
+
+
+class Poppers:
+    """Threads that pop, each with a broker of its own, as other processes would, until nothing comes any more."""
+
+    def __init__(self, raw: Any) -> None:
+        self.popped: Counter[Any] = Counter()
+        self.failures: list[Exception] = []
+        self._raw = raw
+        self._ends = threading.Event()
+        self._counting = threading.Lock()
+        self._threads = [threading.Thread(target=self._pop) for _ in range(POPPERS)]
+        for thread in self._threads:
+            thread.start()
+
+    def _pop(self) -> None:
+        try:
+            with mongoq.Broker(self._raw) as own:
+                self._pop_all(own.queue("orders"))
+        except Exception as error:
+            self.failures.append(error)
+
+    def _pop_all(self, queue: mongoq.Queue[Any]) -> None:
+        while True:
+            ends = self._ends.is_set()
+            item = queue.pop()
+            if item is not None:
+                with self._counting:
+                    self.popped[item.payload] += 1
+            elif ends:
+                return
+
+    def end(self) -> Counter[Any]:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self.failures
+        return self.popped
+
+
+@pytest.mark.parametrize("history", [None, 0.001], ids=["no history", "a short history"])
+@pytest.mark.parametrize("way", PRODUCERS)
+def test_what_is_pushed_again_and_again_is_popped_once(
+    broker: mongoq.Broker, raw: Any, way: str, history: float | None
+) -> None:
+    broker.queue("orders", history=history).resume()
+    ids = [ObjectId() for _ in range(IDS)]
+    source = broker.queue("source", history=3600)
+    if way == "replay":
+        source.push_many([str(id) for id in ids], ids=ids)
+        while source.pop() is not None:
+            pass
+    poppers = Poppers(raw)
+    with ThreadPoolExecutor(2) as pool, mongoq.Broker(raw) as one, mongoq.Broker(raw) as other:
+        for producer in [pool.submit(PRODUCERS[way], own, ids) for own in (one, other)]:
+            producer.result()
+    assert poppers.end() == dict.fromkeys(map(str, ids), 1)
+
+
+def test_a_replacing_push_that_was_overtaken_replaces_nothing(broker: mongoq.Broker, raw: Any) -> None:
+    """Between its look and its write the same push comes and goes, and another item gets the key."""
+    queue, id = broker.queue("orders"), ObjectId()
+    queue.push("first", key="k")
+    queue.pop()
+    late = push_flow(
+        queue._context,
+        "mine",
+        delay=None,
+        when=None,
+        priority=0,
+        headers=None,
+        id=id,
+        once=None,
+        key="k",
+        on_duplicate="replace",
+    )
+    driver: Any = queue._driver
+    request = next(late)
+    while getattr(request, "method", "") != "find_one_and_update":
+        request = late.send(driver._perform(request, []))
+    queue.push("mine", id=id, key="k", on_duplicate="replace")
+    assert queue.pop().payload == "mine"  # type: ignore[union-attr]
+    newer = queue.push("newer", key="k")
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            try:
+                reply = driver._perform(request, [])
+            except Exception as error:
+                request = late.throw(driver._disturbance.told(error))
+            else:
+                request = late.send(reply)
+    assert ended.value.value == id
+    assert [(item.id, item.payload) for item in queue.peek(9)] == [(newer, "newer")]
+
+
+def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(broker: mongoq.Broker, raw: Any) -> None:
+    """The popped item leaves nothing, since its id is not remembered; then the same id is pushed by hand."""
+    queue = broker.queue("numbers", model=int)
+    id = broker.queue("numbers").push("no number")
+    envelope = dict(raw.find_one({"_id": id}))
+    driver: Any = queue._driver
+    send, sent = driver._send, []
+
+    def push_in_between(command: Any) -> Any:
+        reply = send(command)
+        if command.method.startswith("find_one_and") and not sent:
+            sent.append(command)
+            raw.insert_one({**envelope, "payload": 7})
+        return reply
+
+    driver._send = push_in_between
+    assert queue.pop().payload == 7  # type: ignore[union-attr]
+    (letter,) = broker.queue("numbers.dead").peek(9)
+    assert (letter.payload, letter.id == id) == ("no number", False)
+    assert letter.origin is not None
+    assert letter.origin.id == id
