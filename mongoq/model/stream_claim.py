@@ -31,7 +31,8 @@ def entry_time(document: Mapping[str, Any]) -> Any:
     either, but an earlier ``when``, and what it had noted itself. A rollback, or a lease that ended, leaves attempts:
     without a note nothing earlier is known than ``when``, from which the item was eligible again.
     """
-    pushed, when = document.get("pushed"), document["when"]
+    pushed: Any = document.get("pushed")
+    when: Any = document["when"]
     if type(pushed) is not type(when):  # there is none; dates that Python cannot hold have a type of their own
         return when
     return pushed if document.get("attempts") else max(pushed, when)

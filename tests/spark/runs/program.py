@@ -1,7 +1,8 @@
 """A program that runs a pipeline on Spark until it is told to end, and says what ``wait`` came to.
 
-``python program.py URI DATABASE COLLECTION SAID [stop]``: ``SAID`` is a file, since the output of a program that
-``spark-submit`` has started goes through its JVM. With ``stop`` another thread stops the session beside the run.
+``python program.py URI DATABASE COLLECTION SAID [stop] [CHECKPOINT]``: ``SAID`` is a file, since the output of a
+program that ``spark-submit`` has started goes through its JVM. With ``stop`` another thread stops the session beside
+the run. With a folder for checkpoints the stage is a frame stage.
 """
 
 from __future__ import annotations
@@ -30,6 +31,18 @@ def pipeline() -> mongoq.Pipeline:
     return made
 
 
+def frames() -> mongoq.Pipeline:
+    """Return such a stage of frames."""
+    made = mongoq.Pipeline("told", outputs="out", errors="errors")
+
+    @made.frame_stage("raw", to="out", items=5, lease=300)
+    def check(frame: Any) -> Any:
+        time.sleep(1)
+        return frame.select("_id")
+
+    return made
+
+
 def main(uri: str, database: str, collection: str, said: str, *ways: str) -> None:
     """Run, and say first which process the JVM is, then how it ended."""
     spark = (
@@ -41,7 +54,9 @@ def main(uri: str, database: str, collection: str, said: str, *ways: str) -> Non
         .getOrCreate()
     )
     tell(said, jvm=spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
-    run = pipeline().run_on_spark(spark, uri, database=database, collection=collection)
+    checkpoint = next((way for way in ways if way != "stop"), None)
+    made = pipeline() if checkpoint is None else frames()
+    run = made.run_on_spark(spark, uri, database=database, collection=collection, checkpoint=checkpoint)
     if "stop" in ways:
         threading.Thread(target=stop, args=(spark, uri, database, collection), daemon=True).start()
     try:

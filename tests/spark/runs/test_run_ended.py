@@ -129,3 +129,20 @@ def test_a_session_that_is_stopped_beside_a_run_is_told_and_leaves_nothing_reser
     assert told["ended"] == "ExecutorError"
     assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
     check_all_is_given_back(store, raw)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(PATIENCE + 200)
+def test_a_frame_stage_whose_jvm_ends_leaves_nothing_reserved(
+    driver: Any, store: Any, raw: mongoq.Queue[Any], tmp_path: Path
+) -> None:
+    at_work = driver("python", str(tmp_path / "checkpoint"))
+    jvm = at_work.line(0)["jvm"]
+    while store.collection.count_documents({"q": "out"}) < 3:
+        assert at_work.process.poll() is None
+        time.sleep(0.1)
+    os.kill(jvm, signal.SIGTERM)
+    told = at_work.line(1)
+    assert told["ended"] == "ExecutorError"
+    assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
+    check_all_is_given_back(store, raw)
