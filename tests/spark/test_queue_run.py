@@ -337,6 +337,24 @@ def test_the_time_at_which_an_item_came_is_noted_by_its_claim_and_outlasts_all_o
         assert {each["_id"]: each["pushed"] for each in store.collection.find({"q": "orders"})} == times
 
 
+def test_what_was_moved_and_had_by_a_worker_does_not_tell_of_the_queue_before(store: Any, run: Any) -> None:
+    with mongoq.Broker(store.collection) as broker:
+        raw, orders = broker.queue("raw"), broker.queue("orders")
+        id = raw.push({"n": 1})
+        store.collection.update_one({"_id": id}, {"$set": {"pushed": EARLY}})  # of a stream there
+        for queue in (raw, orders):
+            item = queue.reserve()
+            assert item is not None
+            if queue is raw:
+                raw.move(item, "orders")
+            else:
+                orders.rollback(item, delay=0)
+        one = run()
+        while one.latest(one.last(), 10) == 0:
+            time.sleep(0.05)
+        assert store.collection.find_one({"_id": id})["pushed"] > store.now - timedelta(hours=1)
+
+
 def test_an_item_with_text_that_is_not_utf_8_is_named(store: Any, reader: Any) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
