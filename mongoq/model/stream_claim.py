@@ -12,13 +12,30 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import text
 
-__all__ = ["MOST", "StreamClaim", "consumer_name", "pack", "stream_id", "unpack"]
+__all__ = ["ENTRY", "MOST", "StreamClaim", "consumer_name", "entry_time", "pack", "stream_id", "unpack"]
 
 STREAM_PREFIX = "stream:"
 NAME_BYTES = 120
 ID_BYTES = 12
 MOST = 500_000
 """Items of one claim: their ids are 6 MB of a document, which may have 16 MB."""
+
+ENTRY = {"$cond": [{"$eq": ["$attempts", 0]}, {"$max": ["$pushed", "$when"]}, {"$ifNull": ["$pushed", "$when"]}]}
+"""What ``entry_time`` returns, as the server reckons it."""
+
+
+def entry_time(document: Mapping[str, Any]) -> Any:
+    """Return when an item that nobody holds came to its queue, as a stream's claim notes it in ``pushed``.
+
+    A push or a move leaves its time in ``when``, and no attempts. A claim that was given back leaves no attempts
+    either, but an earlier ``when``, and what it had noted itself. A rollback, or a lease that ended, leaves attempts:
+    without a note nothing earlier is known than ``when``, from which the item was eligible again.
+    """
+    pushed: Any = document.get("pushed")
+    when: Any = document["when"]
+    if type(pushed) is not type(when):  # there is none; dates that Python cannot hold have a type of their own
+        return when
+    return pushed if document.get("attempts") else max(pushed, when)
 
 
 def consumer_name(value: Any, argument: str = "consumer") -> str:

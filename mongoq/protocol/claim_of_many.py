@@ -16,6 +16,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.fresh import Fresh, opened
 from mongoq.model.ids import new_id
 from mongoq.model.item import Item, id_keys
+from mongoq.model.stream_claim import ENTRY
 from mongoq.protocol.bulk import Statement, statement
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.heads import eligible
@@ -43,6 +44,7 @@ class ClaimOfMany:
         mine: what it sets.
         sparing: it leaves what has lapsed where it is.
         beside: others were claimed under its token before.
+        noting: it notes when each item came to its queue, in ``pushed`` (``entry_time``).
         where: what an item must fulfil besides; what does not was settled before.
         remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
         priorities: those of the items.
@@ -58,6 +60,7 @@ class ClaimOfMany:
     mine: Mapping[str, Any]
     sparing: bool = False
     beside: bool = False
+    noting: bool = False
     where: Mapping[str, Any] = field(default_factory=dict)
     remembered: Mapping[Any, Any] = field(default_factory=dict)
     priorities: frozenset[int] = frozenset()
@@ -106,9 +109,9 @@ class ClaimOfMany:
         now: datetime,
         beside: bool,
     ) -> ClaimOfMany:
-        """Return a claim with the marks of others before it, of what was eligible at a time."""
+        """Return a stream's claim with the marks of others before it, of what was eligible at a time."""
         ids, dues = _ids_and_dues(_by_key(first))
-        return cls(context, dues, ids, now, mine, beside=beside)
+        return cls(context, dues, ids, now, mine, beside=beside, noting=True)
 
     @property
     def token(self) -> ObjectId:
@@ -140,12 +143,19 @@ class ClaimOfMany:
                     **kept,
                     **(UNTOUCHED if self.untouched else {}),
                 },
-                "update": {"$set": self._marks, "$inc": {"attempts": 1}},
+                "update": self._update,
             },
             number_matched,
             undo=lambda _: self.give_back(self.ids),
             resolved=True,
         )
+
+    @property
+    def _update(self) -> Any:
+        if not self.noting:
+            return {"$set": self._marks, "$inc": {"attempts": 1}}
+        marks = {name: {"$literal": value} for name, value in self._marks.items()}
+        return [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY}}]
 
     @property
     def _marks(self) -> dict[str, Any]:

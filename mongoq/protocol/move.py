@@ -126,7 +126,7 @@ def handover(
     if replace_headers and headers is not None:
         changes["headers"] = checked_headers(headers, context.broker.encoding)
     check_due(delay, when)
-    gone = ["token", "error", "batch"]
+    gone = ["token", "error", "batch", "pushed"]
     if key is None:
         gone.append("key")
     if replace_headers and headers is None:
@@ -206,7 +206,7 @@ def burial(
         "reserved": False,
         "attempts": 0,
     }
-    update = {"$set": changes, "$unset": {"token": "", "key": "", "batch": ""}}
+    update = {"$set": changes, "$unset": {"token": "", "key": "", "batch": "", "pushed": ""}}
     return update, marker.marks(item, attempts=attempts)
 
 

@@ -13,6 +13,7 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, count, duration, wait_seconds
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, id_key
+from mongoq.model.stream_claim import entry_time
 from mongoq.protocol import foreign
 from mongoq.protocol.batch import IDS
 from mongoq.protocol.candidates import candidates, fresh_candidates
@@ -296,7 +297,7 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     run, alone: the first of them if nothing else was claimed, else they go behind what is ready.
     """
     context = claim.context
-    fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "token", "when"), 1)
+    fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
     others = len(claim.ids) - tried
     if not claim.untouched:  # that may have been read some time ago, and what has gone since tells of no crowd
@@ -304,14 +305,14 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     is_spent = context.settings.is_spent
     if claim.sparing:
         found = _spared(claim, found)
-    suspects = [document["_id"] for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
+    suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
     together = claim.is_beside or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
     items = []
     for document in found:
         spent = is_spent(attempts_of(document))
         if spent and is_suspect(document):
             continue
-        if item := (yield from _taken_or_buried(claim, document["_id"], together=together and not spent)):
+        if item := (yield from _taken_or_buried(claim, document, together=together and not spent)):
             items.append(item)
     if suspects and alone and not items:
         item = yield from _taken_or_buried(claim, suspects[0], together=False)
@@ -319,7 +320,8 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     if suspects:
         # still under its old token, which tells that it was one of a batch
         update = {"$set": {"when": claim.now}}
-        yield from ask(Command("update_many", {"filter": claim.filter(suspects), "update": update}))
+        ids = [document["_id"] for document in suspects]
+        yield from ask(Command("update_many", {"filter": claim.filter(ids), "update": update}))
     return items
 
 
@@ -335,16 +337,18 @@ def _spared(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
     return rest
 
 
-def _taken_or_buried(claim: ClaimOfMany, id: Any, *, together: bool) -> Flow[Item[Any] | None]:
+def _taken_or_buried(claim: ClaimOfMany, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
     """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted.
 
     With ``together`` it may be handed out with others, and one of them may kill the holder.
     """
     mine = {**claim.mine, "batch": claim.token} if together else claim.mine
+    if claim.noting:
+        mine = {**mine, "pushed": entry_time(found)}
     command: Command[Any] = Command(
         "find_one_and_update",
         {
-            "filter": claim.filter([id]),
+            "filter": claim.filter([found["_id"]]),
             "update": {"$set": mine, "$inc": {"attempts": 1}},
         },
         undo=lambda _: claim.give_back(claim.ids),

@@ -200,7 +200,7 @@ def _update(
     context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
 ) -> dict[str, Any]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    gone = ("token", "error", "batch") if "key" in changes else ("token", "error", "batch", "key")
+    gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     if changes.keys() & {"key", "payload"}:
         changes = {**changes, "by": str(context.broker.identity)}  # for who has read it (``protocol.untouched``)
     changes = {**changes, "when": when, "reserved": False, "attempts": 0}

@@ -93,5 +93,6 @@ class Taking:
         if one is None:
             return []
         filter = {"_id": one.id, "token": one.token}
-        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": self._mine}}, matched)
+        mine = {**self._mine, "pushed": one.due}
+        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, matched)
         return [one] if kept else []

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.request import Command, Duplicate, Flow, ask
 
-__all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers"]
+__all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers", "workers_of"]
 
 WORKER_PREFIX = "worker:"
 """What the ``_id`` of a worker's record begins with."""
@@ -56,9 +58,18 @@ def begin(broker: BrokerContext) -> Flow[None]:
 
 
 def beat(
-    broker: BrokerContext, name: str, *, started: datetime, every: timedelta, queues: Mapping[str, int]
+    broker: BrokerContext,
+    name: str,
+    *,
+    started: datetime,
+    every: timedelta,
+    queues: Mapping[str, int],
+    run: ObjectId | None = None,
 ) -> Flow[None]:
-    """Write a heartbeat (``update``, upsert); the TTL index removes the record an hour after the last one."""
+    """Write a heartbeat (``update``, upsert); the TTL index removes the record an hour after the last one.
+
+    ``run`` is the run on Spark that the worker is a task of; ``workers_of`` finds its record by that.
+    """
     yield from ready(broker, write=True)
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
@@ -71,6 +82,8 @@ def beat(
         "queues": [{"queue": queue, "held": held} for queue, held in queues.items()],
         "expires": now + REMEMBERED,
     }
+    if run is not None:
+        told["run"] = run
     filter = {"_id": WORKER_PREFIX + name}
     yield from ask(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
 
@@ -86,6 +99,14 @@ def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
     found = yield from find_few(broker, _records(), [("_id", 1)], MOST)
     now = broker.clock.now()
     return [_record(document, now) for document in found]
+
+
+def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
+    """Return how many workers of a run on Spark live: they have not ended in good order (``find``, as ``workers``)."""
+    yield from ready(broker, write=False)
+    found = yield from find_few(broker, {**_records(), "run": run}, [("_id", 1)], MOST)
+    now = broker.clock.now()
+    return sum(_record(document, now).alive for document in found)
 
 
 def _records() -> dict[str, Any]:

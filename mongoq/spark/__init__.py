@@ -30,6 +30,7 @@ from mongoq.spark.errors import (
     RowsLost,
     SparkUnavailable,
 )
+from mongoq.spark.interpreter import find_interpreter, find_problem
 from mongoq.spark.java import JAVA, java_version
 
 if TYPE_CHECKING:
@@ -46,16 +47,24 @@ __all__ = [
     "register",
 ]
 
+REDACTION = "spark.sql.redaction.options.regex"
+HIDDEN = "(?i:^uri$)"
+PYTHON = (
+    "set the environment variable PYSPARK_PYTHON to a Python with mongoq-driver[spark] before the session is made "
+    "(os.environ['PYSPARK_PYTHON'] = sys.executable for the one that runs this program), or activate its environment"
+)
 OLDEST = (4, 2)
 """The first PySpark that has all that the format uses."""
 
 
 def check() -> None:
-    """Say what is missing before Spark is started: PySpark, pyarrow, or a Java for them.
+    """Say what is missing before Spark is started: PySpark, pyarrow, a Java for them, or mongoq in Spark's own Python.
 
     Without Java, ``SparkSession.builder.getOrCreate()`` fails with a page of text; called first, this fails with a
-    sentence. It starts ``java -version`` and nothing else. A session that connects to a Spark elsewhere needs no Java
-    here, and no check.
+    sentence. Spark runs the Python that ``PYSPARK_PYTHON`` names, else the first ``python3`` on the search path, which
+    need not be the one that runs the program: without mongoq there, Spark says that it does not find the data source.
+    It starts ``java -version`` and that Python, and nothing else. A session that connects to a Spark elsewhere needs
+    no Java here, and no check. After ``getOrCreate`` the Python is the one that the session has chosen.
 
     Raises:
         SparkUnavailable: something is missing or too old; the sentence says what to do.
@@ -67,16 +76,24 @@ def check() -> None:
         raise SparkUnavailable("Java", "is not installed, or does not run", remedy)
     if found < JAVA:
         raise SparkUnavailable("Java", f"{found} is too old for Spark", remedy)
+    interpreter = find_interpreter()
+    if problem := find_problem(interpreter):
+        raise SparkUnavailable(repr(interpreter), f"is the Python that Spark runs, and it {problem}", PYTHON)
 
 
 def register(spark: SparkSession) -> None:
     """Tell a Spark session about ``format("mongoq")``.
 
-    Needed with editable installs, ``--py-files`` and ``addPyFile``, where Spark does not look for formats;
-    harmless otherwise. It lasts as long as the session and opens no connection to MongoDB.
+    Needed with editable installs, ``--py-files`` and ``addPyFile``, where Spark does not look for formats; and in each
+    thread that writes but has not made the session, since Spark looks for the format of a write in the session that is
+    active in its thread, and in no other. Harmless otherwise. It lasts as long as the session and opens no connection
+    to MongoDB.
+
+    It makes the session the active one of this thread, and adds ``uri`` to ``spark.sql.redaction.options.regex``, so
+    that Spark shows no URI of SQL ``OPTIONS`` in plans, in its pages and in its event log.
 
     Args:
-        spark: the session that is to read.
+        spark: the session that is to read or write.
 
     Raises:
         SparkUnavailable: pyspark or pyarrow is not installed, or is too old.
@@ -85,6 +102,17 @@ def register(spark: SparkSession) -> None:
     from mongoq.spark.source import MongoqDataSource
 
     spark.dataSource.register(MongoqDataSource)
+    _activate(spark)
+    regex = spark.conf.get(REDACTION) or ""
+    if HIDDEN not in regex:
+        spark.conf.set(REDACTION, f"{regex}|{HIDDEN}" if regex else HIDDEN)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make the session the active one of this thread in the JVM, as ``createDataFrame`` does; Connect has none."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        spark._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def check_packages() -> None:

@@ -1,4 +1,4 @@
-"""The end of a query's driver-side process: Spark tells it by SIGTERM, and no other way.
+"""The end of a query's driver-side process: Spark tells it by SIGTERM, or by SIGHUP when its JVM ends.
 
 What is to be done then is done by a thread that waits for it, since the handler of a signal may interrupt anything.
 """
@@ -20,7 +20,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def at_the_end(last: Callable[[], None]) -> None:
-    """Have this done when SIGTERM ends the process, which has then two seconds left; not where others handle it."""
+    """Have this done when a signal ends the process, which has then two seconds left; not where others handle it."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     told: SimpleQueue[int] = SimpleQueue()  # its put may be interrupted by itself
@@ -40,3 +40,4 @@ def at_the_end(last: Callable[[], None]) -> None:
 
     threading.Thread(target=wait, name="mongoq-ending", daemon=True).start()
     signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGHUP, handle)

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from mongoq.drive.documents import Garbled
 from mongoq.model.codec import codec_options
 from mongoq.model.delivery import delivery_parts
+from mongoq.model.stream_claim import entry_time
 from mongoq.model.trail import hops_counted, trail_of
 from mongoq.spark.jsontext import json_shown
 
@@ -127,6 +128,17 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     return "ready" if due else "scheduled"
 
 
+def _pushed(documents: Sequence[Document], _now: datetime) -> list[Any]:
+    return [_entry(document) for document in documents]
+
+
+def _entry(document: Document) -> Any:
+    """Return when an item came to its queue, where that is known: nobody has had it, or a stream's claim noted it."""
+    if document.get("when") is None or document.get("reserved") or document.get("attempts"):
+        return document.get("pushed")
+    return entry_time(document)
+
+
 def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | Garbled | None]:
     """Return each payload as ``{"payload": payload}`` in BSON, which text that is not UTF-8 cannot be."""
     return [_encoded(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
@@ -160,6 +172,7 @@ ENVELOPE: dict[str, Field] = {
     "_q": _field("q", STRING),
     "_state": Field(STRING, ("when", "reserved", "processed"), _states),
     "_when": _field("when", MOMENT),
+    "_pushed": Field(MOMENT, ("pushed", "when", "reserved", "attempts"), _pushed),
     "_priority": _field("priority", INTEGER),
     "_attempts": _field("attempts", INTEGER),
     "_reserved": _field("reserved", BooleanType()),

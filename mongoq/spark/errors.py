@@ -29,7 +29,7 @@ class SparkUnavailable(MongoqError, ImportError):
     """Something that Spark needs is not there, or is too old.
 
     Attributes:
-        missing: what it is: ``pyspark``, ``pyarrow`` or ``Java``.
+        missing: what it is: ``pyspark``, ``pyarrow``, ``Java``, or the Python that Spark runs.
         problem: what is wrong with it.
     """
 
@@ -116,9 +116,9 @@ class ExecutorsUnready(MongoqError):
     def __init__(self, pipeline: str, problem: Exception | str) -> None:
         told = problem if isinstance(problem, str) else in_short(problem)
         super().__init__(
-            f"the executors cannot work on pipeline {pipeline!r}: {told}; they need mongoq-driver[spark], the modules "
-            f"of the handlers (installed there, or shipped by --py-files or sparkContext.addPyFile), and a way to the "
-            f"server"
+            f"the executors cannot work on pipeline {pipeline!r}: {told}; they need mongoq-driver[spark] in the Python "
+            f"that PYSPARK_PYTHON names (else Spark runs the first python3 on the path), the modules of the handlers "
+            f"(installed there, or shipped by --py-files or sparkContext.addPyFile), and a way to the server"
         )
         self.pipeline = pipeline
         self.problem = told

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["PLACE", "Given", "Place", "json_list"]
+__all__ = ["PATH", "PLACE", "Given", "Place", "json_list"]
 
 DEFAULT_COLLECTION = "mongoq"
 PLACE = ("uri", "database", "collection")
 """The options that say where the queues are; every reader and writer has them."""
+VARIABLES = ("MONGOQ_URI", "MONGOQ_DATABASE", "MONGOQ_COLLECTION")
+"""The variables of the driver's environment that stand for them, where no option gives a URI."""
+PATH = "path"
+"""As which Spark hands on what ``load``, ``save`` and ``start`` were given."""
 TRUTHS = {"true": True, "false": False}
 DIGITS = 18
 LAST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
@@ -45,11 +50,28 @@ class Given:
                 raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
 
     def place(self) -> Place:
-        """Return where the queues are."""
-        uri = self.text("uri")
+        """Return where the queues are, as the options say, or the environment of the driver.
+
+        Variables of the environment for the database and the collection belong to the URI there, and to no other.
+        """
+        uri, database, collection = (self.text(name) for name in PLACE)
         if uri is None:
-            raise ArgumentInvalid("uri", "this option is missing: such as mongodb://localhost:27017")
-        return Place(uri, self.text("database"), self.text("collection") or DEFAULT_COLLECTION)
+            uri, named, of_them = (os.environ.get(name) or None for name in VARIABLES)
+            database, collection = database or named, collection or of_them
+        if uri is None:
+            problem = f"this option is missing: such as mongodb://localhost:27017; or set the variable {VARIABLES[0]}"
+            raise ArgumentInvalid("uri", f"{problem} in the environment of the driver, before Spark is started")
+        return Place(uri, database, collection or DEFAULT_COLLECTION)
+
+    def take_path(self, meaning: str) -> None:
+        """Let the path of ``load``, ``save`` or ``start`` mean another option, the name of the queue."""
+        path = self.options.pop(PATH, None)
+        if path is None:
+            return
+        if self.options.setdefault(meaning, path) != path:
+            other = f"the option {meaning} {self.options[meaning]!r}"
+            problem = f"{path!r} and {other} name both the queue; give one of them"
+            raise ArgumentInvalid(PATH, problem)
 
     def value(self, name: str) -> str | None:
         """Return an option as it was given."""

@@ -9,7 +9,7 @@ from typing import Self
 
 from mongoq.drive.scan import PREFERENCES
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.given import PLACE, Given, Place
+from mongoq.spark.given import PATH, PLACE, Given, Place
 from mongoq.spark.modes import FAIL, MODES
 from mongoq.spark.selection import WAYS, Queues
 from mongoq.spark.views import VIEWS, Period
@@ -37,6 +37,7 @@ KNOWN = (
     "partitions",
     "missing",
     "readPreference",
+    PATH,
 )
 
 
@@ -79,6 +80,7 @@ class ReadOptions:
             QueueNameInvalid: no queue has this name.
         """
         given = Given(options, KNOWN)
+        given.take_path("queue")
         return cls(
             place=given.place(),
             queues=Queues.parse(given.options),

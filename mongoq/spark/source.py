@@ -30,10 +30,11 @@ class MongoqDataSource(DataSource):
 
     | option | meaning |
     |---|---|
-    | `uri` | where MongoDB is, with credentials if it needs them; they never appear in plans, logs or errors |
-    | `database` | default: the one that the URI names, else `mongoq` |
-    | `collection` | default: `mongoq` |
-    | `queue` | the name of the queue |
+    | `uri` | where MongoDB is, with credentials if it needs them, which no error and no plan of a DataFrame shows; \
+for SQL see [connections](#connections). Default: `MONGOQ_URI` in the environment of the driver |
+    | `database` | default: `MONGOQ_DATABASE`, if the URI is `MONGOQ_URI`; else the one in the URI, or `mongoq` |
+    | `collection` | default: `MONGOQ_COLLECTION`, if the URI is `MONGOQ_URI`; else `mongoq` |
+    | `queue` | the name of the queue, as is the path of `load("orders")` |
     | `queues` | or the names of several, as a JSON list: `["orders", "refunds"]` |
     | `prefix` | or what the names of all begin with, such as `orders.`; dead queues are not among them |
     | `view` | `live` (default): not processed; `ready`, `scheduled`, `reserved`, `expired`: those in this state; \
@@ -64,6 +65,8 @@ URI's, or the primary |
     | `_q` | string | the queue |
     | `_state` | string | ready, scheduled, reserved, expired or processed, at the moment the read was planned |
     | `_when` | timestamp | eligible from; while reserved: end of the lease; null once processed |
+    | `_pushed` | timestamp | when the item came to this queue, by a push, a move or a replay, on the server's clock, \
+its delay included; null where that is not known: once a worker has had the item, unless a stream had it before |
     | `_priority` | integer | -100 to 100, lower goes first |
     | `_attempts` | integer | reservations in this queue so far |
     | `_reserved` | boolean | whether a worker took it and has not settled it |

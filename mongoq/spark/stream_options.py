@@ -10,7 +10,7 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name
 from mongoq.model.stream_claim import MOST, consumer_name
-from mongoq.spark.given import PLACE, Given, Place
+from mongoq.spark.given import PATH, PLACE, Given, Place
 from mongoq.spark.modes import DROP, FAIL, MODES, PERMISSIVE
 from mongoq.spark.options import EMPTY, MISSING, ReadOptions
 from mongoq.spark.options import KNOWN as READ_OPTIONS
@@ -19,7 +19,7 @@ from mongoq.spark.stage_option import StageOption
 
 __all__ = ["HistoryStreamOptions", "QueueStreamOptions"]
 
-KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage")
+KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage", PATH)
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
 SHORTEST_LEASE = 1.0
@@ -66,6 +66,7 @@ class QueueStreamOptions:
             QueueNameInvalid: no queue has this name.
         """
         given = Given(options, KNOWN)
+        given.take_path("queue")
         _check_view(given)
         lease = given.seconds("lease")
         if lease is not None and lease < SHORTEST_LEASE:

@@ -16,7 +16,7 @@ from mongoq.spark.literals import HEX, Kind, Unsuited, kind_of
 __all__ = ["Condition", "Target", "target_of"]
 
 IDS = {("_id",), ("_token",), ("_settled",), ("_origin", "id")}
-COMPUTED = {"_state", "_headers", DELIVERY}
+COMPUTED = {"_state", "_pushed", "_headers", DELIVERY}
 INDEXED = {"_id", "q", "priority"}
 DATES = {"history": "processed", "all": ""}
 ARRAY = {"$type": "array"}

@@ -11,7 +11,7 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push import REMEMBER
-from mongoq.spark.given import PLACE, TRUTHS, Given, Place
+from mongoq.spark.given import PATH, PLACE, TRUTHS, Given, Place
 
 __all__ = ["CARRIED", "WriteOptions"]
 
@@ -20,7 +20,7 @@ CARRIED = ("when", "key", "priority", "headers")
 LOST = ("ignore", "fail")
 KNOWN = (
     *PLACE, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle", "lost",
-    "batchSize",
+    "batchSize", PATH,
 )  # fmt: skip
 OF_SPARK = ("checkpointLocation", "queryName")
 """What Spark adds to the options of a stream."""
@@ -36,7 +36,8 @@ class WriteOptions:
     | option | meaning |
     |---|---|
     | `uri`, `database`, `collection` | as for reading |
-    | `to` | the queue that rows are pushed or moved to; the column `_to` says it for a row |
+    | `to` | the queue that rows are pushed or moved to; the path of `save` and `start` means it too, and the column \
+`_to` says it for a row |
     | `delay` | not to be handed out before so many seconds from now; column `_delay` |
     | `when` | or not before this time, in ISO 8601 with an offset; column `_when` |
     | `priority` | from -100 (first) to 100 (last), default 0; column `_priority` |
@@ -75,6 +76,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
             QueueNameInvalid: no queue has this name.
         """
         given = Given(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
+        given.take_path("to")
         to, delay, once = given.value("to"), given.seconds("delay", zero=True), given.seconds("once")
         if given.value("delay") is not None and given.value("when") is not None:
             raise ArgumentInvalid("when", "delay and when say both when items are due; give one of them")

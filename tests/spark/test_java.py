@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from mongoq.spark import SparkUnavailable, check
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the whole PATH, and no JAVA_HOME."""
+    """A folder that is the whole PATH, no JAVA_HOME, no session, and a Python for Spark that has all."""
+    monkeypatch.setattr("pyspark.core.context.SparkContext._active_spark_context", None)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return tmp_path

@@ -8,8 +8,11 @@ import pytest
 from pymongo import MongoClient
 
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, QueueNameInvalid, ServerUnavailable
+from mongoq.spark.given import VARIABLES, Place
 from mongoq.spark.options import ReadOptions
 from mongoq.spark.selection import Queues
+from mongoq.spark.stream_options import HistoryStreamOptions, QueueStreamOptions
+from mongoq.spark.write_options import WriteOptions
 
 GOOD = {"uri": "mongodb://localhost", "database": "app", "queue": "orders"}
 NOBODY = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"
@@ -24,6 +27,45 @@ def test_defaults() -> None:
 def test_names_of_options_come_in_any_case() -> None:
     options = ReadOptions.parse({"URI": "mongodb://localhost", "Queue": "q", "PARTITIONS": "3", "vieW": "ALL"})
     assert (options.queues, options.partitions, options.view) == (Queues(("q",)), 3, "all")
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": "refunds"}, {"QUEUE": "refunds"}])
+def test_what_is_loaded_saved_or_started_is_the_queue(options: dict[str, str]) -> None:
+    place = {"uri": "mongodb://localhost", "path": "refunds"}
+    assert ReadOptions.parse({**place, **options}).queues == Queues(("refunds",))
+    assert QueueStreamOptions.parse({**place, **options, "consumer": "etl"}).queue == "refunds"
+    history = HistoryStreamOptions.parse({**place, **options, "view": "history"})
+    assert history.read.queues == Queues(("refunds",))
+    written = {("to" if name.lower() == "queue" else name): value for name, value in options.items()}
+    for stream in (True, False):
+        assert WriteOptions.parse({**place, **written}, stream=stream).to == "refunds"
+
+
+def test_a_path_that_names_another_queue_than_its_option_is_refused() -> None:
+    place = {"uri": "mongodb://localhost", "path": "refunds"}
+    with pytest.raises(ArgumentInvalid, match="path: 'refunds' and the option to 'orders' name both the queue"):
+        WriteOptions.parse({**place, "to": "orders"})
+    with pytest.raises(ArgumentInvalid, match="path: 'refunds' and the option queue 'orders' name both the queue"):
+        QueueStreamOptions.parse({**place, "queue": "orders", "consumer": "etl"})
+
+
+def test_the_environment_says_where_the_queues_are_if_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = ReadOptions.parse
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ArgumentInvalid, match="uri: this option is missing: .* or set the variable MONGOQ_URI"):
+        parse({"queue": "q"})
+    monkeypatch.setenv("MONGOQ_URI", "mongodb://analyst:s3cret@db")
+    assert parse({"queue": "q"}).place == Place("mongodb://analyst:s3cret@db", None, "mongoq")
+    monkeypatch.setenv("MONGOQ_DATABASE", "app")
+    monkeypatch.setenv("MONGOQ_COLLECTION", "work")
+    assert parse({"queue": "q"}).place == Place("mongodb://analyst:s3cret@db", "app", "work")
+    assert WriteOptions.parse({"to": "q"}).place == Place("mongodb://analyst:s3cret@db", "app", "work")
+    own = {"queue": "q", "database": "other", "collection": "another"}
+    assert parse(own).place == Place("mongodb://analyst:s3cret@db", "other", "another")
+    assert parse({"queue": "q", "uri": "mongodb://localhost/mine"}).place == Place(
+        "mongodb://localhost/mine", None, "mongoq"
+    )
 
 
 BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
@@ -48,7 +90,10 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
     ({"since": "2026-11-20T08:30:00Z", "until": "2026-11-20T08:29:00Z"}, "until: it is before since", ArgumentInvalid),
     ({"view": "past"}, "view: one of live, ready, scheduled, reserved, .*, not 'past'", ArgumentInvalid),
     ({"quue": "x"}, "quue: not an option of format mongoq, which has uri, database, collection", ArgumentInvalid),
-    ({"path": "/x"}, "path: not an option", ArgumentInvalid),
+    ({"path": "refunds"}, "path: 'refunds' and the option queue 'orders' name both the queue", ArgumentInvalid),
+    ({"queue": None, "path": "$x"}, r"queue: a queue name cannot begin with '\$'", QueueNameInvalid),
+    ({"queue": None, "path": "a", "prefix": "b"}, "queue and prefix say both what to read", ArgumentInvalid),
+    ({"paths": '["a", "b"]'}, "paths: not an option", ArgumentInvalid),
     ({"partitions": "0"}, "partitions: a whole number from 1 to 100,000, not '0'", ArgumentInvalid),
     ({"partitions": "-1"}, "partitions: a whole number", ArgumentInvalid),
     ({"partitions": "two"}, "partitions: a whole number", ArgumentInvalid),
@@ -150,8 +195,14 @@ def test_register_tells_the_session() -> None:
     import mongoq.spark
     from mongoq.spark.source import MongoqDataSource
 
+    told: dict[str, str] = {}
+
     class Session:
         registered: list[Any] = []  # noqa: RUF012
+
+        class conf:  # noqa: N801  # Spark's name
+            get = staticmethod({"spark.sql.redaction.options.regex": "(?i)url"}.get)
+            set = staticmethod(told.__setitem__)
 
         @property
         def dataSource(self) -> Any:
@@ -163,6 +214,7 @@ def test_register_tells_the_session() -> None:
     mongoq.spark.register(Session())  # type: ignore[arg-type]
     assert Session.registered == [MongoqDataSource]
     assert MongoqDataSource.name() == "mongoq"
+    assert told == {"spark.sql.redaction.options.regex": "(?i)url|(?i:^uri$)"}
 
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow"])

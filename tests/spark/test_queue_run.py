@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,12 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 import mongoq
+from mongoq.protocol import streams
 from mongoq.spark import clients
 
 ROOT = Path(__file__).parents[2]
+EARLY = datetime(2020, 2, 2, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 PROBLEMS = [
     ({"consumer": None}, "consumer: this option is missing"),
     ({"consumer": " "}, "consumer: a name that is not empty"),
@@ -302,6 +305,54 @@ def test_a_checkpoint_of_another_kind_is_refused(reader: Any) -> None:
 
     with pytest.raises(mongoq.ArgumentInvalid, match="checkpointLocation: this checkpoint belongs to another kind"):
         reader().latestOffset({"before": "2026-11-20T08:30:00.250Z"}, ReadAllAvailable())
+
+
+def test_the_time_at_which_an_item_came_is_noted_by_its_claim_and_outlasts_all_others(store: Any, run: Any) -> None:
+    with mongoq.Broker(store.collection) as broker:
+        orders, raw = broker.queue("orders", history=timedelta(days=1)), broker.queue("raw")
+        before = broker._driver.run(streams.server_time(broker._context))
+        pushed = [orders.push({"n": n}, id=ObjectId.from_datetime(EARLY) if n else None) for n in range(2)]
+        moved = raw.push({"n": 2}, id=ObjectId())
+        store.collection.update_one({"_id": moved}, {"$set": {"pushed": EARLY}})  # of a stream on the queue before
+        item = raw.reserve()
+        assert item is not None
+        raw.move(item, "orders")
+        after = broker._driver.run(streams.server_time(broker._context))
+        odd = store.add({"n": 3}, attempts=None, when=before)  # another program's
+        times = {}
+        for _ in range(3):  # claimed, given back, claimed, extended
+            one = run()
+            one.latest(one.last(), 10)
+            for each in store.collection.find({"q": "orders"}):
+                assert each["reserved"]
+                assert before - MILLISECOND <= each["pushed"] <= after
+                assert times.setdefault(each["_id"], each["pushed"]) == each["pushed"]
+            one.end()
+            broker.release_claims("etl")
+        assert times.keys() == {*pushed, moved, odd}
+        one = run()
+        number = one.latest(one.last(), 10)
+        one.settle(number)
+        assert {each.id for each in orders.history()} == times.keys()
+        assert {each["_id"]: each["pushed"] for each in store.collection.find({"q": "orders"})} == times
+
+
+def test_what_was_moved_and_had_by_a_worker_does_not_tell_of_the_queue_before(store: Any, run: Any) -> None:
+    with mongoq.Broker(store.collection) as broker:
+        raw, orders = broker.queue("raw"), broker.queue("orders")
+        id = raw.push({"n": 1})
+        store.collection.update_one({"_id": id}, {"$set": {"pushed": EARLY}})  # of a stream there
+        for queue in (raw, orders):
+            item = queue.reserve()
+            assert item is not None
+            if queue is raw:
+                raw.move(item, "orders")
+            else:
+                orders.rollback(item, delay=0)
+        one = run()
+        while one.latest(one.last(), 10) == 0:
+            time.sleep(0.05)
+        assert store.collection.find_one({"_id": id})["pushed"] > store.now - timedelta(hours=1)
 
 
 def test_an_item_with_text_that_is_not_utf_8_is_named(store: Any, reader: Any) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+import mongoq.spark
+
 SECRETS = ("analyst", "s3cret-p4ss")
 
 
@@ -35,6 +37,26 @@ def test_plans_show_no_credentials(queue: Any, auth_server: Any, load: Any, caps
     assert hidden(shown)
     assert hidden(repr(frame))
     assert hidden(frame._jdf.queryExecution().toString())
+
+
+def test_plans_of_sql_show_no_credentials(queue: Any, auth_server: Any, store: Any, spark: Any) -> None:
+    options = store.options(uri=auth_server.uri)
+    given = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    statement = f"CREATE OR REPLACE TEMPORARY VIEW secrets (n string) USING mongoq OPTIONS ({given})"
+    [[plans]] = spark.sql(f"EXPLAIN EXTENDED {statement}").collect()
+    assert "CreateTempViewUsing" in plans
+    assert hidden(plans)
+    created = spark.sql(statement)
+    assert hidden(created._jdf.queryExecution().toString())
+    assert [row.n for row in spark.sql("SELECT n FROM secrets").collect()] == ["text"]
+    spark.catalog.dropTempView("secrets")
+
+
+def test_what_spark_hides_by_itself_stays_hidden(spark: Any) -> None:
+    for _ in range(2):
+        mongoq.spark.register(spark)
+    regex = spark.conf.get("spark.sql.redaction.options.regex")
+    assert regex == "(?i)url|(?i:^uri$)"
 
 
 def test_a_failing_task_shows_no_credentials(queue: Any, auth_server: Any, load: Any) -> None:

@@ -167,7 +167,7 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
     )  # fmt: skip
     frame = load()
     assert frame.columns == [
-        "_id", "_q", "_state", "_when", "_priority", "_attempts", "_reserved", "_token", "_by", "_key",
+        "_id", "_q", "_state", "_when", "_pushed", "_priority", "_attempts", "_reserved", "_token", "_by", "_key",
         "_headers", "_error", "_origin", "_once", "_settled", "_processed", "_expires", "payload",
     ]  # fmt: skip
     row = frame.collect()[0].asDict(recursive=True)
@@ -177,7 +177,7 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
     assert {name: value for name, value in row.items() if name not in ("_when", "_once", "_error", "_origin")} == {
         "_id": str(item), "_q": "orders", "_state": "reserved", "_priority": -5, "_attempts": 2,
         "_reserved": True, "_token": str(token), "_by": "host:1:ab", "_key": "k",
-        "_settled": None, "_processed": None, "_expires": None,
+        "_settled": None, "_processed": None, "_expires": None, "_pushed": None,
     }  # fmt: skip
     shown = load().selectExpr(
         "_when = timestamp_seconds({0} + 3600) AND _once = timestamp_seconds({0} + 7200)".format(
@@ -190,6 +190,29 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
     assert tuple(shown.collect()[0]) == (
         True, True, "ValueError", "bad", "raw", str(origin_id), "no plane", 3, None,
     )  # fmt: skip
+
+
+def test_when_an_item_came_is_told_until_somebody_has_had_it_and_then_if_a_stream_noted_it(
+    store: Any, load: Any
+) -> None:
+    came, later = store.now - 3 * HOUR, store.now - HOUR
+    store.add("new", when=came)
+    store.add("delayed", when=store.now + HOUR)
+    store.add("given back", when=came, pushed=later)
+    store.add("had", when=later, attempts=1)
+    store.add("had after a stream", when=later, attempts=1, pushed=came)
+    store.add("held", when=store.now + HOUR, reserved=True, attempts=1)
+    store.add("held by a stream", when=store.now + HOUR, reserved=True, attempts=1, pushed=came)
+    store.add("done", when=None, processed=store.now, attempts=1)
+    store.add("done by a stream", when=None, processed=store.now, attempts=1, pushed=came)
+    rows = load("_pushed timestamp, payload string", view="all").collect()
+    assert {row.payload.strip('"'): row._pushed for row in rows} == {
+        name: None if at is None else at.replace(tzinfo=None)
+        for name, at in {
+            "new": came, "delayed": store.now + HOUR, "given back": later, "had": None, "had after a stream": came,
+            "held": None, "held by a stream": came, "done": None, "done by a stream": came,
+        }.items()
+    }  # fmt: skip
 
 
 def test_states_are_told_at_the_moment_of_planning(store: Any, load: Any) -> None:

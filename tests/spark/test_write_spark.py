@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+import mongoq.spark
 from tests.spark.tables import Target, target_in
 
 
@@ -46,6 +48,38 @@ def test_a_table_is_pushed_and_read_back(spark: Any, target: Target, save: Any, 
                 "t struct<a:bigint>, x double")  # fmt: skip
     assert sorted(read.collect()) == sorted(frame.drop("v").collect())
     assert {each["v"] for each in target.payloads} == {None}
+
+
+def test_a_thread_that_registers_the_session_writes_tables_and_streams(
+    spark: Any, target: Target, save: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "1.json").write_text('{"n": 7}')
+    frame, stream = spark.range(3), spark.readStream.schema("n int").json(str(tmp_path / "rows"))
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            mongoq.spark.register(spark)
+            save(frame)
+            writer = stream.writeStream.format("mongoq").options(**target.options(to="streamed"))
+            query = writer.option("checkpointLocation", str(tmp_path / "home")).trigger(availableNow=True).start()
+            assert query.awaitTermination(200)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(250)
+    assert errors == []
+    assert Counter(each["q"] for each in target.documents) == {"orders": 3, "streamed": 1}
+
+
+def test_the_path_of_a_write_is_the_queue(spark: Any, target: Target, load: Any) -> None:
+    place = target.options()
+    spark.range(2).write.format("mongoq").options(**place).mode("append").save("by path")
+    reader = spark.read.format("mongoq").options(**place).schema("id int")
+    assert sorted(row.id for row in reader.load("by path").collect()) == [0, 1]
 
 
 def test_history_is_read_filtered_and_written_anew(spark: Any, target: Target, save: Any, load: Any) -> None:

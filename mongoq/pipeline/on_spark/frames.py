@@ -22,6 +22,7 @@ from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.frame_rows import HASH, ID
 from mongoq.pipeline.on_spark.frame_turns import ended, in_plain_words, taken
 from mongoq.pipeline.on_spark.frame_writing import ATTEMPTS, FrameWriting
+from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
 from mongoq.pipeline.stage import Frame, Stage
 from mongoq.spark.clients import broker_at
 from mongoq.spark.envelope import CORRUPT, DELIVERY, PAYLOAD
@@ -113,14 +114,16 @@ class FrameQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs."""
-        return self._query is not None and bool(self._query.isActive)
+        """Whether it runs; where Spark has ended, nothing does."""
+        return self._query is not None and not has_ended(self._spark) and bool(self._query.isActive)
 
     @property
     def failure(self) -> BaseException | None:
         """What has ended it, if that was no stop: ``StageStopped``, or an error of Spark's or the server's."""
-        if self._failure is not None or self._query is None or self._ending or self._query.isActive:
+        if self._failure is not None or self._query is None or self._ending or self.is_active:
             return self._failure
+        if has_ended(self._spark):
+            return ExecutorError(ENDED)
         part = self._part
         self._failure = in_plain_words(self._query.exception(), part.place, part.consumer)
         if self._failure is None and not self._ends:
@@ -169,20 +172,26 @@ class FrameQuery:
         """End it in good order, and give back at once what it holds, the attempt not counted.
 
         A batch that is under way is worked off, for ``grace`` seconds at most. What it has not settled by then comes
-        back; what it has settled stays so.
+        back; what it has settled stays so. That holds where Spark has ended as well: no query settles anything then.
         """
-        if self._query is not None:
-            self._ending = True
-            turn = self._turn.acquire(timeout=grace)
-            self._stopping = True
-            try:
+        try:
+            if self._query is not None:
+                self._end(grace)
+        finally:
+            if self._worked:  # else it is another query's, or none's
+                broker_at(self._part.place).release_claims(self.consumer)
+
+    def _end(self, grace: float) -> None:
+        self._ending = True
+        turn = self._turn.acquire(timeout=grace)
+        self._stopping = True
+        try:
+            if not has_ended(self._spark):
                 self._query.stop()
-            finally:
-                if turn:
-                    self._turn.release()
-                ended(self._part.place, self.consumer)
-        if self._worked:  # else it is another query's, or none's
-            broker_at(self._part.place).release_claims(self.consumer)
+        finally:
+            if turn:
+                self._turn.release()
+            ended(self._part.place, self.consumer)
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
         """Work off a batch. To return is to say that it is done, so that what is left of it is settled."""

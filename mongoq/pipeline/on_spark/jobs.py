@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from mongoq.pipeline.on_spark.shift import Order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["cancel", "is_stopped", "told"]
+__all__ = ["ENDED", "cancel", "has_ended", "is_connect", "told"]
 
 T = TypeVar("T")
 TOLD = "told"
+ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start both again"
 
 
 def told(spark: SparkSession, title: str, work: Callable[[Order], T], order: Order, tasks: int) -> list[T]:
@@ -54,7 +56,7 @@ def _tagged(spark: Any, order: Order) -> Iterator[None]:
     try:
         yield
     finally:
-        if not is_stopped(spark):
+        if not has_ended(spark):
             (spark.removeTag if context is None else context.removeJobTag)(tag)
 
 
@@ -62,10 +64,26 @@ def _tag(order: Order) -> str:
     return f"mongoq-{order.run}"
 
 
-def is_stopped(spark: Any) -> bool:
-    """Say whether somebody has stopped the session; one of Spark Connect does not tell that way."""
+def is_connect(spark: Any) -> bool:
+    """Say whether a session is one of Spark Connect, which has no context, and no JVM in reach."""
+    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__)
+
+
+def has_ended(spark: Any) -> bool:
+    """Say whether the session was stopped, or its JVM has gone; one of Spark Connect does not tell that way.
+
+    The JVM stops its context by itself when a signal ends it, and Python is not told.
+    """
     context = getattr(spark, "_sc", None)
-    return context is not None and context._jsc is None
+    if context is None:
+        return False
+    java = context._jsc  # ``stop`` takes it away
+    if java is None:
+        return True
+    try:
+        return bool(java.sc().isStopped())
+    except (OSError, Py4JError):
+        return True
 
 
 def _describe(spark: Any, title: str) -> None:

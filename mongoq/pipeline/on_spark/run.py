@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +19,7 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.on_spark.crew import Crew, Lane
 from mongoq.pipeline.on_spark.frame_crew import FrameCrew
 from mongoq.pipeline.on_spark.frames import FrameQuery
-from mongoq.pipeline.on_spark.jobs import cancel, is_stopped, told
+from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, told
 from mongoq.pipeline.on_spark.lookout import Lookout
 from mongoq.pipeline.on_spark.naming import path_of
 from mongoq.pipeline.on_spark.rounds import Rounds
@@ -30,7 +31,7 @@ from mongoq.pipeline.threaded import ThreadedRun
 from mongoq.protocol.halts import halt
 from mongoq.protocol.screening import checked_by_server
 from mongoq.protocol.stats import QueueStats, stats
-from mongoq.protocol.workers import begin
+from mongoq.protocol.workers import begin, workers_of
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.given import Place
 from mongoq.sync import Broker
@@ -51,6 +52,8 @@ SECONDS = 5.0
 """How long a shift on stages lasts, and how old its counts are."""
 PATIENCE = 10.0
 """Seconds for a word to the server, and for tasks to end once the grace is over, before they are cancelled."""
+GIVEN_BACK = "its tasks have given back what they had not settled"
+LEFT = "some of its tasks do not say that they have ended: what they hold comes back when its leases end"
 MOST_LANES = 8
 """Jobs on stages at a time: their tasks are as many as there are."""
 
@@ -133,9 +136,9 @@ class SparkRun(ThreadedRun):
             raise ExecutorsUnready(self._graph.name, error) from error
 
     def _check(self) -> None:
-        """Let an executor try whether it has all that it needs; raises ``ExecutorError`` when Spark was stopped."""
-        if is_stopped(self._spark):
-            raise ExecutorError("the Spark session was stopped while the pipeline ran; start both again")
+        """Let an executor try whether it has all that it needs; raises ``ExecutorError`` when Spark has ended."""
+        if has_ended(self._spark):
+            raise ExecutorError(ENDED)
         told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
 
     def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[Lane]:
@@ -171,6 +174,7 @@ class SparkRun(ThreadedRun):
                 self._halt()
                 self._frame_crew.end(self._order.grace)
                 self._wait_for_crew()
+                self._wait_for_tasks()
             if error := self._broken or _stopped(self._crew.stops) or next(iter(self._frame_crew.stops.values()), None):
                 raise error
         finally:
@@ -198,12 +202,36 @@ class SparkRun(ThreadedRun):
             logger.warning("the tasks could not be cancelled: %r", error)
         self._crew.join(PATIENCE)
 
+    def _wait_for_tasks(self) -> None:
+        """Wait for tasks that Spark does not answer for any more, if it has ended: they give back what they hold.
+
+        Raises:
+            ExecutorError: it ended under the run, or tasks do not say that they have ended.
+        """
+        if not has_ended(self._spark):
+            return
+        left = self._tasks_left()
+        until = time.monotonic() + self._order.grace + PATIENCE
+        while left and time.monotonic() < until:
+            time.sleep(LOOK)
+            left = self._tasks_left()
+        if left or not self._interrupted:
+            raise ExecutorError(f"{ENDED}; {LEFT if left else GIVEN_BACK}")
+
+    def _tasks_left(self) -> bool:
+        """Say whether tasks of the run live, or this cannot be known."""
+        try:
+            return self._broker._driver.run_within(PATIENCE, workers_of(self._broker._context, self._order.run)) > 0
+        except Exception as error:
+            logger.warning("whether tasks of pipeline %r still work is not known: %r", self._graph.name, error)
+            return True
+
     def _coordinate(self) -> None:
         """Say what is wanted, until the end."""
         pause = LOOK
         while not self._stopping.wait(pause):
-            if is_stopped(self._spark):
-                self._check()
+            if has_ended(self._spark):
+                return
             self._frame_crew.look()
             if self._broken or self._has_stopped():
                 return

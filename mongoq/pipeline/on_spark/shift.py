@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from bson import ObjectId
 
+from mongoq.drive.deferral import on_main_thread
 from mongoq.errors import StageStopped
 from mongoq.model.error_text import printed
 from mongoq.pipeline.feeding import machinery
@@ -93,23 +97,25 @@ def ready_for(order: Order) -> None:
 def worked(order: Order) -> Report:
     """Work on the stages and sources, and return what was counted; nothing, if the run was told to stop before.
 
-    Killed, it leaves what it held to the leases, and what it counted is forgotten; what it settled is settled.
+    Killed, it leaves what it held to the leases, and what it counted is forgotten; what it settled is settled. When
+    Spark ends its Python processes, it stops in good order, as if the run was told to.
     """
     broker = broker_at(order.place)
     ear = _Ear(broker, order.run)
     if ear.hears():
         return Report(Tallies())
     own, sources = machinery(order.graph.unpacked().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
-    engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources)
+    engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources, run=order.run)
     ended = threading.Event()
     threading.Thread(target=_watch, args=(engine, order, ear, ended), name="mongoq-shift", daemon=True).start()
-    try:
-        engine.run(drain=order.once)
-    except StageStopped:
-        pass  # told below, with all others
-    finally:
-        ended.set()
-    broker._driver.run(flush(broker._context))
+    with _hang_up_late(ear):
+        try:
+            engine.run(drain=order.once)
+        except StageStopped:
+            pass  # told below, with all others
+        finally:
+            ended.set()
+        broker._driver.run(flush(broker._context))
     return Report(Tallies.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine)))
 
 
@@ -135,6 +141,31 @@ def _watch(engine: Engine, order: Order, ear: _Ear, ended: threading.Event) -> N
             return
 
 
+@contextmanager
+def _hang_up_late(ear: _Ear) -> Iterator[None]:
+    """Let SIGHUP stop the shift in good order, and end the process only after that.
+
+    Spark sends it to its Python processes when the session is stopped, and when its JVM ends, however that comes. It
+    would kill them at once: what they hold would wait for the ends of its leases, and count as a run.
+    """
+    if not on_main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _frame: Any) -> None:
+        came.append(number)
+        ear.hear()
+
+    before = signal.signal(signal.SIGHUP, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        if came:  # nobody reads what this process would tell
+            signal.raise_signal(signal.SIGHUP)
+
+
 class _Ear:
     """Hears whether the run was told to stop, when it is asked and some time has passed since the last time."""
 
@@ -143,6 +174,10 @@ class _Ear:
         self._run = run
         self._again = 0.0
         self._heard = False
+
+    def hear(self) -> None:
+        """Take it as told."""
+        self._heard = True
 
     def hears(self) -> bool:
         if self._heard or time.monotonic() < self._again:

@@ -6,10 +6,10 @@ from os import PathLike
 from typing import Any
 
 from mongoq.connection import connect
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph import Graph
-from mongoq.pipeline.on_spark.jobs import is_stopped
+from mongoq.pipeline.on_spark.jobs import has_ended, is_connect
 from mongoq.pipeline.on_spark.run import SparkRun
 from mongoq.spark.given import Place
 
@@ -32,6 +32,7 @@ def started(
     signals: bool,
 ) -> SparkRun:
     """Return a run of a graph that was checked."""
+    _check_frames(graph, spark)
     _check_session(spark)
     if not (checkpoint is None or (isinstance(checkpoint, str | PathLike) and str(checkpoint).strip())):
         raise ArgumentInvalid("checkpoint", f"the path of a folder, not {checkpoint!r:.60}")
@@ -63,11 +64,21 @@ def started(
 
 
 def _check_session(spark: Any) -> None:
-    if is_stopped(spark):
+    if has_ended(spark):
         raise ArgumentInvalid("spark", "this session was stopped; start another one")
     if isinstance(spark, type) or not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
         told = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
         raise ArgumentInvalid("spark", f"a SparkSession, not {told}")
+
+
+def _check_frames(graph: Graph, spark: Any) -> None:
+    """Refuse frame stages on Spark Connect: their queries call back into this process, which no server there can."""
+    if is_connect(spark):
+        problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
+        hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
+        faults = [f"stage {one.name!r}: {problem}; {hint}" for one in graph.own_stages if one.frame is not None]
+        if faults:
+            raise GraphInvalid(graph.name, faults)
 
 
 def _tasks(spark: Any, tasks: int | None) -> int:

@@ -12,6 +12,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.drive.backends import is_outage
 from mongoq.errors import StageStopped
 from mongoq.protocol import workers
@@ -70,11 +72,13 @@ class AsyncEngine:
         grace: timedelta,
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
+        run: ObjectId | None = None,
     ) -> None:
         self._driver = broker._driver
         self._context = broker._context
         self._grace = grace
         self._heartbeat = heartbeat
+        self._of_run = run
         self._course = Course(self._context.hub)
         self._hands = AioHands(self._course.fail)
         self.stations = [AsyncStation(one, self._course, self._hands) for one in consumers]
@@ -315,7 +319,14 @@ class AsyncEngine:
                 held[station.consumer.name] += station.backlog.held
             try:
                 await self._driver.run(
-                    workers.beat(self._context, self._name, started=started, every=self._heartbeat, queues=held)
+                    workers.beat(
+                        self._context,
+                        self._name,
+                        started=started,
+                        every=self._heartbeat,
+                        queues=held,
+                        run=self._of_run,
+                    )
                 )
                 if self._now() < sweep:
                     swept = None

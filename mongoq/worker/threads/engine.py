@@ -13,6 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.drive.backends import is_outage
 from mongoq.errors import StageStopped
 from mongoq.protocol import workers
@@ -71,11 +73,13 @@ class Engine:
         grace: timedelta,
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
+        run: ObjectId | None = None,
     ) -> None:
         self._driver = broker._driver
         self._context = broker._context
         self._grace = grace
         self._heartbeat = heartbeat
+        self._of_run = run
         self._course = Course(self._context.hub)
         self._hands = ThreadHands(self._course.fail)
         self.stations = [Station(one, self._course, self._hands) for one in consumers]
@@ -316,7 +320,14 @@ class Engine:
                 held[station.consumer.name] += station.backlog.held
             try:
                 self._driver.run(
-                    workers.beat(self._context, self._name, started=started, every=self._heartbeat, queues=held)
+                    workers.beat(
+                        self._context,
+                        self._name,
+                        started=started,
+                        every=self._heartbeat,
+                        queues=held,
+                        run=self._of_run,
+                    )
                 )
                 if self._now() < sweep:
                     swept = None

@@ -185,6 +185,36 @@ def test_a_frame_stage_needs_a_checkpoint(start: Any, broker: mongoq.Broker) -> 
     assert list(enriching().drain(broker, stages=["check"]).stages) == ["check"]
 
 
+def test_a_frame_stage_on_spark_connect_is_refused_before_anything_is_sent() -> None:
+    class Connected:
+        """What a run looks at of a session of Spark Connect, which needs packages of its own."""
+
+        __module__ = "pyspark.sql.connect.session"
+        conf = range = readStream = None  # noqa: N815  # Spark's name
+
+    pipeline = mongoq.Pipeline("frames", outputs=["out", "done"])
+
+    @pipeline.frame_stage("raw", to="out", schema="n int")
+    def enrich(frame: Any) -> Any:
+        return frame
+
+    @pipeline.frame_stage("other", to="out", schema="n int")
+    def check(frame: Any) -> Any:
+        return frame
+
+    @pipeline.stage("plain", to="done")
+    def copy(payload: Any) -> Any:
+        return payload
+
+    nowhere = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=100"
+    with pytest.raises(mongoq.GraphInvalid) as caught:
+        pipeline.run_on_spark(Connected(), nowhere, tasks=1, checkpoint="/tmp/x")  # type: ignore[arg-type]
+    for fault, name in zip(caught.value.faults, ("enrich", "check"), strict=True):
+        assert fault.startswith(f"stage {name!r}: a frame stage needs a classic Spark session")
+    with pytest.raises(mongoq.ServerUnavailable):  # which is looked for next
+        pipeline.run_on_spark(Connected(), nowhere, tasks=1, stages=["copy"])  # type: ignore[arg-type]
+
+
 def test_some_stages_run_on_spark_and_others_on_workers(start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("shared", outputs="out")
     here = os.getpid()

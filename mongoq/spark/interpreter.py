@@ -1,0 +1,44 @@
+"""The Python that Spark would start for its tasks: which one it is, and whether it has what they need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+__all__ = ["find_interpreter", "find_problem"]
+
+VARIABLE = "PYSPARK_PYTHON"
+PATIENCE_SECONDS = 60.0
+PROBE = "import sys, mongoq, pymongo, pyarrow; print('%d.%d' % sys.version_info[:2])"
+"""Of what tasks need, Spark itself brings PySpark along."""
+
+
+def find_interpreter() -> str:
+    """Return the Python as Spark names it: that of the context, if there is one, ``PYSPARK_PYTHON``, or ``python3``.
+
+    ``spark-submit`` sets the variable from ``spark.pyspark.python``. Spark looks for a name on the search path.
+    """
+    module = sys.modules.get("pyspark.core.context")
+    context = None if module is None else module.SparkContext._active_spark_context
+    named = os.environ.get(VARIABLE) if context is None else context.pythonExec
+    return named or "python3"
+
+
+def find_problem(interpreter: str) -> str | None:
+    """Let a Python import what tasks need, as Spark would start it, and say what keeps it from that."""
+    path = shutil.which(interpreter)
+    if path is None:
+        return "is not there"
+    command = [path, "-c", PROBE]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not run: {error}"
+    if told.returncode != 0:
+        lines = told.stderr.strip().splitlines()
+        return f"cannot import what tasks need: {lines[-1] if lines else 'it says nothing'}"
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = told.stdout.strip()
+    return None if version == own else f"is Python {version}, and the driver is {own}: Spark wants the same for both"
