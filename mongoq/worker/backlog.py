@@ -195,7 +195,7 @@ class Backlog:
         """Let the leases of a run end, and ignore its result; says whether it was still under way.
 
         With ``outcomes`` its items are settled so, since they are in no queue that they could come back in. What waits
-        for a run is given back when no place is left where it could run.
+        for a run is given back when no place is left where it could run, or when the handler is to be probed.
         """
         with self._lock:
             if run not in self.running or run.abandoned or run.timed_out:
@@ -206,7 +206,9 @@ class Backlog:
                     self._leases.drop(item)
             else:
                 self.verdicts += zip(run.items, outcomes, strict=True)
-            if self._is_stuck:
+            if self._probe is not None:
+                self._probe.failed(time.monotonic())
+            if self._is_stuck or self._probe is not None:
                 self._release_waiting()
         self.settling.ring()
         return True

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import mongoq
+from mongoq.protocol.bells import Bell
 from tests.worker.conftest import Desk
+from tests.worker.test_held import LEASE as LEASES
+from tests.worker.test_held import backlog, claimed, payloads
 from tests.worker.waiting import until
 
 LEASE = 0.6
@@ -284,3 +287,15 @@ def test_a_plain_function_of_an_async_worker_is_not_cancelled(uri: str, database
                 worker.consumer("orders", max_time=1, on_timeout="cancel")(plain)
 
     asyncio.run(register())
+
+
+def test_a_handler_that_hangs_is_probed_as_one_that_fails() -> None:
+    held = backlog(prefetch=3, probe=True, max_time=1, on_timeout="release")
+    items = claimed(4)
+    held.put(items, LEASES, asked=4)
+    run = held.next(Bell())
+    assert run is not None
+    assert held.time_out(run, None)
+    assert held.is_probing
+    assert payloads(held.take_verdicts()) == [1, 2, 3], "what waits is given back"
+    assert not held.time_out(run, None), "it was given up before"

@@ -75,6 +75,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         else:
             words = consumer.title, time.monotonic() - run.started, items[0].id
             logger.warning("a run of %s that was given up has ended late, after %.1f s; ignored: %s", *words)
+            self.settled_by_handlers.difference_update(map(reservation_key, items))
 
     def _fail_cancelled(self, run: Run, verdicts: list[Outcome | None]) -> None:
         """Roll back at once what a cancelled run had, though its leases are extended no more."""
@@ -83,10 +84,12 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
                 self.backlog.refuse(item, self.lease(), verdict)
 
     def _tell_lost(self, run: Run) -> None:
-        lost = [item for item in run.items if run.lost and id_key(item.id) in run.lost]
-        lost = [item for item in lost if reservation_key(item) not in self.settled_by_handlers]
-        if lost:
-            logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, lost[0].id)
+        """Log the loss of items that the handler has not settled itself."""
+        lost = {reservation_key(item): item for item in run.items if run.lost and id_key(item.id) in run.lost}
+        others = [item for key, item in lost.items() if key not in self.settled_by_handlers]
+        if others:
+            logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
+        self.settled_by_handlers.difference_update(lost)
 
     async def _called(self, run: Run) -> list[Outcome | None]:
         """Call the handler, and say what becomes of the items."""
@@ -192,9 +195,10 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         if self.consumer.on_timeout == "log":
             return []
         called = [run for run in self._late() if run.where is not None]
-        return [run.items for run in called if self._is_given_up(run) and not run.pops]
+        return [run.items for run in called if self._give_up(run) and not run.pops]
 
-    def _is_given_up(self, run: Run) -> bool:
+    def _give_up(self, run: Run) -> bool:
+        """Give up a run that has taken too long; says whether it was still under way."""
         consumer, [item, *_] = self.consumer, run.items
         outcomes = consumer.judge.failures(consumer, run.items, self.timeout()) if run.pops else None
         if not self.backlog.time_out(run, outcomes):
@@ -204,6 +208,8 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         if outcomes is not None:
             fate = "it has failed"
         logger.error("a run of %s is given up after %s: item %s; %s", consumer.title, consumer.max_time, item.id, fate)
+        if outcomes is not None and isinstance(outcomes[0], Failed):
+            self._log_failure(item, outcomes[0])
         if run.job is not None:
             run.job.lost.set()
         if cancelled:
