@@ -126,7 +126,7 @@ class Dumped(Generic[M]):
                 different = None if self._is_stored_alike(again, returned) else ""
         except Exception as error:  # a validator of the user's may raise anything
             problem = f"does not fit the queue's model as BSON returns it: {explain(error)}"
-            raise PayloadInvalid(self._argument + _place(error, returned), problem) from error
+            raise PayloadInvalid(self._argument, problem) from error
         if different is not None:
             raise PayloadInvalid(
                 self._argument + different,
@@ -145,7 +145,7 @@ def _kinds_asked_for(error: ValidationError) -> dict[int, type]:
     kinds: dict[int, type] = {}
     for fault in error.errors(include_url=False):
         value = fault["input"]
-        kind = KINDS.get(fault["ctx"]["class"]) if fault["type"] == "is_instance_of" else None
+        kind = KINDS.get(str(fault.get("ctx", {}).get("class"))) if fault["type"] == "is_instance_of" else None
         if fault["type"] in ("value_error", "assertion_error"):  # a validator of the user's, which may mean that
             kind = Decimal128
         if kind is not None and isinstance(value, FROM[kind]):
@@ -236,17 +236,6 @@ def parts(value: Any) -> list[tuple[str, Any]]:
 
 def _fields(model: BaseModel) -> dict[str, Any]:
     return {name: getattr(model, name) for name in type(model).model_fields} | (model.model_extra or {})
-
-
-def _place(error: Exception, value: Any) -> str:
-    """Return the path to what a model refuses first, as far as it leads through what is stored."""
-    path = ""
-    for step in error.errors(include_url=False)[0]["loc"] if isinstance(error, ValidationError) else ():
-        found = dict(parts(value))
-        shown = f"[{step}]" if isinstance(step, int) else f".{step}"
-        if shown in found:
-            path, value = path + shown, found[shown]
-    return path
 
 
 def _attributes(value: Any) -> dict[str, Any]:

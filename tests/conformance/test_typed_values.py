@@ -75,9 +75,9 @@ def whole_ticks(value: datetime) -> datetime:
 
 BURIED: list[tuple[Any, Any, str]] = [
     (Span, Span(start=MOMENT, end=MOMENT + timedelta(microseconds=300)), "payload: .*ends before it starts"),
-    (list[Span], [Span(start=MOMENT, end=MOMENT + timedelta(microseconds=1))], r"payload\[0\]: .*ends before"),
-    (Visit, Visit(at=MOMENT.astimezone(WEST)), "payload.at: .*zone of the branch"),
-    (Visits, {"visits": [{"at": MOMENT.astimezone(WEST)}]}, r"payload\.visits\[0\]\.at: .*zone of the branch"),
+    (list[Span], [Span(start=MOMENT, end=MOMENT + timedelta(microseconds=1))], "payload: .*0: .*ends before"),
+    (Visit, Visit(at=MOMENT.astimezone(WEST)), "payload: .*at: .*zone of the branch"),
+    (Visits, {"visits": [{"at": MOMENT.astimezone(WEST)}]}, r"payload: .*visits\.0\.at: .*zone of the branch"),
     (Local, Local(at=MOMENT.astimezone(WEST)), "payload.hour: would come back as something else"),
     (Annotated[datetime, AfterValidator(whole_ticks)], MOMENT, "payload: .*RuntimeError: a time as precise as that"),
 ]
