@@ -355,8 +355,8 @@ NO_REPLICA_SET = (
     "rs.initiate() once in mongosh, or use mongoq.embedded.EmbeddedServer()"
 )
 NO_VIRTUAL = (
-    "need a server, and this is a virtual broker, which has none: take the fixture mongoq_broker or mongoq_async_broker "
-    "for this test, or mongoq.embedded.EmbeddedServer()"
+    "need a server, and this is a virtual broker, which has none: take the fixture mongoq_broker or "
+    "mongoq_async_broker for this test, or mongoq.embedded.EmbeddedServer()"
 )
 VIRTUAL = "mongomock"
 """What stands behind a virtual broker, and takes the place of a server in messages."""

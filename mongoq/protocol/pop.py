@@ -55,7 +55,8 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             continue
         before, item = popped
         if settings.is_spent(attempts_of(before)) and not is_suspect(before):
-            yield from _bury_popped(context, popped, move.EXHAUSTED_REASON, None, runs_of(context))
+            runs = runs_of(context)
+            yield from _bury_popped(context, popped, move.exhausted_reason(runs), None, runs)
             continue
         try:
             decoded = context.decoded(item)
