@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
-    from pymongo import MongoClient
+    from pymongo import AsyncMongoClient, MongoClient
 
     from mongoq import AsyncBroker, Broker
     from mongoq.testing import AsyncVirtualBroker, VirtualBroker
@@ -56,38 +56,58 @@ def mongoq_uri(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _mongoq_client(mongoq_uri: str) -> Iterator[MongoClient[Any]]:
-    """What drops collections."""
+def mongoq_client(mongoq_uri: str) -> Iterator[MongoClient[Any]]:
+    """The ``MongoClient`` of ``mongoq_broker``: a test's own collections come from it, to be in one transaction.
+
+    A ``conftest.py`` may put a client of its own in its place.
+    """
     from pymongo import MongoClient
 
-    client: MongoClient[Any] = MongoClient(mongoq_uri)
+    import mongoq
+
+    mongoq.connect(mongoq_uri).close()  # says in plain words what is wrong with it
+    client: MongoClient[Any] = MongoClient(mongoq_uri, tz_aware=True)
     yield client
     client.close()
 
 
 @pytest.fixture
-def mongoq_collection(_mongoq_client: MongoClient[Any]) -> Iterator[str]:
-    """The name of a collection of this test's own, dropped after it; in the database that the URI names."""
-    name = f"test_{uuid4().hex}"
-    yield name
-    _mongoq_client.get_default_database(DATABASE).drop_collection(name)
+async def mongoq_async_client(mongoq_uri: str) -> AsyncIterator[AsyncMongoClient[Any]]:
+    """The ``AsyncMongoClient`` of ``mongoq_async_broker``, in the event loop of the test."""
+    from pymongo import AsyncMongoClient
+
+    async with AsyncMongoClient[Any](mongoq_uri, tz_aware=True) as client:
+        yield client
 
 
 @pytest.fixture
-def mongoq_broker(mongoq_uri: str, mongoq_collection: str) -> Iterator[Broker]:
-    """A ``mongoq.Broker`` on a collection of this test's own."""
+def mongoq_collection(mongoq_client: MongoClient[Any]) -> Iterator[str]:
+    """The name of a collection of this test's own, dropped after it; in the database that the URI names."""
+    name = f"test_{uuid4().hex}"
+    yield name
+    mongoq_client.get_default_database(DATABASE).drop_collection(name)
+
+
+@pytest.fixture
+def mongoq_broker(mongoq_client: MongoClient[Any], mongoq_collection: str) -> Iterator[Broker]:
+    """A ``mongoq.Broker`` on a collection of this test's own, of the client ``mongoq_client``."""
     import mongoq
 
-    with mongoq.connect(mongoq_uri, collection=mongoq_collection) as broker:
+    with mongoq.Broker(mongoq_client.get_default_database(DATABASE)[mongoq_collection]) as broker:
         yield broker
 
 
 @pytest.fixture
-async def mongoq_async_broker(mongoq_uri: str, mongoq_collection: str) -> AsyncIterator[AsyncBroker]:
-    """A ``mongoq.AsyncBroker`` on the same collection, for tests that anyio's plugin runs, or one in a mode like it."""
+async def mongoq_async_broker(
+    mongoq_async_client: AsyncMongoClient[Any], mongoq_collection: str
+) -> AsyncIterator[AsyncBroker]:
+    """A ``mongoq.AsyncBroker`` on the same collection, for tests that anyio's plugin runs, or one in a mode like it.
+
+    It is of the client ``mongoq_async_client``.
+    """
     import mongoq
 
-    async with mongoq.connect_async(mongoq_uri, collection=mongoq_collection) as broker:
+    async with mongoq.AsyncBroker(mongoq_async_client.get_default_database(DATABASE)[mongoq_collection]) as broker:
         yield broker
 
 

@@ -399,11 +399,24 @@ class SchemaTooNew(CollectionUnsuitable):
         self.supported = supported
 
 
+NO_REPLICA_SET = (
+    "need a replica set, and this is {}; a set of one node will do: start mongod with --replSet rs0 and call "
+    "rs.initiate() once in mongosh, or use mongoq.embedded.EmbeddedServer()"
+)
+NO_VIRTUAL = (
+    "need a server, and this is a virtual broker, which has none: take the fixture mongoq_broker or "
+    "mongoq_async_broker for this test, or mongoq.embedded.EmbeddedServer()"
+)
+VIRTUAL = "mongomock"
+"""What stands behind a virtual broker, and takes the place of a server in messages."""
+
+
 class TransactionsUnavailable(MongoqError):
     """The server has no transactions, since it is not part of a replica set. Nothing was written.
 
     Attributes:
-        server: what the broker works on, such as ``a standalone server at localhost:27017``.
+        server: what the broker works on, such as ``a standalone server at localhost:27017``, or ``mongomock`` for a
+            virtual broker.
         needed_by: the parts of a pipeline that cannot do without, such as ``source 'rows'``; none when it was a call.
     """
 
@@ -411,10 +424,7 @@ class TransactionsUnavailable(MongoqError):
         self.server = server
         self.needed_by = tuple(needed_by)
         whose = f" of {', '.join(self.needed_by)}" if self.needed_by else ""
-        super().__init__(
-            f"transactions{whose} need a replica set, and this is {server}; a set of one node will do: start mongod "
-            f"with --replSet rs0 and call rs.initiate() once in mongosh, or use mongoq.embedded.EmbeddedServer()"
-        )
+        super().__init__(f"transactions{whose} {NO_VIRTUAL if server == VIRTUAL else NO_REPLICA_SET.format(server)}")
 
 
 class ServerUnavailable(MongoqError):

@@ -15,6 +15,7 @@ from mongoq.model.outcomes import Move
 from mongoq.protocol import move_many, push_many, reserve_many, settle_many
 from mongoq.protocol.claim import OnInvalid
 from mongoq.protocol.context import QueueContext
+from mongoq.protocol.transaction import within
 
 __all__ = ["AsyncBatches"]
 
@@ -37,6 +38,7 @@ class AsyncBatches(Generic[M]):
         headers: Mapping[str, Any] | None = None,
         ids: Iterable[ObjectId] | None = None,
         once: Duration | None = None,
+        session: Any = None,
     ) -> list[ObjectId]:
         """Add items, and return their ids in order once a majority has them (``insert`` of many).
 
@@ -55,13 +57,16 @@ class AsyncBatches(Generic[M]):
             ids: the items' ids, one for each payload, unique in the collection. The same push again, also after the
                 item was moved or settled, adds nothing and is no error.
             once: how long given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
+                the transaction is committed, or not at all.
 
         Raises:
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; it is named, as ``payloads[3].at``,
                 and nothing was written.
             ArgumentInvalid: another argument cannot be used; it is named. So is ``payloads``, when the copies for bound
-                queues are more than 30,000, or 32 MiB in all.
-            TransactionsUnavailable: queues are bound to this name, and the server is no replica set.
+                queues, or the items of a call with ``session``, are more than 30,000, or 32 MiB in all.
+            TransactionsUnavailable: queues are bound to this name, or there is a ``session``, and the server is no
+                replica set.
             BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
                 ``ids`` push them again without doubling any. Or pushes to other queues have used some of the ``ids``:
                 the rest is pushed, and ``failed`` has a ``DuplicateItem`` for each, with the queue that has the id.
@@ -69,18 +74,18 @@ class AsyncBatches(Generic[M]):
 
         A cancelled call may still push all or the first of them.
         """
-        return await self._driver.run(
-            push_many.push_many(
-                self._context,
-                payloads,
-                delay=delay,
-                when=when,
-                priority=priority,
-                headers=headers,
-                ids=ids,
-                once=once,
-            )
+        pushing = push_many.push_many(
+            self._context,
+            payloads,
+            delay=delay,
+            when=when,
+            priority=priority,
+            headers=headers,
+            ids=ids,
+            once=once,
+            session=session,
         )
+        return await self._driver.run(pushing if session is None else within(self._context, session, pushing))
 
     async def reserve_many(
         self,

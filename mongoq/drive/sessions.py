@@ -7,7 +7,7 @@ from typing import Any
 from pymongo import ReadPreference, WriteConcern
 from pymongo.read_concern import ReadConcern
 
-from mongoq.errors import ArgumentInvalid, TransactionsUnavailable
+from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
 from mongoq.protocol.transaction import Tentative
 
 __all__ = ["Sessions"]
@@ -29,7 +29,7 @@ class Sessions:
     def require(self) -> None:
         """Refuse mongomock and a standalone server, as far as the client knows what it is; sends nothing."""
         if self._client is None:
-            raise TransactionsUnavailable("mongomock")
+            raise TransactionsUnavailable(VIRTUAL)
         for (host, port), server in self._client.topology_description.server_descriptions().items():
             if server.server_type_name == STANDALONE:
                 raise TransactionsUnavailable(f"a standalone server at {host}:{port}")

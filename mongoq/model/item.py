@@ -20,8 +20,11 @@ __all__ = [
     "State",
     "id_key",
     "id_keys",
+    "is_held_in",
+    "items_of",
     "reservation_key",
     "state_of",
+    "with_stored",
 ]
 
 M = TypeVar("M")
@@ -130,19 +133,6 @@ class Item(Generic[M]):
         self._due = due
         self._kept = kept
         self._size = 0  # bytes of the envelope as BSON, where the claim of a worker has found them out
-
-    @classmethod
-    def many(
-        cls, documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]
-    ) -> list[Item[Any]]:
-        """Return the items in many envelopes, in two thirds of the time: what is left out is the call of the class."""
-        made: list[Item[Any]] = []
-        for document, due in zip(documents, dues, strict=True):
-            item: Item[Any] = object.__new__(cls)
-            item._document, item._payload, item._kept, item._size = document, document.get("payload"), None, 0
-            item._now, item._namespace, item._due = now, namespace, due
-            made.append(item)
-        return made
 
     @property
     def id(self) -> ObjectId:
@@ -279,21 +269,11 @@ class Item(Generic[M]):
         """Return a field of its envelope as it is stored, or the default where there is none."""
         return self._document.get(field, default)
 
-    def held_in(self, namespace: str, queue: str) -> bool:
-        """Say whether it was reserved, and from this queue."""
-        document = self._document
-        return document["q"] == queue and self._namespace == namespace and document.get("token") is not None
-
     def with_payload(self, payload: N) -> Item[N]:
         """Return this item with its payload in another form."""
         item = Item(self._document, payload, self._now, self._namespace, self._due, kept=self._kept)
         item._size = self._size
         return item
-
-    def with_stored(self, field: str, value: Any) -> Item[M]:
-        """Return this item with another value in a field of its envelope; its payload stays the one it has."""
-        document = {**self._document, field: value}
-        return Item(document, self._payload, self._now, self._namespace, self._due, kept=self._kept)
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
@@ -324,3 +304,26 @@ class Item(Generic[M]):
 
     def _values(self) -> tuple[Any, ...]:
         return self._document, self._payload, self._now, self._namespace, self._due
+
+
+def items_of(documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]) -> list[Item[Any]]:
+    """Return the items in many envelopes, in two thirds of the time: what is left out is the call of the class."""
+    made: list[Item[Any]] = []
+    for document, due in zip(documents, dues, strict=True):
+        item: Item[Any] = object.__new__(Item)
+        item._document, item._payload, item._kept, item._size = document, document.get("payload"), None, 0
+        item._now, item._namespace, item._due = now, namespace, due
+        made.append(item)
+    return made
+
+
+def is_held_in(item: Item[Any], namespace: str, queue: str) -> bool:
+    """Say whether an item was reserved, and from this queue."""
+    document = item._document
+    return document["q"] == queue and item._namespace == namespace and document.get("token") is not None
+
+
+def with_stored(item: Item[M], field: str, value: Any) -> Item[M]:
+    """Return an item with another value in a field of its envelope; its payload stays the one it has."""
+    document = {**item._document, field: value}
+    return Item(document, item._payload, item._now, item._namespace, item._due, kept=item._kept)

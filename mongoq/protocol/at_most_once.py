@@ -17,7 +17,7 @@ from mongoq.protocol.bulk import tallied
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.insert import inserted
 from mongoq.protocol.marking import Marker
-from mongoq.protocol.move import EXHAUSTED_REASON, burial
+from mongoq.protocol.move import ONLY_RUN_REASON, burial
 from mongoq.protocol.move_many import Moves, Resolve
 from mongoq.protocol.outputs import noted, output
 from mongoq.protocol.request import Flow
@@ -94,7 +94,7 @@ def _grave(context: QueueContext[Any], item: Item[Any], outcome: Failed | Dead) 
             "item %s of queue %r is lost: its only run has failed, and there is no error queue", item.id, item.queue
         )
         return None
-    error, reason = (outcome.error, EXHAUSTED_REASON) if isinstance(outcome, Failed) else (None, outcome.reason)
+    error, reason = (outcome.error, ONLY_RUN_REASON) if isinstance(outcome, Failed) else (None, outcome.reason)
     marker = Marker(context, "dead", at=now, to=dead)
     update, _ = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
     headers = dict(item.headers) or None

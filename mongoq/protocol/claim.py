@@ -232,7 +232,8 @@ def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: dateti
 
 def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Bury an item that had all its runs, not counting the claim that found it, nor one that died in burying it."""
-    yield from _bury_claimed(context, item, move.EXHAUSTED_REASON, None, runs_of(context))
+    runs = runs_of(context)
+    yield from _bury_claimed(context, item, move.exhausted_reason(runs), None, runs)
 
 
 def runs_of(context: QueueContext[Any]) -> int:

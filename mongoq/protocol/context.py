@@ -16,7 +16,7 @@ from mongoq.model.codec import Codec, Encoding
 from mongoq.model.counters import EVENTS, Counters, Event
 from mongoq.model.identity import Identity
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Document, Item, id_key
+from mongoq.model.item import Document, Item, id_key, items_of, with_stored
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
 from mongoq.model.trail import Kept, StageMark, kept
 from mongoq.model.unreadable import UnreadableDocument
@@ -321,7 +321,7 @@ class QueueContext(Generic[M]):
     def raw_items(self, documents: Sequence[Document], now: datetime, dues: Sequence[datetime]) -> list[Item[Any]]:
         """Return the items in many envelopes likewise."""
         if self.stage is None or not self.stage.keeps:
-            return Item.many(documents, now, self.broker.namespace, dues)
+            return items_of(documents, now, self.broker.namespace, dues)
         return [self.raw_item(document, now, due=due) for document, due in zip(documents, dues, strict=True)]
 
     def as_claimed(self, payload: Any) -> Kept:
@@ -334,7 +334,7 @@ class QueueContext(Generic[M]):
             raw = self.broker.encoding.raw({"payload": item.stored("payload")})
         except Exception:  # what came decoded in a way of the caller's own may not be encoded again
             return item
-        return item.with_stored("payload", raw["payload"])
+        return with_stored(item, "payload", raw["payload"])
 
     def item(self, document: Document, now: datetime) -> Item[M]:
         """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""

@@ -14,7 +14,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
 from mongoq.model.counters import Event
 from mongoq.model.envelope import Document, attempts_of
-from mongoq.model.item import Item, reservation_key
+from mongoq.model.item import Item, is_held_in, reservation_key
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Flow, ReplyLost, matched, persisted
@@ -113,7 +113,7 @@ def lost(context: QueueContext[Any], item: Item[Any], found: Document | None) ->
 
 def check_owner(context: QueueContext[Any], item: Any) -> None:
     """Refuse an item that another handle reserved, or that nobody reserved."""
-    if isinstance(item, Item) and item.held_in(context.broker.namespace, context.name):
+    if isinstance(item, Item) and is_held_in(item, context.broker.namespace, context.name):
         return
     if not isinstance(item, Item):
         raise ArgumentInvalid("item", f"an Item that reserve() returned, not {type(item).__name__}")

@@ -25,6 +25,7 @@ from mongoq.protocol.request import Duplicate, Flow
 
 __all__ = [
     "EXHAUSTED_REASON",
+    "ONLY_RUN_REASON",
     "Destination",
     "Handover",
     "burial",
@@ -32,6 +33,7 @@ __all__ = [
     "dead_context",
     "dead_queue",
     "destination",
+    "exhausted_reason",
     "graveyard",
     "hand_on",
     "hand_over",
@@ -40,7 +42,13 @@ __all__ = [
 ]
 
 EXHAUSTED_REASON = "retries exhausted"
+ONLY_RUN_REASON = "failed, no retries allowed"
 BURIED_REASON = "buried"
+
+
+def exhausted_reason(attempts: int) -> str:
+    """Return why an item is buried that may not run again, after so many runs."""
+    return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
-from mongoq.model.item import Item
+from mongoq.model.item import Item, with_stored
 from mongoq.model.rendezvous import Place, Rendezvous
 from mongoq.protocol.batch import chunks
 from mongoq.protocol.exchange import Exchange, exchanged
@@ -85,7 +85,7 @@ def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
     told = _note(item).get("queue")
     queue = told if isinstance(told, str) else spec.queues[0]
     context = spec.side(queue) if queue in spec.queues else spec.sides[0]
-    as_it_came = item.with_stored("q", queue).with_stored("key", _note(item).get("key"))
+    as_it_came = with_stored(with_stored(item, "q", queue), "key", _note(item).get("key"))
     return Member(context, as_it_came, {"_id": item.id, "token": item.token})
 
 

@@ -79,7 +79,8 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             continue
         item = popped.item
         if settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
-            yield from _bury_popped(context, popped, move.EXHAUSTED_REASON, None, runs_of(context))
+            runs = runs_of(context)
+            yield from _bury_popped(context, popped, move.exhausted_reason(runs), None, runs)
             continue
         try:
             decoded = context.decoded(item)

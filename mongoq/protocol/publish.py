@@ -20,7 +20,7 @@ from mongoq.protocol.keyed import Keyed, upserted
 from mongoq.protocol.request import Command, Flow
 from mongoq.protocol.transaction import transacted
 
-__all__ = ["BYTES", "COPIES", "Copy", "copied", "publish", "publish_many"]
+__all__ = ["BYTES", "COPIES", "Copy", "copied", "insert_joined", "publish", "publish_many"]
 
 COPIES = 30_000
 BYTES = 32 * 1024 * 1024
@@ -72,24 +72,39 @@ def publish_many(
     queues: Sequence[str],
     *,
     given: bool,
+    joined: bool = False,
 ) -> Flow[None]:
-    """Put copies of many envelopes, which differ in id and payload alone, into each queue: all of them, or none."""
-    _check_room(fresh, len(queues))
+    """Put copies of many envelopes, which differ in id and payload alone, into each queue: all of them, or none.
+
+    In a transaction of their own, unless they are ``joined`` to one of the caller's.
+    """
+    size = sum(len(wrapped) for _, wrapped in fresh)
+    _check_room(len(fresh) * len(queues), size * len(queues), f"{len(fresh):,} for {len(queues)} queues")
     at = broker.clock.now()
     copies = [copied(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh]
     if broker.serverless:
         documents = [copy.document for copy in copies]
         puts = yield from _one_by_one(broker, documents, None, given=given)
     else:
-        puts = yield from transacted(broker, partial(_at_once, broker, copies, given=given))
+        make = partial(_at_once, broker, copies, given=given)
+        puts = yield from make() if joined else transacted(broker, make)
     _noted(broker, puts, envelope)
 
 
-def _check_room(fresh: Sequence[tuple[ObjectId, bytes]], queues: int) -> None:
-    number, size = len(fresh) * queues, sum(len(wrapped) for _, wrapped in fresh) * queues
+def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, given: bool) -> Flow[None]:
+    """Put many items into their queue in a transaction of the caller's, all of them or none.
+
+    They differ from the ``envelope`` in id and payload alone. An id that may be there already must spoil nothing.
+    """
+    size = sum(len(item.document.raw) for item in items)
+    _check_room(len(items), size, f"{len(items):,}")
+    _noted(broker, (yield from _at_once(broker, items, given=given)), envelope)
+
+
+def _check_room(number: int, size: int, what: str) -> None:
     for many, limit, unit in ((number, COPIES, "copies"), (size, BYTES, "bytes")):
         if many > limit:
-            problem = f"{len(fresh):,} for {queues} queues are {many:,} {unit} in one transaction, and {limit:,} is"
+            problem = f"{what} are {many:,} {unit} in one transaction, and {limit:,} is"
             raise ArgumentInvalid("payloads", f"{problem} the limit; push them in parts")
 
 

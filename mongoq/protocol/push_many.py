@@ -21,7 +21,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.draft import due
 from mongoq.protocol.insert import find_pushed
 from mongoq.protocol.lookup import find_few
-from mongoq.protocol.publish import publish_many
+from mongoq.protocol.publish import Copy, insert_joined, publish_many
 from mongoq.protocol.push import check_due, checked_headers, remembered
 from mongoq.protocol.request import (
     Command,
@@ -33,6 +33,7 @@ from mongoq.protocol.request import (
     number_matched,
     persisted,
 )
+from mongoq.protocol.settings import prepared
 from mongoq.protocol.topics import producing
 
 __all__ = ["Identified", "inserted_in_chunks", "push_many"]
@@ -55,11 +56,14 @@ def push_many(
     headers: Mapping[str, Any] | None,
     ids: Iterable[ObjectId] | None,
     once: Duration | None,
+    session: Any = None,
 ) -> Flow[list[ObjectId]]:
     """Insert many items, or copies of them for each bound queue, and return their ids in order.
 
-    Nothing is sent unless all of them can be stored.
+    Nothing is sent unless all of them can be stored. Before a push within a transaction of the caller's, which has a
+    ``session``, the bindings were read.
     """
+    joined = session is not None
     values = _wrapped(context, payloads)
     given = None if ids is None else _given(ids, len(values))
     stored_headers = checked_headers(headers, context.broker.encoding)
@@ -68,7 +72,7 @@ def push_many(
     check_due(delay, when)
     if not values:
         return []
-    yield from producing(context)
+    yield from prepared(context, fresh=False) if joined else producing(context)
     clock = context.broker.clock
     raw = new_ids(len(values)) if given is None else [id.binary for id in given]
     identities = given or list(map(ObjectId, raw))
@@ -81,9 +85,16 @@ def push_many(
     )
     if bound := context.broker.topics.bound.get(context.name):
         fresh = list(zip(identities, values, strict=True))
-        yield from publish_many(context.broker, envelope, fresh, bound, given=given is not None)
+        yield from publish_many(context.broker, envelope, fresh, bound, given=given is not None, joined=joined)
         return identities
     stencil = Stencil(context.broker.encoding, envelope)
+    if joined:
+        copies = [
+            Copy(context.name, id, stencil.envelope(one, value))
+            for id, one, value in zip(identities, raw, values, strict=True)
+        ]
+        yield from insert_joined(context.broker, copies, envelope, given=given is not None)
+        return identities
     try:
         yield from inserted_in_chunks(
             context,

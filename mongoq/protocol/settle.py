@@ -14,7 +14,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.context import QueueContext
 from mongoq.protocol.fence import begin, deleted, fenced, is_back, update_command
 from mongoq.protocol.marking import Marker
-from mongoq.protocol.move import EXHAUSTED_REASON, bury
+from mongoq.protocol.move import bury, exhausted_reason
 from mongoq.protocol.patching import checked_patch, growth, settled_with
 from mongoq.protocol.request import Command, Flow, matched
 
@@ -120,7 +120,7 @@ def rollback(
         yield from begin(context, item)
     most = context.settings.most_attempts
     if most is not None and item.attempts >= most:
-        yield from bury(context, item, reason=EXHAUSTED_REASON, error=error, attempts=item.attempts)
+        yield from bury(context, item, reason=exhausted_reason(item.attempts), error=error, attempts=item.attempts)
         return
     now = context.broker.clock.now()
     yield from back(context, item, rollback_update(now + length, error_document(error, now)))

@@ -13,7 +13,7 @@ from mongoq.model.clock import Clock
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.held import Held, all_held, one_due, remembers
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_key, is_held_in
 from mongoq.protocol import settle
 from mongoq.protocol.bulk import Settlement, settled, settled_alike
 from mongoq.protocol.context import QueueContext
@@ -21,10 +21,10 @@ from mongoq.protocol.draft import due
 from mongoq.protocol.fence import check_owner, is_back, is_gone
 from mongoq.protocol.marking import NOTHING, Ended, Marker, Marks
 from mongoq.protocol.move import (
-    EXHAUSTED_REASON,
     Handover,
     burial,
     dead_queue,
+    exhausted_reason,
 )
 from mongoq.protocol.request import Flow
 from mongoq.protocol.settings import prepared
@@ -59,7 +59,7 @@ def checked_items(
     for place, item in enumerate(found):
         if not isinstance(item, Item):
             raise ArgumentInvalid(f"{argument}[{place}]", f"an Item that was reserved, not {type(item).__name__}")
-        if not item.held_in(namespace, queue):
+        if not is_held_in(item, namespace, queue):
             check_owner(context, item)  # says what is wrong with it
         key = id_key(item.id)
         if key in seen:
@@ -170,7 +170,7 @@ def rolling_back(
         return found
     alone = partial(settle.rollback, context, delay=length, error=error)
     if spent:
-        return burying(context, item, batch, reason=EXHAUSTED_REASON, error=error, alone=alone)
+        return burying(context, item, batch, reason=exhausted_reason(item.attempts), error=error, alone=alone)
     when = batch.now + length
     update = settle.rollback_update(when, error_document(error, batch.now))
     happened = partial(is_back, when=when)

@@ -33,7 +33,8 @@ class VirtualBroker(Broker):
     ```
 
     It is a mongomock collection with a ``VirtualClock``. What needs a server is refused or fails with an error of
-    mongomock's: transactions, UUIDs in payloads, and the patches ``$mul`` and ``$rename`` of a ``Move``.
+    mongomock's: UUIDs in payloads, and the patches ``$mul`` and ``$rename`` of a ``Move``. A transaction, of a handler
+    as well, ends the run of the test with ``TransactionsUnavailable``; it is no failure of the item's.
     ``reserve(wait=)`` waits in real time, so leave ``wait`` out. For tests of these take a real server (fixture
     ``mongoq_broker``).
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.aio import AsyncQueue
-from mongoq.errors import MongoqError, ReservationLost, StageStopped
+from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
 from mongoq.model.arguments import duration
 from mongoq.model.error_text import printable
 from mongoq.model.item import Item, id_key
@@ -104,6 +104,8 @@ class VirtualStation:
                 returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
                 verdicts = run.context.call(consumer.judge.outcomes, consumer, items, returned)
         except FAILURES as error:
+            if (lacking := _transaction_of(error)) is not None:
+                raise lacking from None
             raised, verdicts = error, consumer.judge.failures(consumer, items, error)
             logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
@@ -138,6 +140,8 @@ class VirtualStation:
         refusal = self._server.driver.run(told).get(id_key(item.id))
         if refusal is None:
             return self._result(item, verdict, entry, error)
+        if _transaction_of(refusal) is not None:
+            raise refusal
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
@@ -169,3 +173,15 @@ def _entries(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> S
     if isinstance(returned, BaseException):
         return [returned] * len(items)
     return returned if consumer.batch is not None else [returned]
+
+
+def _transaction_of(error: BaseException | None) -> TransactionsUnavailable | None:
+    """Return the error, or what it was raised from, that says that there are no transactions here, if it does.
+
+    No retry mends that: the test asks for what a virtual broker does not have.
+    """
+    while error is not None:
+        if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
+            return error
+        error = error.__cause__ or error.__context__
+    return None

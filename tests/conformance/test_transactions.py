@@ -377,6 +377,89 @@ async def test_a_function_of_the_other_kind_is_refused(shell: Shell) -> None:
     assert await shell.queue().size() == 0
 
 
+# --- many at once ------------------------------------------------------------------------------------
+
+
+@transactional
+@pytest.mark.parametrize("identified", [False, True])
+async def test_many_items_are_pushed_with_the_transaction_or_not_at_all(shell: Shell, identified: bool) -> None:
+    queue = shell.queue()
+    ids = [ObjectId() for _ in range(200)] if identified else None
+    with pytest.raises(Failed):
+        async with transaction(shell) as tx:
+            await queue.push_many(range(200), ids=ids, session=tx.session)
+            raise Failed
+    assert await queue.size() == 0
+    async with transaction(shell) as tx:
+        pushed = await queue.push_many(range(200), ids=ids, headers={"a": 1}, priority=3, session=tx.session)
+        assert await queue.size() == 0
+    assert await queue.size() == 200
+    assert ids is None or pushed == ids
+    items = await queue.peek(3)
+    assert [(item.payload, item.headers, item.priority) for item in items] == [(n, {"a": 1}, 3) for n in range(3)]
+    assert [item.id for item in items] == sorted(pushed)[:3]
+    assert all((item.once is not None) is identified for item in items)
+
+
+@transactional
+async def test_ids_that_are_there_already_spoil_no_push_of_many(shell: Shell) -> None:
+    queue = shell.queue()
+    ids = [ObjectId() for _ in range(4)]
+    await queue.push_many(["a", "b"], ids=ids[:2])
+    async with own_session(shell) as session:
+        assert await queue.push_many(["x", "y", "c", "d"], ids=ids, session=session) == ids
+    assert [item.payload for item in await queue.peek(9)] == ["a", "b", "c", "d"]
+    assert (await shell.broker.stats())["orders"].put == 4
+
+
+@transactional
+async def test_a_topic_takes_many_in_the_transaction_of_the_caller(shell: Shell) -> None:
+    await shell.broker.bind("news", "orders", "bills")
+    with pytest.raises(Failed):
+        async with transaction(shell) as tx:
+            await shell.queue("news").push_many([1, 2], session=tx.session)
+            raise Failed
+    async with own_session(shell) as session:
+        await shell.queue("news").push_many([1, 2], session=session)
+        assert await shell.queue().size() == 0
+    for name in ("orders", "bills"):
+        assert [item.payload for item in await shell.queue(name).peek(9)] == [1, 2]
+
+
+@transactional
+async def test_a_transaction_refuses_more_than_it_carries(shell: Shell) -> None:
+    queue = shell.queue()
+    async with transaction(shell) as tx:
+        with pytest.raises(mongoq.ArgumentInvalid, match=r"payloads: 30,001 are 30,001 copies.*30,000 is the limit"):
+            await queue.push_many(range(30_001), session=tx.session)
+        with pytest.raises(mongoq.ArgumentInvalid, match=r"payloads: 3 are .* bytes in one transaction"):
+            await queue.push_many(["x" * 12_000_000] * 3, session=tx.session)
+        with pytest.raises(mongoq.PayloadInvalid, match=r"payloads\[1\]"):
+            await queue.push_many([1, object()], session=tx.session)
+        assert await queue.push_many([], session=tx.session) == []
+        await queue.push_many(["small"], session=tx.session)
+    assert [item.payload for item in await queue.peek(9)] == ["small"]
+
+
+@transactional
+async def test_many_in_a_session_without_a_transaction_are_refused(shell: Shell) -> None:
+    session = await settled(client_of(shell).start_session())
+    try:
+        with pytest.raises(mongoq.ArgumentInvalid, match="session: is in no transaction"):
+            await shell.queue().push_many([1], session=session)
+        with pytest.raises(mongoq.ArgumentInvalid, match="session: a session of the client"):
+            await shell.queue().push_many([1], session=5)
+    finally:
+        await settled(session.end_session())
+    assert await shell.queue().size() == 0
+
+
+@without
+async def test_many_in_a_session_need_a_server(shell: Shell) -> None:
+    with pytest.raises(mongoq.TransactionsUnavailable, match="fixture mongoq_broker"):
+        await shell.queue().push_many([1], session=object())
+
+
 # --- sessions ------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, id_key, with_stored
 from mongoq.pipeline.consumers import consumers
 from mongoq.protocol.arrivals import PATIENCE
 from mongoq.protocol.context import context_of
@@ -219,7 +219,7 @@ def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, ra
     verdicts = meeting.push(a=[{"id": 1}])
     [(item, _)] = verdicts
     raw.update_one({"_id": item.id}, {"$set": {"missed": True}})
-    back = item.with_stored("missed", value=True)
+    back = with_stored(item, "missed", value=True)
     judged = meeting.consumers["a"].judge.outcomes(meeting.consumers["a"], [back], None)
     assert meeting.put_off([(back, judged[0])]) == []
     assert [one["id"] for one in meeting.parked()] == [1]

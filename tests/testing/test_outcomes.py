@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.testing import VirtualBroker, VirtualWorker
+from mongoq.testing import AsyncVirtualBroker, VirtualBroker, VirtualWorker
 
 FIXED = mongoq.Fixed(10)
 
@@ -245,3 +245,75 @@ def test_a_lease_runs_out_on_the_virtual_clock(virtual: VirtualBroker, worker: V
     assert worker.run_one("orders") is None
     virtual.advance(1)
     assert worker.run_one("orders").item.attempts == 2
+
+
+def transact(virtual: VirtualBroker, queue: Any) -> Any:
+    with virtual.transaction() as transaction:
+        queue.push(2, session=transaction.session)
+
+
+def push_in_a_session(virtual: VirtualBroker, queue: Any) -> Any:
+    queue.push(2, session=object())
+
+
+def push_many_in_a_session(virtual: VirtualBroker, queue: Any) -> Any:
+    queue.push_many([2], session=object())
+
+
+def wrap(virtual: VirtualBroker, queue: Any) -> Any:
+    try:
+        transact(virtual, queue)
+    except mongoq.MongoqError as error:
+        raise RuntimeError("the order cannot be billed") from error
+
+
+def wrap_without_a_cause(virtual: VirtualBroker, queue: Any) -> Any:
+    try:
+        transact(virtual, queue)
+    except mongoq.MongoqError:
+        raise KeyError("order")  # noqa: B904
+
+
+HANDLERS = [transact, push_in_a_session, push_many_in_a_session, wrap, wrap_without_a_cause]
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.__name__)
+def test_a_transaction_is_no_failure_of_the_item_and_ends_the_run_of_the_test(
+    virtual: VirtualBroker, worker: VirtualWorker, handler: Any, batch: int | None
+) -> None:
+    register(worker, lambda payload: handler(virtual, virtual.queue("next")), batch=batch)
+    queue = virtual.queue("orders")
+    queue.push(1)
+    for _ in range(2):
+        with pytest.raises(mongoq.TransactionsUnavailable, match="take the fixture mongoq_broker"):
+            worker.run_until_idle()
+    (item,) = queue.peek()
+    assert (item.attempts, item.error) == (0, None)
+    assert virtual.queues() == ["orders"]
+
+
+async def test_and_of_a_coroutine_as_well() -> None:
+    async with AsyncVirtualBroker() as virtual:
+        worker = virtual.worker()
+
+        @worker.consumer("orders")
+        async def handle(payload: Any) -> None:
+            async with virtual.transaction() as transaction:
+                await virtual.queue("next").push(payload, session=transaction.session)
+
+        await virtual.queue("orders").push(1)
+        with pytest.raises(mongoq.TransactionsUnavailable, match="mongoq_async_broker"):
+            await worker.run_one("orders")
+        assert [item.attempts for item in await virtual.queue("orders").peek()] == [0]
+
+
+@pytest.mark.parametrize("sessions", [True, False])
+def test_the_error_of_a_server_without_transactions_stays_a_failure(
+    virtual: VirtualBroker, worker: VirtualWorker, sessions: bool
+) -> None:
+    register(worker, mongoq.TransactionsUnavailable("a standalone server at db:27017") if sessions else OSError())
+    virtual.queue("orders").push(1)
+    result = worker.run_one("orders")
+    assert result is not None
+    assert result.outcome == "retry"

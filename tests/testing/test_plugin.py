@@ -112,6 +112,74 @@ def test_no_server_to_start_is_an_error_that_says_what_to_install(
     result.stdout.fnmatch_lines(["*mongoq-driver?embedded?*or give a MongoDB by --mongoq-uri or MONGOQ_TEST_URI*"])
 
 
+SHARED = """
+import pytest
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+class Refused(Exception):
+    pass
+
+def test_a_collection_of_the_test_is_in_the_same_transaction(mongoq_broker, mongoq_client):
+    bills, orders = mongoq_client["shop"]["bills"], mongoq_broker.queue("orders")
+    bills.drop()
+    mongoq_client["shop"].create_collection("bills")
+    with pytest.raises(Refused), mongoq_broker.transaction() as tx:
+        bills.insert_one({"_id": 1}, session=tx.session)
+        orders.push(1, session=tx.session)
+        raise Refused
+    assert (bills.count_documents({}), orders.size()) == (0, 0)
+    with mongoq_client.start_session() as session, session.start_transaction():
+        bills.insert_one({"_id": 1}, session=session)
+        orders.push(1, session=session)
+    assert (bills.count_documents({}), orders.size()) == (1, 1)
+    bills.drop()
+
+@pytest.mark.anyio
+async def test_of_asyncio_as_well(mongoq_async_broker, mongoq_async_client):
+    bills, orders = mongoq_async_client["shop"]["notes"], mongoq_async_broker.queue("orders")
+    await mongoq_async_client["shop"].create_collection("notes")
+    async with mongoq_async_broker.transaction() as tx:
+        await bills.insert_one({"_id": 1}, session=tx.session)
+        await orders.push(1, session=tx.session)
+    assert (await bills.count_documents({}), await orders.size()) == (1, 1)
+    await bills.drop()
+"""
+
+
+def test_a_broker_shares_its_client_with_the_collections_of_the_test(run: Run, uri: str) -> None:
+    run(SHARED, "--mongoq-uri", uri, "-W", "error").assert_outcomes(passed=2)
+
+
+OWN_CLIENT = """
+import pytest
+from pymongo import MongoClient
+
+@pytest.fixture(scope="session")
+def mongoq_client(mongoq_uri):
+    with MongoClient(mongoq_uri, appname="own") as client:
+        yield client
+
+def test_a_client_of_the_project(mongoq_broker, mongoq_client):
+    assert mongoq_client.options.pool_options.appname == "own"
+    with mongoq_client.start_session() as session, session.start_transaction():
+        mongoq_broker.queue("orders").push(1, session=session)
+    assert mongoq_broker.queue("orders").pop().payload == 1
+"""
+
+
+def test_a_project_may_give_its_own_client(run: Run, uri: str) -> None:
+    run(OWN_CLIENT, "--mongoq-uri", uri, "-W", "error").assert_outcomes(passed=1)
+
+
+def test_a_uri_without_a_server_is_a_sentence(run: Run) -> None:
+    result = run("def test(mongoq_broker): pass", "--mongoq-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=100")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*ServerUnavailable: no usable MongoDB answered at 127.0.0.1:1*"])
+
+
 LIGHT = """
 import sys
 
@@ -127,7 +195,7 @@ def test_pytest_starts_without_mongoq_and_its_driver(run: Run) -> None:
 
 def test_the_tests_of_the_page_pass(run: Run, uri: str) -> None:
     page = "\n".join(block.code for block in blocks.blocks("docs/testing.md"))
-    run(page, "--mongoq-uri", uri).assert_outcomes(passed=3)
+    run(page, "--mongoq-uri", uri).assert_outcomes(passed=4)
 
 
 def test_the_options_are_in_the_help(run: Run) -> None:
