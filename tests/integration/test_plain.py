@@ -47,22 +47,25 @@ def sent(listener: Listener, call: Any) -> dict[str, bool]:
     return dict(listener.retried)
 
 
-def test_fenced_updates_and_reservations_do_without_the_drivers_retry(listened: tuple[Listener, Any]) -> None:
+def test_claims_and_batches_do_without_the_drivers_retry(listened: tuple[Listener, Any]) -> None:
     listener, queue = listened
-    item = queue.reserve()
-    assert sent(listener, lambda: queue.extend(item)) == {"update": False}
-    assert sent(listener, lambda: queue.rollback(item)) == {"update": False}
     assert sent(listener, queue.reserve) == {"findAndModify": False}
-    assert sent(listener, lambda: queue.commit(queue.reserve())) == {"findAndModify": False, "delete": False}
     assert sent(listener, lambda: queue.commit_many(queue.reserve_many(2))) == {"update": False, "delete": False}
 
 
-def test_what_leaves_no_trace_keeps_it(listened: tuple[Listener, Any]) -> None:
+def test_pushes_pops_and_single_settlements_keep_it(listened: tuple[Listener, Any]) -> None:
+    """However long the lease is: of what they did the server alone can tell, and not a clock."""
     listener, queue = listened
     assert sent(listener, lambda: queue.push(4)) == {"insert": True}
     assert sent(listener, queue.pop) == {"findAndModify": True}
-    item = queue.reserve(lease=10)
-    assert sent(listener, lambda: queue.commit(item)) == {"delete": True}, "another may have had it by the second time"
+    item = queue.reserve(lease=3600)
+    assert sent(listener, lambda: queue.extend(item, lease=3600)) == {"update": True}
+    assert sent(listener, lambda: queue.rollback(item)) == {"update": True}
+    for settle in (queue.release, lambda item: queue.move(item, "next"), queue.bury):
+        item = queue.reserve(lease=3600)
+        assert sent(listener, lambda: settle(item)) == {"update": True}  # noqa: B023
+    item = queue.reserve(lease=3600)
+    assert sent(listener, lambda: queue.commit(item)) == {"delete": True}
 
 
 def test_pushes_under_given_ids_do_without_it(listened: tuple[Listener, Any]) -> None:
