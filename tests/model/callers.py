@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any
 
-import hypothesis.strategies as st
 from bson import ObjectId
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import mongoq
 from mongoq.protocol import claim, move, pop, push, push_many, replay, settle
@@ -76,100 +75,83 @@ class Caller:
         return None
 
 
-class Callers(RuleBasedStateMachine):
-    """Callers push, pop, settle and replay the same ids. Whatever the order, each id is handed out for good once."""
+class Callers:
+    """Callers push, pop, settle and replay the same ids. Whatever the order, each id is handed out for good once.
 
-    def __init__(self, raw: Any) -> None:
-        super().__init__()
-        raw.delete_many({})
+    Attributes:
+        told: what happened, to be read when it went wrong.
+        pushed: the payloads of the pushes that were begun.
+        done: how often each payload was handed out for good.
+    """
+
+    def __init__(self, raw: Any, chance: random.Random) -> None:
+        raw.delete_many({"q": {"$exists": True}})
+        self.told: list[str] = []
+        self.pushed: set[str] = set()
+        self.done: Counter[str] = Counter()
+        self._chance = chance
         clock = mongoq.VirtualClock(datetime.now(UTC))
-        self.callers = [Caller(raw, clock) for _ in range(CALLERS)]
-        self.ids = {name: [ObjectId() for _ in range(IDS)] for name in QUEUES}
-        self.pushed: set[Any] = set()
-        self.done: Counter[Any] = Counter()
-
-    @initialize(sources=st.integers(0, 2))
-    def prepare(self, sources: int) -> None:
-        broker = self.callers[0].broker
+        self._callers = [Caller(raw, clock) for _ in range(CALLERS)]
+        self._ids = {name: [ObjectId() for _ in range(IDS)] for name in QUEUES}
+        broker = self._callers[0].broker
         for name, history in {**QUEUES, "source": 3600.0}.items():
             broker.queue(name, history=history, max_retries=None).resume()
-        for number in range(sources):
-            broker.queue("source").push(f"copy {number}")
-            broker.queue("source").pop()
-        for caller in self.callers:
+        broker.queue("source").push("copy")
+        broker.queue("source").pop()
+        for caller in self._callers:
             caller.warm_up()
 
-    @rule(caller=st.integers(0, CALLERS - 1), name=st.sampled_from([*QUEUES]), number=st.integers(0, IDS - 1))
-    def push(self, caller: int, name: str, number: int) -> None:
-        id, payload = self.ids[name][number], f"{name} {number}"
-        self._begin(caller, lambda by: push.push(by.queue(name), payload, id=id, **TOLD), payload)
-
-    @rule(
-        caller=st.integers(0, CALLERS - 1),
-        name=st.sampled_from([*QUEUES]),
-        number=st.integers(0, IDS - 1),
-        on_duplicate=st.sampled_from(["keep", "replace"]),
-    )
-    def push_with_a_key(self, caller: int, name: str, number: int, on_duplicate: Any) -> None:
-        id, payload = self.ids[name][number], f"{name} {number}"
-        told = {**TOLD, "key": payload, "on_duplicate": on_duplicate}
-        self._begin(caller, lambda by: push.push(by.queue(name), payload, id=id, **told), payload)
-
-    @rule(caller=st.integers(0, CALLERS - 1), name=st.sampled_from([*QUEUES]))
-    def push_many(self, caller: int, name: str) -> None:
-        payloads = [f"{name} {number}" for number in range(IDS)]
-        self._begin(
-            caller, lambda by: push_many.push_many(by.queue(name), payloads, ids=self.ids[name], **TOLD), *payloads
-        )
-
-    @rule(caller=st.integers(0, CALLERS - 1), to=st.sampled_from([*QUEUES]))
-    def replay(self, caller: int, to: str) -> None:
-        self._begin(caller, lambda by: replay.replay(by.queue("source"), to=by.queue(to), **REPLAYED))
-
-    @rule(
-        caller=st.integers(0, CALLERS - 1), name=st.sampled_from([*QUEUES]), how=st.sampled_from(["pop", "pop", "run"])
-    )
-    def take(self, caller: int, name: str, how: str) -> None:
-        self._begin(caller, lambda by: pop.pop(by.queue(name), on_invalid="bury") if how == "pop" else run(by, name))
-
-    @rule(caller=st.integers(0, CALLERS - 1), name=st.sampled_from([*QUEUES]), to=st.sampled_from(["orders", "next"]))
-    def hand_on(self, caller: int, name: str, to: str) -> None:
-        self._begin(caller, lambda by: hand_on(by, name, to))
-
-    @rule(caller=st.integers(0, CALLERS - 1), steps=st.integers(1, 3))
-    def step(self, caller: int, steps: int) -> None:
+    def tell(self, steps: int) -> None:
+        """Let some caller begin a call, or send the next command of the one that it has begun, so many times."""
         for _ in range(steps):
-            self._step(self.callers[caller])
+            by = self._chance.choice(self._callers)
+            if by.flow is None:
+                self._begin(by)
+            else:
+                self._step(by)
 
-    def _begin(self, caller: int, make: Any, *payloads: str) -> None:
-        """Let a caller begin a call, when it has ended the one before."""
-        by = self.callers[caller]
-        while by.flow is not None:
-            self._step(by)
-        self.pushed |= set(payloads)
-        by.begin(make(by))
+    def _begin(self, by: Caller) -> None:
+        name, number = self._chance.choice([*QUEUES]), self._chance.randrange(IDS)
+        id, payload, context = self._ids[name][number], f"{name} {number}", by.queue(name)
+        call = self._chance.choice(["push", "push", "keyed", "push_many", "replay", "pop", "pop", "pop", "run", "move"])
+        self.told.append(f"{self._callers.index(by)} begins {call} {payload}")
+        if call in ("push", "keyed"):
+            keyed = {"key": payload, "on_duplicate": self._chance.choice(["keep", "replace"])}
+            flow: Any = push.push(context, payload, id=id, **TOLD, **(keyed if call == "keyed" else {}))
+            self.pushed.add(payload)
+        elif call == "push_many":
+            payloads = [f"{name} {each}" for each in range(IDS)]
+            flow = push_many.push_many(context, payloads, ids=self._ids[name], **TOLD)
+            self.pushed |= set(payloads)
+        elif call == "replay":
+            flow = replay.replay(by.queue("source"), to=context, **REPLAYED)
+        elif call == "pop":
+            flow = pop.pop(context, on_invalid="bury")
+        else:
+            flow = run(by, name) if call == "run" else hand_on(by, name, self._chance.choice(["orders", "next"]))
+        by.begin(flow)
 
     def _step(self, by: Caller) -> None:
-        if by.flow is None:
-            return
+        self.told.append(f"{self._callers.index(by)} sends {getattr(by.request, 'method', type(by.request).__name__)}")
         ended = by.step()
         if isinstance(ended, mongoq.Item):
             self.done[ended.payload] += 1
+            self.told.append(f"{self._callers.index(by)} has {ended.payload}")
 
-    def teardown(self) -> None:
-        """Let all calls end, and take what is left."""
-        for by in self.callers:
+    def end(self) -> None:
+        """Let all calls end, take what is left, and compare."""
+        for by in self._callers:
             while by.flow is not None:
                 self._step(by)
-        broker = self.callers[0].broker
+        broker = self._callers[0].broker
         for name in (*QUEUES, "next"):
             while (item := broker.queue(name).pop()) is not None:
                 self.done[item.payload] += 1
-        copies = {payload: times for payload, times in self.done.items() if payload.startswith("copy")}
-        for by in self.callers:
+        for by in self._callers:
             by.broker.close()
-        assert {payload: self.done[payload] for payload in self.pushed} == dict.fromkeys(self.pushed, 1)
-        assert all(times <= len(QUEUES) for times in copies.values()), "a copy for each queue"
+        copies = self.done.pop("copy", 0)
+        assert self.done == dict.fromkeys(self.pushed, 1), self.told
+        assert copies <= len(QUEUES), self.told
 
 
 def run(by: Caller, name: str) -> Generator[Any, Any, Any]:

@@ -40,7 +40,7 @@ def test_columns_become_the_fields_of_a_payload(target: Target) -> None:
         {"customer": "bob", "total": None},
     ]
     first = target.documents[0]
-    assert set(first) == {"_id", "q", "payload", "when", "priority", "attempts", "reserved", "once"}
+    assert set(first) == {"_id", "q", "payload", "when", "priority", "attempts", "reserved", "once", "into"}
     assert (first["q"], first["priority"], first["attempts"], first["reserved"]) == ("orders", 0, 0, False)
     assert first["once"] - first["when"] >= 7 * DAY
 
