@@ -18,6 +18,8 @@ from tests.worker.stoppable import say
 
 SECONDS = 1.0
 CODE = 7
+ready = threading.Event()
+"""The program can stop what it runs."""
 
 
 class Server:
@@ -36,6 +38,7 @@ class Server:
 
 
 def plain(payload: Any) -> None:
+    ready.wait()
     say("begin", payload)
     time.sleep(SECONDS)
     say("end", payload)
@@ -91,14 +94,17 @@ def in_threads(uri: str, database: str, host: str, *, signals: bool) -> None:
         if host == "start":
             with pipeline_of(plain).start(broker, signals=signals) as run:
                 stops.append(run.stop)
+                ready.set()
                 run.wait()
         elif host == "drain":  # nobody else can stop it
+            ready.set()
             progress = pipeline_of(plain).drain(broker, signals=signals)
             say("interrupted", progress.interrupted)
         else:
             worker = mongoq.Worker(broker)
             worker.consumer("orders")(plain)
             stops.append(worker.stop)
+            ready.set()
             worker.run(signals=signals)
     say("restored", signal.getsignal(signal.SIGTERM) is handle)
 

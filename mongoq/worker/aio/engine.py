@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -46,8 +44,6 @@ SWEEP = timedelta(minutes=1)
 """From one look after the records of others to the next, whoever does it."""
 SERVER_WAIT_SECONDS = 5.0
 """How long one look for a server takes at most before the worker's first command: so it can be stopped meanwhile."""
-ECHO = 1.0
-"""Seconds after a signal in which one call of ``stop`` is that of the program's own handler of the same signal."""
 EMPTY = 0.02, 0.5
 """Seconds between two looks whether the queues are empty, at first and at most."""
 
@@ -86,7 +82,7 @@ class AsyncEngine:
         self.feeds = [AsyncFeed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
-        self._heard_at = -math.inf
+        self._echoes = False  # the next call of stop is that of a program which has heard the same signal
         self.interrupted = self._ended = False
         self._bells: list[Bell] = []
         self._why = ""
@@ -111,8 +107,8 @@ class AsyncEngine:
 
     def stop(self, why: str = "it was told to") -> None:
         """End in good order; told a second time, at once."""
-        if time.monotonic() - self._heard_at < ECHO:
-            self._heard_at = -math.inf
+        if self._echoes:
+            self._echoes = False
             return
         self._why = self._why or why
         self.interrupted = self.interrupted or not self._signals  # else it has come to its end by itself
@@ -124,10 +120,10 @@ class AsyncEngine:
         self._hands.ring(self._course.changed)
 
     def hear(self) -> None:
-        """Do the same on a signal, of which a handler of the program's own may tell once more by ``stop``."""
-        self._heard_at = -math.inf
+        """Do the same on a signal, of which the program, which hears it as well, may tell once more by ``stop``."""
+        self._echoes = False
         self.stop("a signal came")
-        self._heard_at = time.monotonic()
+        self._echoes = True
 
     async def run(self, *, drain: bool, signals: bool = True) -> None:
         """Work until told to stop, by a signal too if ``signals``, or, with ``drain``, until the queues are empty."""

@@ -216,6 +216,9 @@ class AsyncWorker:
             self._engine = None
 
     def stop(self) -> None:
-        """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run."""
+        """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run.
+
+        The first call after a signal counts with that as one.
+        """
         if self._engine is not None:
             self._engine.stop()
