@@ -62,7 +62,7 @@ def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | 
     saved = context.saved and state.lost_at < context.saved_at > now - RECHECK
     if saved and now < state.calm_until:
         return ()
-    if not saved or now >= state.used_until or (fresh and state.stale(REFRESH, context.broker.hub)):
+    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH, context.broker.hub)):
         return _prepared(context, saved=saved)
     missing = ready(context.broker, write=True)
     if fresh and not missing:

@@ -137,6 +137,13 @@ def test_what_holds_an_item_keeps_its_counters_and_settings_however_long(
     assert "expires" not in counted
 
 
+def test_a_queue_that_still_holds_an_item_gets_no_date(process: Process) -> None:
+    process.queue().push_many([1, 2])
+    process.queue().pop()
+    process.flush()
+    assert process.found(kind="stats") == {"_id": "stats:orders", "put": 2, "get": 1}
+
+
 def test_a_push_takes_the_date_away_at_once(process: Process) -> None:
     _emptied(process)
     process.queue().push(2)
