@@ -11,6 +11,7 @@ import pytest
 from bson import Binary, ObjectId
 
 import mongoq
+from mongoq.testing import VirtualBroker
 from tests.shells import Shell
 
 NAMES = ["", "x" * 121, "é" * 61, "a\0b", "$a", 5, None, b"a", "\ud800"]
@@ -294,9 +295,9 @@ async def test_a_time_outside_of_the_years_of_utc_is_named_with_the_reason(shell
     assert [each.payload for each in await queue.peek(9)] == ["held"]
 
 
-async def test_a_delay_beyond_the_last_year_is_named(shell: Shell) -> None:
-    shell.clock.advance(datetime(9999, 12, 31, tzinfo=UTC) - shell.clock.now())
-    with pytest.raises(mongoq.ArgumentInvalid, match="delay: ends beyond the year 9999"):
-        await shell.queue().push(1, delay=timedelta(days=2))
-    with pytest.raises(mongoq.ArgumentInvalid, match="delay: ends beyond the year 9999"):
-        await shell.queue().push_many([1], delay=timedelta(days=2))
+def test_a_delay_beyond_the_last_year_is_named() -> None:
+    with VirtualBroker(clock=mongoq.VirtualClock(datetime(9999, 12, 31, tzinfo=UTC))) as virtual:
+        queue = virtual.queue("orders")
+        for push in (queue.push, lambda payload, **options: queue.push_many([payload], **options)):
+            with pytest.raises(mongoq.ArgumentInvalid, match="delay: ends beyond the year 9999"):
+                push(1, delay=timedelta(days=2))

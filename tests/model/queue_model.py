@@ -131,7 +131,7 @@ class QueueModel:
         most = self.rules[entry.queue].max_retries
         if most is None or not self.is_spent(entry) or entry.is_suspect:
             return False
-        self._bury(entry, "retries exhausted", None, attempts=most + 1)
+        self._bury(entry, exhausted_reason(most + 1), None, attempts=most + 1)
         return True
 
     def _claimed(self, entry: Entry, lease: timedelta | None, *, in_batch: bool) -> Run:
@@ -177,7 +177,7 @@ class QueueModel:
     def rollback(self, run: Run, *, delay: timedelta, error: Failure) -> None:
         entry = self.held(run)
         if self.is_spent(entry):
-            self._bury(entry, "retries exhausted", error)
+            self._bury(entry, exhausted_reason(entry.attempts), error)
             return
         entry.when, entry.holder, entry.error = self.now + delay, None, error or entry.error
 
