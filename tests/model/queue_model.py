@@ -258,3 +258,8 @@ class QueueModel:
             assert entry.processed is not None
             ends = [entry.processed + (history or timedelta(0)), *([entry.once] if entry.once else [])]
             entry.expires = max(ends)
+
+
+def exhausted_reason(attempts: int) -> str:
+    """Say why an item is buried that may not run again, after so many runs."""
+    return "retries exhausted" if attempts > 1 else "failed, no retries allowed"
