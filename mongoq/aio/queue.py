@@ -15,6 +15,7 @@ from mongoq.aio.reserved import AsyncReserved
 from mongoq.drive.aio import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
+from mongoq.model.local import Local
 from mongoq.model.replayed import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import move, pop, purge, settle, together
@@ -30,11 +31,16 @@ __all__ = ["AsyncDeadQueue", "AsyncQueue"]
 M = TypeVar("M")
 
 
-class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M]):
+class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
     """
+
+    _elsewhere = (
+        "it belongs to its broker and its process; another process, or a function that Spark runs, makes a broker of "
+        "its own from the URI and takes the queue from that by its name; items can be pickled"
+    )
 
     def __init__(self, driver: AioDriver, context: QueueContext[M]) -> None:
         self._driver = driver

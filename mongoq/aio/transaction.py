@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from mongoq.drive.aio import AioDriver
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.local import Local
 from mongoq.protocol import transaction
 from mongoq.protocol.context import BrokerContext
 
@@ -16,8 +17,12 @@ __all__ = ["AsyncTransaction", "AsyncTransactions"]
 T = TypeVar("T")
 
 
-class AsyncTransaction:
+class AsyncTransaction(Local):
     """A transaction, made by ``broker.transaction()`` and ``broker.run_transaction()``."""
+
+    _elsewhere = (
+        "it belongs to its session, its broker and its process; another process begins a transaction of its own"
+    )
 
     def __init__(self, driver: AioDriver, context: BrokerContext) -> None:
         self._driver = driver

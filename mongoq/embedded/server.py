@@ -19,11 +19,12 @@ from mongoq.embedded.node import Node
 from mongoq.embedded.options import Options
 from mongoq.embedded.replica import prepare
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
+from mongoq.model.local import Local
 
 __all__ = ["EmbeddedServer"]
 
 
-class EmbeddedServer:
+class EmbeddedServer(Local):
     """A private MongoDB on a free loopback port, for demos and tests.
 
     ```python
@@ -60,6 +61,8 @@ class EmbeddedServer:
     Raises:
         ArgumentInvalid: an option that no server could be started with.
     """
+
+    _elsewhere = "it belongs to the process that started it; hand on its uri, and connect to that"
 
     def __init__(
         self,

@@ -254,6 +254,10 @@ def _check_datetime(value: datetime) -> None:
         raise _Refusal(f"{value!r} is no time; where there is none, store None: {error}") from error
     if naive:
         raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise _Refusal(f"lies beyond the years 1 to 9999 in UTC: {value!r}") from None
 
 
 def _check_array(value: list[Any] | tuple[Any, ...], depth: int) -> None:

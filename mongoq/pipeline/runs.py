@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
+from mongoq.model.local import Local
 from mongoq.pipeline.feeding import machinery, suited
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress, progress_of
@@ -79,7 +80,7 @@ class Run(ThreadedRun):
         return _progress(self._graph, self._engine, told, ended=self.ended)
 
 
-class AsyncRun:
+class AsyncRun(Local):
     """A pipeline at work in tasks of this event loop, made by ``pipeline.start_async``.
 
     ```python
@@ -89,6 +90,11 @@ class AsyncRun:
 
     At the end of the block it is stopped in good order, and waited for.
     """
+
+    _elsewhere = (
+        "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts "
+        "that"
+    )
 
     def __init__(
         self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool, signals: bool = True

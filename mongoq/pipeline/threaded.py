@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mongoq.model.arguments import Duration, wait_seconds
+from mongoq.model.local import Local
 from mongoq.worker.signals import listening
 
 __all__ = ["ThreadedRun"]
@@ -17,8 +18,13 @@ LOOK = 0.1
 """Seconds between two looks whether a signal has come, while a run is waited for."""
 
 
-class ThreadedRun:
+class ThreadedRun(Local):
     """What runs have in common whose work is a thread of this process."""
+
+    _elsewhere = (
+        "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts "
+        "that"
+    )
 
     def __init__(self, name: str, *, signals: bool = True) -> None:
         self._name = name

@@ -8,6 +8,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration, moment
 from mongoq.model.clock import Clock, milliseconds, time_of
 from mongoq.model.envelope import Document, fresh_envelope, new_envelope
@@ -91,4 +92,7 @@ def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime
     if delay is None:
         return clock.stamp()
     length = duration(delay, "delay")
-    return clock.now() + length if length else clock.stamp()
+    try:
+        return clock.now() + length if length else clock.stamp()
+    except OverflowError:  # a clock of the caller's may go by any year
+        raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None

@@ -18,6 +18,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.codec import Codec, Encoding
+from mongoq.model.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import control, drop, idle, read, stats, streams, workers
@@ -35,7 +36,7 @@ __all__ = ["Broker"]
 M = TypeVar("M")
 
 
-class Broker(Transactions, Topics):
+class Broker(Transactions, Topics, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:
@@ -68,6 +69,11 @@ class Broker(Transactions, Topics):
             ``"stored"`` nor ``"code"``, or the codec options of the collection have a ``type_registry``: its converters
             would convert mongoq's own dates and names as well.
     """
+
+    _elsewhere = (
+        "it belongs to its process, with the client behind it; threads and tasks share it, and another process, or a "
+        "function that Spark runs, makes its own from the URI"
+    )
 
     def __init__(
         self,

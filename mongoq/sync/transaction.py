@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from mongoq.drive.threads import ThreadDriver
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.local import Local
 from mongoq.protocol import transaction
 from mongoq.protocol.context import BrokerContext
 
@@ -17,8 +18,12 @@ __all__ = ["Transaction", "Transactions"]
 T = TypeVar("T")
 
 
-class Transaction:
+class Transaction(Local):
     """A transaction, made by ``broker.transaction()`` and ``broker.run_transaction()``."""
+
+    _elsewhere = (
+        "it belongs to its session, its broker and its process; another process begins a transaction of its own"
+    )
 
     def __init__(self, driver: ThreadDriver, context: BrokerContext) -> None:
         self._driver = driver

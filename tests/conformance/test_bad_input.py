@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pandas as pd
@@ -11,6 +11,7 @@ import pytest
 from bson import Binary, ObjectId
 
 import mongoq
+from mongoq.testing import VirtualBroker
 from tests.shells import Shell
 
 NAMES = ["", "x" * 121, "é" * 61, "a\0b", "$a", 5, None, b"a", "\ud800"]
@@ -260,3 +261,43 @@ async def test_a_document_that_cannot_be_read_is_buried(shell: Shell, take: str)
     assert item.payload == "good"
     assert await queue.dead.size() == 1
     assert await queue.dead.size("processed") == 0
+
+
+LATE = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
+EARLY = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+
+
+@pytest.mark.parametrize("time", [LATE, EARLY], ids=["late", "early"])
+async def test_a_time_outside_of_the_years_of_utc_is_named_with_the_reason(shell: Shell, time: datetime) -> None:
+    queue, reason = shell.queue(), "lies beyond the years 1 to 9999 in UTC"
+    await queue.push("held")
+    item = await queue.reserve()
+    calls: list[tuple[str, Any]] = [
+        (r"payload.a\[0\].at", lambda: queue.push({"a": [{"at": time}]})),
+        (r"payloads\[1\]", lambda: queue.push_many([1, time])),
+        ("headers.at", lambda: queue.push(1, headers={"at": time})),
+        ("when", lambda: queue.push(1, when=time)),
+        ("when", lambda: queue.push_many([1], when=time)),
+        ("when", lambda: queue.move(item, "next", when=time)),
+        ("payload", lambda: queue.commit(item, payload=time)),
+        ("patch.*at", lambda: queue.move(item, "next", patch={"$set": {"at": time}})),
+        ("since", lambda: queue.replay(since=time)),
+        ("until", lambda: queue.replay(until=time)),
+        ("where.at", lambda: queue.replay(where={"at": {"$gt": time}})),
+    ]
+    for argument, call in calls:
+        with pytest.raises(mongoq.ArgumentInvalid, match=f"^{argument}.*: {reason}"):
+            await call()
+    for bounds in ({"since": time}, {"until": time}):
+        with pytest.raises(mongoq.ArgumentInvalid, match=reason):
+            [each async for each in queue.history(**bounds)]
+    await queue.release(item)
+    assert [each.payload for each in await queue.peek(9)] == ["held"]
+
+
+def test_a_delay_beyond_the_last_year_is_named() -> None:
+    with VirtualBroker(clock=mongoq.VirtualClock(datetime(9999, 12, 31, tzinfo=UTC))) as virtual:
+        queue = virtual.queue("orders")
+        for push in (queue.push, lambda payload, **options: queue.push_many([payload], **options)):
+            with pytest.raises(mongoq.ArgumentInvalid, match="delay: ends beyond the year 9999"):
+                push(1, delay=timedelta(days=2))

@@ -263,7 +263,7 @@ async def test_an_item_that_had_all_its_runs_is_buried_by_the_next_batch(shell: 
     await queue.push_many(["a", "b"])
     assert _payloads(await queue.reserve_many(5)) == ["a", "b"]
     (dead,) = await queue.dead.peek()
-    assert (dead.payload, dead.origin.attempts, dead.origin.reason) == ("poison", 1, "retries exhausted")
+    assert (dead.payload, dead.origin.attempts, dead.origin.reason) == ("poison", 1, "failed, no retries allowed")
 
 
 async def test_an_item_of_a_batch_that_had_all_its_runs_gets_one_more_alone(shell: Shell) -> None:
@@ -661,7 +661,7 @@ async def test_what_a_batch_got_alone_is_not_one_of_a_batch(shell: Shell) -> Non
     shell.clock.advance(2)
     await queue.push("fresh")
     assert [item.payload for item in await queue.reserve_many(5, lease=1)] == ["fresh"]
-    assert (await queue.dead.get(spent)).origin.reason == "retries exhausted"
+    assert (await queue.dead.get(spent)).origin.reason == "failed, no retries allowed"
     shell.clock.advance(2)
     assert await queue.reserve() is None
     assert await queue.dead.size() == 2

@@ -36,7 +36,7 @@ async def test_all_go_back_in_their_order_with_a_fresh_budget(shell: Shell) -> N
     for n in range(3):
         item = await queue.reserve()
         assert (item.id, item.payload, item.attempts, item.headers, item.error) == (ids[n], n, 1, {"n": n}, None)
-        assert item.origin.reason == "retries exhausted"
+        assert item.origin.reason == "failed, no retries allowed"
 
 
 async def test_one_or_a_few_by_their_ids(shell: Shell) -> None:

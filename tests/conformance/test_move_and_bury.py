@@ -247,7 +247,8 @@ async def test_an_item_gets_exactly_its_retries_by_rollback(shell: Shell, retrie
         await queue.rollback(item, error=ValueError(f"run {runs}"))
     assert runs == retries + 1
     (dead,) = await queue.dead.peek()
-    assert (dead.origin.attempts, dead.origin.reason) == (retries + 1, "retries exhausted")
+    reason = "retries exhausted" if retries else "failed, no retries allowed"
+    assert (dead.origin.attempts, dead.origin.reason) == (retries + 1, reason)
     assert dead.error.message == f"run {retries + 1}"
 
 

@@ -146,7 +146,7 @@ async def test_what_differs_between_callers_is_kept_apart(crowd: Crowd, raw: Any
         "other",
         None,
     ]
-    assert stored[items[2].id]["origin"]["reason"] == "retries exhausted"
+    assert stored[items[2].id]["origin"]["reason"] == "failed, no retries allowed"
     assert stored[items[3].id]["payload"] == {"new": 1}
 
 

@@ -131,7 +131,7 @@ class QueueModel:
         most = self.rules[entry.queue].max_retries
         if most is None or not self.is_spent(entry) or entry.is_suspect:
             return False
-        self._bury(entry, "retries exhausted", None, attempts=most + 1)
+        self._bury(entry, exhausted_reason(most + 1), None, attempts=most + 1)
         return True
 
     def _claimed(self, entry: Entry, lease: timedelta | None, *, in_batch: bool) -> Run:
@@ -177,7 +177,7 @@ class QueueModel:
     def rollback(self, run: Run, *, delay: timedelta, error: Failure) -> None:
         entry = self.held(run)
         if self.is_spent(entry):
-            self._bury(entry, "retries exhausted", error)
+            self._bury(entry, exhausted_reason(entry.attempts), error)
             return
         entry.when, entry.holder, entry.error = self.now + delay, None, error or entry.error
 
@@ -258,3 +258,8 @@ class QueueModel:
             assert entry.processed is not None
             ends = [entry.processed + (history or timedelta(0)), *([entry.once] if entry.once else [])]
             entry.expires = max(ends)
+
+
+def exhausted_reason(attempts: int) -> str:
+    """Say why an item is buried that may not run again, after so many runs."""
+    return "retries exhausted" if attempts > 1 else "failed, no retries allowed"

@@ -133,7 +133,7 @@ def test_rows_of_a_sink_may_tell_of_failures(site: Site) -> None:
         return frame.assign(_retry=["closed", None, None])[:2]
 
     site.drain(pipeline)
-    assert site.letters("graph.errors") == [({"n": 0}, "retries exhausted")]
+    assert site.letters("graph.errors") == [({"n": 0}, "failed, no retries allowed")]
     [letter] = site.queue("graph.errors").peek(5)
     assert letter.error is not None
     assert letter.error.message == "closed"

@@ -193,7 +193,7 @@ CASES = [
             "filter": FENCE,
             "update": {
                 "$set": {
-                    "origin": {**ORIGIN, "reason": "retries exhausted"},
+                    "origin": {**ORIGIN, "reason": "failed, no retries allowed"},
                     "q": "orders.dead",
                     "when": NOW,
                     "reserved": False,

@@ -9,11 +9,12 @@ from typing import Any
 from mongoq.model.arguments import Duration
 from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
+from mongoq.model.local import Local
 
 __all__ = ["AsyncJob"]
 
 
-class AsyncJob:
+class AsyncJob(Local):
     """A run as its handler sees it: ``async def handle(payload, job)``.
 
     Attributes:
@@ -22,6 +23,8 @@ class AsyncJob:
             or the server stood still, and another worker has the item. What the handler returns is ignored then, so it
             may as well stop. ``job.lost.is_set()``.
     """
+
+    _elsewhere = "it belongs to the run of its handler; hand on job.item, job.items or payloads, which can be pickled"
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.local import Local
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.worker.aio.engine import AsyncEngine
@@ -20,7 +21,7 @@ __all__ = ["AsyncWorker"]
 H = TypeVar("H", bound=Handler)
 
 
-class AsyncWorker:
+class AsyncWorker(Local):
     """Runs handlers for the items of queues, until it is told to stop.
 
     ```python
@@ -53,6 +54,11 @@ class AsyncWorker:
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
     """
+
+    _elsewhere = (
+        "it belongs to its process; let another one make a broker and a worker of its own, and register the handlers "
+        "there, by a function of yours that takes the worker"
+    )
 
     _coroutines = AsyncEngine.asynchronous
     """Handlers may be coroutine functions."""

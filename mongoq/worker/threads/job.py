@@ -10,11 +10,12 @@ from typing import Any
 from mongoq.model.arguments import Duration
 from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
+from mongoq.model.local import Local
 
 __all__ = ["Job"]
 
 
-class Job:
+class Job(Local):
     """A run as its handler sees it: ``def handle(payload, job)``.
 
     Attributes:
@@ -23,6 +24,8 @@ class Job:
             or the server stood still, and another worker has the item. What the handler returns is ignored then, so it
             may as well stop. ``job.lost.is_set()``.
     """
+
+    _elsewhere = "it belongs to the run of its handler; hand on job.item, job.items or payloads, which can be pickled"
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.local import Local
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.sync import Broker, Queue
@@ -21,7 +22,7 @@ __all__ = ["Worker"]
 H = TypeVar("H", bound=Handler)
 
 
-class Worker:
+class Worker(Local):
     """Runs handlers for the items of queues, until it is told to stop.
 
     ```python
@@ -54,6 +55,11 @@ class Worker:
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
     """
+
+    _elsewhere = (
+        "it belongs to its process; let another one make a broker and a worker of its own, and register the handlers "
+        "there, by a function of yours that takes the worker"
+    )
 
     _coroutines = Engine.asynchronous
     """Handlers may be coroutine functions."""
