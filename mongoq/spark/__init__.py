@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mongoq.spark.errors import (
     ColumnMismatch,
@@ -108,7 +108,7 @@ def register(spark: SparkSession) -> None:
         spark.conf.set(REDACTION, f"{regex}|{HIDDEN}" if regex else HIDDEN)
 
 
-def _activate(spark: SparkSession) -> None:
+def _activate(spark: Any) -> None:
     """Make the session the active one of this thread in the JVM, as ``createDataFrame`` does; Connect has none."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is not None:
