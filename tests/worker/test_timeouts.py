@@ -14,7 +14,7 @@ from mongoq.protocol.bells import Bell
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE as LEASES
 from tests.worker.test_held import backlog, claimed, payloads
-from tests.worker.waiting import until
+from tests.waiting import until
 
 LEASE = 0.6
 
