@@ -74,7 +74,8 @@ async def test_an_id_is_the_same_push_again_or_refused(shell: Shell, fate: str, 
         assert await push(charges, id) in (id, [id])
         with pytest.raises((mongoq.DuplicateItem, mongoq.BatchIncomplete)) as caught:
             await push(emails, id)
-        error = caught.value.failed[id] if name == "push_many" else caught.value
+        raised: Any = caught.value
+        error = raised.failed[id] if name == "push_many" else raised
         assert (error.id, error.item_id, error.queue, error.key) == (id, id, before["q"], None)
         assert all(text in str(error) for text in (str(id), repr(before["q"]), "'emails'"))
     assert shell.raw.find_one({"_id": id}) == before
@@ -90,7 +91,8 @@ async def test_of_many_pushes_the_rest_is_stored_and_one_error_names_the_others(
     with pytest.raises(mongoq.BatchIncomplete) as caught:
         await emails.push_many(range(6), ids=ids)
     assert caught.value.done == ids[2:]
-    assert {id: error.queue for id, error in caught.value.failed.items()} == dict.fromkeys(ids[:2], "charges")
+    refused: dict[Any, Any] = dict(caught.value.failed)
+    assert {id: error.queue for id, error in refused.items()} == dict.fromkeys(ids[:2], "charges")
     assert all(isinstance(error, mongoq.DuplicateItem) for error in caught.value.failed.values())
     assert sorted(item.payload for item in await emails.peek(9)) == [2, 3, 4, 5]
     assert await emails.push_many(range(2, 6), ids=ids[2:]) == ids[2:]

@@ -21,7 +21,7 @@ IDS = 2
 QUEUES: dict[str, float | None] = {"orders": None, "kept": 0.001}
 """Without history, and with one that is over long before the ids are forgotten."""
 TOLD: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "once": None}
-REPLAYED = {
+REPLAYED: dict[str, Any] = {
     **dict.fromkeys(("hop", "ids", "since", "until", "after", "where", "limit", "transform"), None),
     **dict.fromkeys(("delay", "priority", "rate", "progress"), None),
     "label": "",
@@ -116,7 +116,7 @@ class Callers:
         call = self._chance.choice(["push", "push", "keyed", "push_many", "replay", "pop", "pop", "pop", "run", "move"])
         self.told.append(f"{self._callers.index(by)} begins {call} {payload}")
         if call in ("push", "keyed"):
-            keyed = {"key": payload, "on_duplicate": self._chance.choice(["keep", "replace"])}
+            keyed: dict[str, Any] = {"key": payload, "on_duplicate": self._chance.choice(["keep", "replace"])}
             flow: Any = push.push(context, payload, id=id, **TOLD, **(keyed if call == "keyed" else {}))
             self.pushed.add(payload)
         elif call == "push_many":
@@ -167,6 +167,6 @@ def hand_on(by: Caller, name: str, to: str) -> Generator[Any, Any, None]:
     context = by.queue(name)
     item = yield from claim.reserve(context, lease=None, wait=None, on_invalid="bury")
     if item is not None:
-        told = dict.fromkeys(("payload", "patch", "delay", "when", "priority", "headers"), None)
+        told: dict[str, Any] = dict.fromkeys(("payload", "patch", "delay", "when", "priority", "headers"), None)
         where = move.destination(context, to)
         yield from move.move(context, item, where, replace_payload=False, replace_headers=False, **told)
