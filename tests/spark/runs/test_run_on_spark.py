@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import os
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from mongoq.model.delivery import delivery_hash
 from mongoq.pipeline.on_spark import frame_turns
 from mongoq.pipeline.on_spark.shipping import packed, unpacked
 from mongoq.spark import ExecutorError, ExecutorsUnready
-from tests.awkward import AWKWARD, awkward
+from tests.awkward import awkward
 from tests.docs.blocks import blocks
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, RAW, graph, inputs, outputs
@@ -266,23 +265,6 @@ def test_a_stage_without_an_error_queue_stops_and_the_others_go_on(drained: Any,
     assert "ValueError: three is wrong" in str(caught.value.__cause__)
     assert [item.payload for item in broker.queue("raw").peek(3)] == [3]
     assert broker.queue("out").size() == 2
-
-
-def test_exceptions_that_can_hardly_be_recorded_fail_their_items_alone(drained: Any, broker: mongoq.Broker) -> None:
-    """Nor does what a run sets in its context reach the next one."""
-    pipeline = mongoq.Pipeline("awkward", errors="awkward.errors", outputs="out")
-
-    @pipeline.stage("raw", to="out", max_retries=0)
-    def check(payload: Any) -> Any:
-        places, decimal.getcontext().prec = decimal.getcontext().prec, 3
-        if payload in AWKWARD:
-            raise awkward(payload)
-        return places
-
-    broker.queue("raw").push_many([each for name in AWKWARD for each in (name, "fine")])
-    drained(pipeline)
-    assert {item.payload for item in broker.queue("awkward.errors").peek(100)} == AWKWARD.keys()
-    assert [item.payload for item in broker.queue("out").peek(100)] == [decimal.DefaultContext.prec] * len(AWKWARD)
 
 
 @pytest.mark.parametrize("name", ["no traceback", "no name", "no text", "surrogates"])
