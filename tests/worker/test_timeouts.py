@@ -11,10 +11,10 @@ import pytest
 
 import mongoq
 from mongoq.protocol.bells import Bell
+from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE as LEASES
 from tests.worker.test_held import backlog, claimed, payloads
-from tests.waiting import until
 
 LEASE = 0.6
 
