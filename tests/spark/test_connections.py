@@ -45,7 +45,7 @@ spark.stop()
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1_000)
 def test_a_connection_of_the_environment_serves_sql_and_neither_log_nor_plan_shows_a_password(
     auth_server: Any, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_connection_of_the_environment_serves_sql_and_neither_log_nor_plan_sho
     done = subprocess.run(
         [sys.executable, str(script), auth_server.uri, str(events), str(tmp_path / "warehouse")],
         check=False, cwd=tmp_path, env=os.environ | spark_environment | connection,
-        capture_output=True, text=True, timeout=400,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     for line in ("by_variable [7]", "by_option [7]", "copies [7]"):
