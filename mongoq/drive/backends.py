@@ -66,6 +66,7 @@ class Backend:
         sessions: the sessions of the client, a target as well.
         client: the client behind them, for its topology; ``None`` for mongomock.
         options: how values are encoded and decoded.
+        undecoded: the same of replies that are left as their bytes.
         asynchronous: methods return awaitables.
         serverless: mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
@@ -76,6 +77,7 @@ class Backend:
     sessions: Sessions
     client: Any
     options: Options
+    undecoded: Options
     asynchronous: bool
     serverless: bool
     namespace: str
@@ -104,11 +106,12 @@ class Backend:
         In a session that was ``lent``, and under its number unless the flow finds out what becomes of the command.
         """
         spelled = plain.spelled(command, self.targets["collection"].name)
+        options = self.undecoded if command.target == "bytes" else self.options
         if lent is None:  # the driver makes a session for each command, which takes longer
-            return self.targets["database"].command(spelled, codec_options=self.options)
+            return self.targets["database"].command(spelled, codec_options=options)
         if not command.resolved:
             spelled["txnNumber"] = lent.number
-        return self.targets["database"].command(spelled, codec_options=self.options, session=lent.session)
+        return self.targets["database"].command(spelled, codec_options=options, session=lent.session)
 
     def lend(self) -> Numbered | None:
         """Return a session for a command (``mongoq.drive.numbered``)."""
@@ -165,15 +168,18 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         read_preference=ReadPreference.PRIMARY,
         write_concern=WriteConcern(w="majority"),
     )
+    undecoded = options.with_options(document_class=RawBSONDocument)
+    raw = own if serverless else own.with_options(codec_options=undecoded)
     majority = own if serverless else own.with_options(read_concern=ReadConcern("majority"))
     database = own.database if serverless else own.database.with_options(read_preference=ReadPreference.PRIMARY)
     client = None if serverless else own.database.client
     sessions = Sessions(client)
     return Backend(
-        targets={"collection": own, "history": majority, "database": database, "sessions": sessions},
+        targets={"collection": own, "bytes": raw, "history": majority, "database": database, "sessions": sessions},
         sessions=sessions,
         client=client,
         options=options,
+        undecoded=undecoded,
         asynchronous=asynchronous,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
