@@ -44,9 +44,9 @@ from mongoq.protocol.request import (
     Unreadable,
 )
 
-__all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary"]
+__all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary", "readable"]
 
-MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419, 17420})
+MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
 """What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
 UNHEARD_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
@@ -236,6 +236,14 @@ def interruption(error: Exception) -> Interruption | None:
     if isinstance(error, InvalidBSON):
         return Unreadable(error)
     return None
+
+
+def readable(error: Exception) -> Exception:
+    """Return a server's error as it would be had the reply been decoded: its text quotes the reply, which was not."""
+    if not isinstance(error, OperationFailure) or not isinstance(error.details, RawBSONDocument):
+        return error
+    details = bson.decode(bytes(error.details.raw))
+    return type(error)(details.get("errmsg", ""), error.code, details).with_traceback(error.__traceback__)
 
 
 def is_outage(error: Exception) -> bool:
