@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.arrow import arrow_type, as_it_is
 from mongoq.spark.convert import as_json, converter, is_json
+from mongoq.spark.depth import too_deep
 from mongoq.spark.envelope import CORRUPT, ENVELOPE, PAYLOAD, Document
 from mongoq.spark.misfit import Misfit
 from mongoq.spark.modes import PERMISSIVE, Misfits
@@ -77,6 +78,8 @@ class Column:
             raise ArgumentInvalid("schema", f"column {field.name!r}: {error}") from None
 
     def _check(self) -> None:
+        if problem := too_deep(self.name, self.field.dataType):
+            raise ArgumentInvalid("schema", f"field {problem}; make it a string, which holds it as JSON")
         given = self.field.dataType.simpleString()
         if self._envelope is not None and self._envelope.type.simpleString() != given:
             problem = f"column {self.name!r} of the envelope is {self._envelope.type.simpleString()}, not {given}"

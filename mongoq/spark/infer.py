@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructType
 from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.column import NO_PAYLOAD, only, stored_path
+from mongoq.spark.depth import too_deep
 from mongoq.spark.envelope import CORRUPT, ENVELOPE, PAYLOAD, default_schema, envelope_schema
 from mongoq.spark.known import items_of
 from mongoq.spark.modes import PERMISSIVE
@@ -29,8 +30,8 @@ def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
     ``payload``, a struct of such fields. If a payload is no document, ``payload`` holds each payload as JSON.
 
     Raises:
-        ArgumentInvalid: the payloads have more fields than a table should have columns, or ``fields`` are asked for
-            and a payload has none.
+        ArgumentInvalid: the payloads have more fields than a table should have columns, or nest deeper than a column
+            can; or ``fields`` are asked for and a payload has none.
     """
     seen = Seen()
     for payload in _payloads(scan, options):
@@ -40,7 +41,15 @@ def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
             "inferSchema", f"the payloads have more than {MOST_FIELDS:,} different fields; give a schema, or fields"
         )
     schema = _of_documents(seen) if seen.kinds == {"document"} else _of_others(seen, options)
+    _check_depth(schema)
     return schema.add(CORRUPT, StringType()) if options.mode == PERMISSIVE else schema
+
+
+def _check_depth(schema: StructType) -> None:
+    for field in schema.fields:
+        if problem := too_deep(field.name, field.dataType):
+            hint = f"give a schema in which it, or {field.name!r}, is a string, which holds it as JSON"
+            raise ArgumentInvalid("inferSchema", f"field {problem}; {hint}")
 
 
 def _of_others(seen: Seen, options: ReadOptions) -> StructType:

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.codec import SIZE_LIMIT, Encoding, codec_options
+from mongoq.spark.depth import too_deep
 from mongoq.spark.values import Unfit, Values, check_names, has_maps, values_of
 
 __all__ = ["ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "converted", "parsed"]
@@ -43,6 +44,8 @@ class Payloads(Protocol):
 
 def _values_for(field: StructField) -> Values:
     """Return what turns a column into values; raises ``ArgumentInvalid``, which names the column."""
+    if problem := too_deep(field.name, field.dataType):
+        raise ArgumentInvalid("schema", f"field {problem}; write the payload as JSON text: to_json(...) AS {PAYLOAD}")
     try:
         check_names([field.name])
         return values_of(field.dataType)

@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 import pyspark.sql.types as spark
 from bson import Decimal128
 
-from mongoq.model.codec import NESTING_LIMIT
-
 __all__ = ["Unfit", "Values", "check_names", "has_maps", "values_of"]
 
 Values = Callable[[pa.Array], list[Any]]
@@ -51,14 +49,12 @@ class Unfit(Exception):
     """A value that BSON cannot hold without loss; says what it is, without quoting it."""
 
 
-def values_of(type: spark.DataType, *, depth: int = 1) -> Values:
+def values_of(type: spark.DataType) -> Values:
     """Return what turns columns of this type into values.
 
     Raises:
         TypeError: the format does not write this type; its text says what to do.
     """
-    if depth >= NESTING_LIMIT:
-        raise TypeError(f"nested deeper than {NESTING_LIMIT} levels")
     if isinstance(type, PLAIN):
         return lambda array: array.to_pylist()
     if isinstance(type, spark.DecimalType):
@@ -70,11 +66,11 @@ def values_of(type: spark.DataType, *, depth: int = 1) -> Values:
     if isinstance(type, spark.TimestampNTZType):
         return _timestamps
     if isinstance(type, spark.ArrayType):
-        return _arrays(type, depth)
+        return _arrays(type)
     if isinstance(type, spark.MapType):
-        return _maps(type, depth)
+        return _maps(type)
     if isinstance(type, spark.StructType):
-        return _structs(type, depth)
+        return _structs(type)
     raise TypeError(f"type {type.simpleString()} cannot be written; {_remedy(type)}")
 
 
@@ -159,8 +155,8 @@ def _spans(array: pa.Array) -> tuple[int, int, list[slice]]:
     return first, last - first, [slice(start - first, end - first) for start, end in pairwise(offsets)]
 
 
-def _arrays(type: spark.ArrayType, depth: int) -> Values:
-    parts = values_of(type.elementType, depth=depth + 1)
+def _arrays(type: spark.ArrayType) -> Values:
+    parts = values_of(type.elementType)
 
     def convert(array: pa.Array) -> list[Any]:
         first, number, spans = _spans(array)
@@ -170,10 +166,10 @@ def _arrays(type: spark.ArrayType, depth: int) -> Values:
     return convert
 
 
-def _maps(type: spark.MapType, depth: int) -> Values:
+def _maps(type: spark.MapType) -> Values:
     if not isinstance(type.keyType, spark.StringType):
         raise TypeError(f"type {type.simpleString()} cannot be written: the keys of a document are strings")
-    parts = values_of(type.valueType, depth=depth + 1)
+    parts = values_of(type.valueType)
 
     def convert(array: pa.Array) -> list[Any]:
         first, number, spans = _spans(array)
@@ -184,10 +180,10 @@ def _maps(type: spark.MapType, depth: int) -> Values:
     return convert
 
 
-def _structs(type: spark.StructType, depth: int) -> Values:
+def _structs(type: spark.StructType) -> Values:
     names = type.fieldNames()
     check_names(names)
-    parts = [values_of(field.dataType, depth=depth + 1) for field in type.fields]
+    parts = [values_of(field.dataType) for field in type.fields]
 
     def convert(array: pa.Array) -> list[Any]:
         columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -219,6 +220,45 @@ def test_fields_narrow_what_is_inferred(store: Any, load: Any, inferred: Any) ->
     assert inferred(fields='["nobody"]') == {"payload": "string"}
     [row] = load(inferSchema="true", fields='["b", "c.d"]').collect()
     assert (row.b, row["c.d"]) == ("x", 2)
+
+
+def nested(levels: int, kinds: str) -> tuple[Any, str]:
+    """A value of so many levels, outermost first in turn of these kinds, and the path to its innermost part."""
+    value, steps = 7, []
+    for level in reversed(range(levels)):
+        kind = kinds[level % len(kinds)]
+        value = {"a": value} if kind == "s" else [value]
+        steps.append(".a" if kind == "s" else "[]")
+    return value, "".join(reversed(steps))
+
+
+DEEP = pytest.mark.parametrize("kinds", ["s", "l", "sl", "lls"])
+
+
+@DEEP
+def test_as_many_levels_as_arrow_brings_are_columns(store: Any, load: Any, kinds: str) -> None:
+    value, _ = nested(62, kinds)
+    store.add({"c": value, "n": 1})
+    [(inner,)] = load(inferSchema="true").select("c").collect()
+    for level in range(62):
+        inner = inner["a"] if kinds[level % len(kinds)] == "s" else inner[0]
+    assert inner == 7
+
+
+@DEEP
+@pytest.mark.parametrize("levels", [63, 64, 65, 80, 81, 99, 120])
+def test_more_levels_are_refused_with_the_path_and_what_to_do(
+    store: Any, inferred: Any, kinds: str, levels: int
+) -> None:
+    value, path = nested(levels, kinds)
+    store.add({"n": 1, "c": value})
+    steps = re.findall(r"\.a|\[\]", path)
+    sentence = re.escape(f"field {'c' + ''.join(steps[:62])!r} nests deeper than the 62 levels")
+    with pytest.raises(
+        ArgumentInvalid, match=f"inferSchema: {sentence} .*; give a schema in which it, or 'c', is a st"
+    ):
+        inferred()
+    assert inferred(fields='["n"]') == {"n": "bigint"}
 
 
 @pytest.mark.parametrize(

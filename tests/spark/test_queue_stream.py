@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,38 @@ def test_several_items_are_made_of_one_whatever_task_fails_between(streams: Stre
     assert run().awaitTermination(60)
     made = sorted(item["payload"]["n"] for item in streams.store.collection.find({"q": "next"}))
     assert made == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert (streams.held(), streams.left()) == (0, 0)
+
+
+def test_windows_of_a_watermark_on_the_time_of_entry_are_complete_without_what_is_late(
+    streams: Streams, spark: Any
+) -> None:
+    from pyspark.sql import functions as f
+
+    began = streams.store.now.replace(minute=0, second=0) - timedelta(hours=9)
+    name = f"t{uuid.uuid4().hex[:8]}"
+
+    def add(*minutes: int) -> None:
+        for each in minutes:
+            streams.store.add({"n": each}, when=began + timedelta(minutes=each))
+
+    def windows() -> dict[float, int]:
+        rows = spark.table(name).selectExpr("CAST(window.start AS long) AS start", "count AS number").collect()
+        return {(row.start - began.timestamp()) / 60: row.number for row in rows}
+
+    frame = streams.load("_pushed timestamp").withWatermark("_pushed", "10 minutes")
+    counts = frame.groupBy(f.window("_pushed", "1 hour")).count()
+    query = streams.start(counts.writeStream.format("memory").queryName(name).outputMode("append"))
+    add(0, 20, 150)  # which makes it 140
+    query.processAllAvailable()
+    _until(lambda: windows() == {0: 2})
+    add(40, 145, 155, 300)
+    query.processAllAvailable()
+    _until(lambda: windows() == {0: 2, 120: 3})
+    of_state = [operator for progress in query.recentProgress for operator in progress["stateOperators"]]
+    assert sum(operator["numRowsDroppedByWatermark"] for operator in of_state) == 1
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 7
+    query.stop()
     assert (streams.held(), streams.left()) == (0, 0)
 
 

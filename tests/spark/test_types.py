@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -11,6 +12,8 @@ import pytest
 from bson import Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
+
+from mongoq.errors import ArgumentInvalid
 
 MOMENT = datetime(2026, 11, 20, 8, 30, 0, 250_000, tzinfo=UTC)
 WALL = MOMENT.replace(tzinfo=None)
@@ -277,3 +280,38 @@ def test_spark_reads_the_json_back(store: Any, load: Any) -> None:
     assert (row.n, row.price, row.ms, row.raw, row.ks, row.k) == (
         LONG, Decimal("12.34"), int(MOMENT.timestamp() * 1000), bytearray(b"\0\xff"), [1, 2], "2",
     )  # fmt: skip
+
+
+def of_levels(levels: int, kinds: str) -> str:
+    type = "bigint"
+    for level in reversed(range(levels)):
+        kind = kinds[level % len(kinds)]
+        type = {"s": f"struct<a: {type}>", "l": f"array<{type}>", "m": f"map<string, {type}>"}[kind]
+    return type
+
+
+@pytest.mark.parametrize(
+    ("kinds", "levels", "steps"),
+    [("s", 63, 62), ("s", 120, 62), ("l", 63, 62), ("sl", 80, 62), ("m", 32, 31), ("m", 60, 31), ("ms", 42, 41)],
+)
+def test_a_type_deeper_than_arrow_brings_is_refused_and_a_string_there_holds_the_rest(
+    store: Any, reader: Any, kinds: str, levels: int, steps: int
+) -> None:
+    from pyspark.sql.types import StructType
+
+    path = "c" + "".join(".a" if kinds[level % len(kinds)] == "s" else "[]" for level in range(steps))
+    with pytest.raises(ArgumentInvalid, match=f"schema: field {re.escape(repr(path))} nests deeper than the 62 lev"):
+        reader(StructType.fromDDL(f"n int, c {of_levels(levels, kinds)}"))
+    reader(StructType.fromDDL(f"c {of_levels(steps, kinds)}"))
+
+
+def test_a_string_in_place_of_what_is_too_deep_holds_it_as_json(store: Any, load: Any) -> None:
+    value: Any = {"n": 7}
+    for _ in range(80):
+        value = {"a": value}
+    store.add(value)
+    type = of_levels(62, "s").replace("bigint", "string")
+    [(inner,)] = load(f"a {type}").collect()
+    for _ in range(62):
+        inner = inner["a"]
+    assert inner == '{"a":' * 17 + '{"n":7}' + "}" * 17

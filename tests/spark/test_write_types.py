@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -199,12 +200,16 @@ def test_types_that_cannot_be_written_say_what_to_do(type: spark.DataType, sente
             AsValue.of(spark.StructField("c", nested))
 
 
-def test_types_nested_deeper_than_a_document_may_be_are_refused() -> None:
+@pytest.mark.parametrize("levels", [63, 64, 80, 100, 120])
+def test_types_nested_deeper_than_arrow_brings_are_refused_with_the_path(levels: int) -> None:
     type: spark.DataType = spark.LongType()
-    for _ in range(100):
+    for _ in range(levels):
         type = spark.ArrayType(type)
-    with pytest.raises(TypeError, match="nested deeper than 100 levels"):
-        values_of(type)
+    path = re.escape("'c" + "[]" * 62 + "'")
+    with pytest.raises(ArgumentInvalid, match=f"schema: field {path} nests deeper than the 62 levels .*; .*to_json"):
+        AsValue.of(spark.StructField("c", type))
+    with pytest.raises(ArgumentInvalid, match=f"schema: field {path} nests deeper than the 62 levels .*; .*to_json"):
+        AsDocument.of([spark.StructField("c", type)])
 
 
 def test_doubles_keep_every_value() -> None:

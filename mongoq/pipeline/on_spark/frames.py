@@ -25,6 +25,7 @@ from mongoq.pipeline.on_spark.frame_writing import ATTEMPTS, FrameWriting
 from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
 from mongoq.pipeline.stage import Frame, Stage
 from mongoq.spark.clients import broker_at
+from mongoq.spark.depth import too_deep
 from mongoq.spark.envelope import CORRUPT, DELIVERY, PAYLOAD
 from mongoq.spark.errors import ExecutorError
 from mongoq.spark.given import Place
@@ -253,6 +254,11 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
     if not isinstance(told, StructType):
         problem = f"stage {stage!r}: columns with names, such as 'carrier string', not {frame.schema!r:.200}"
         raise ArgumentInvalid("schema", problem)
+    for field in told.fields:
+        if problem := too_deep(field.name, field.dataType):
+            raise ArgumentInvalid(
+                "schema", f"stage {stage!r}: field {problem}; make it a string, which holds it as JSON"
+            )
     return told
 
 

@@ -1,0 +1,42 @@
+"""How deep the type of a column may nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+__all__ = ["too_deep"]
+
+ARROW_LEVELS = 64
+OF_SPARK = 2
+"""Levels that are gone before a column begins: Spark sends each batch as a struct, and the values within have one."""
+COLUMN_LEVELS = ARROW_LEVELS - OF_SPARK
+MAP_LEVELS = 2
+"""A map is a list of structs to Arrow."""
+
+
+def too_deep(name: str, type: DataType) -> str | None:
+    """Say which part of a column nests too deep for Arrow, if one does; such a part can be a string instead."""
+    path = next(_beyond(name, type, 0), None)
+    if path is None:
+        return None
+    return f"{path!r} nests deeper than the {COLUMN_LEVELS} levels that Arrow brings from Python to Spark and back"
+
+
+def _beyond(path: str, type: DataType, above: int) -> Iterator[str]:
+    """Yield the paths of the parts that are the first ones too deep."""
+    if not isinstance(type, StructType | ArrayType | MapType):
+        return
+    level = above + (MAP_LEVELS if isinstance(type, MapType) else 1)
+    if level > COLUMN_LEVELS:
+        yield path
+        return
+    for inner, part in _parts(path, type):
+        yield from _beyond(inner, part, level)
+
+
+def _parts(path: str, type: StructType | ArrayType | MapType) -> list[tuple[str, DataType]]:
+    if isinstance(type, StructType):
+        return [(f"{path}.{field.name}", field.dataType) for field in type.fields]
+    return [(f"{path}[]", type.elementType if isinstance(type, ArrayType) else type.valueType)]
