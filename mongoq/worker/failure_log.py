@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document, shorten
+from mongoq.model.error_text import printable, text_of, trace_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
 from mongoq.protocol.context import QueueContext
@@ -88,9 +89,10 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
     """
     if not isinstance(error, BaseException):
         return None
-    trace = _traceback(error)
+    trace = trace_of(error)
     if _may_be_printed(error):
-        return type(error), error, trace
+        shown = printable(error)
+        return type(shown), shown, trace
     kind, text = _named(error)
     stand_in = type(kind, (Exception,), {"__module__": "builtins"})
     return stand_in, stand_in(text), trace
@@ -107,12 +109,18 @@ def _line(text: str) -> str:
 
 def _public_text(error: BaseException, text: str) -> str:
     """Return the text of an error, or what it comes to where it quotes values."""
-    if isinstance(error, ValidationError):
-        return f"{error.error_count()} validation error(s) for {error.title}"
-    code = getattr(error, "code", None)
-    if code is not None and hasattr(error, "has_error_label"):  # the server's, which may quote a refused document
-        return f"code {code}"
-    return text
+    if issubclass(type(error), ValidationError):  # ``__class__`` is the user's, and may raise anything
+        invalid: Any = error
+        return f"{invalid.error_count()} validation error(s) for {invalid.title}"
+    code = _server_code(error)  # the server may quote a refused document
+    return text if code is None else f"code {code}"
+
+
+def _server_code(error: BaseException) -> Any:
+    try:
+        return getattr(error, "code", None) if hasattr(error, "has_error_label") else None
+    except BaseException:  # a property of the user's class
+        return None
 
 
 def _may_be_printed(error: BaseException) -> bool:
@@ -125,7 +133,7 @@ def _may_be_printed(error: BaseException) -> bool:
 
 
 def _is_public(error: BaseException) -> bool:
-    text = str(error)
+    text = text_of(error)
     return _public_text(error, text) == text and not CREDENTIALS.search(text)
 
 
@@ -138,10 +146,3 @@ def _chain(error: BaseException) -> list[BaseException]:
         if len(found) > DEEPEST:
             break
     return found
-
-
-def _traceback(error: BaseException) -> TracebackType | None:
-    try:
-        return error.__traceback__
-    except BaseException:  # a property of the user's class
-        return None
