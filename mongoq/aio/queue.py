@@ -59,7 +59,8 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
     def settings(self) -> QueueSettings:
         """Lease, history, retries and dead queue, as this process knows them: stored, given, or the defaults.
 
-        Read without any I/O; operations that go by them read them again once a second.
+        Without any I/O: what is stored is known after the first claim, ``configure`` or ``is_paused`` of this queue in
+        this process. Operations that go by settings read them again once a second.
         """
         return self._context.settings
 

@@ -52,6 +52,7 @@ def has_option(uri: str, name: str) -> bool:
 def sentence_of(error: BaseException, uri: str) -> str:
     """Return what an error of the driver says, with all that may be a credential of the connection string hidden."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    text = text.partition(", full error: ")[0]  # behind it is the reply, with clocks and signatures
     for secret in sorted(set(_secrets(uri)), key=len, reverse=True):
         around = (r"(?<!\w)", r"(?!\w)") if len(secret) < SHORT else ("", "")
         text = re.sub(re.escape(secret).join(around), HIDDEN, text)

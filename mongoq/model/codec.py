@@ -32,7 +32,7 @@ SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 """Bytes of an item as it is pushed. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
 HEADERS_LIMIT = 16 * 1024
 NESTING_LIMIT = 100
-TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
+TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels; store a flatter document, or text"
 DOCUMENT = 3
 """How BSON marks a value that is a document."""
 UNENCODABLE = (BSONError, OverflowError, UnicodeError, TypeError, ValueError)
@@ -191,7 +191,7 @@ def _problem(value: Any, error: Exception) -> str:
     if isinstance(value, int):
         return "an integer beyond 64 bits; store a string, or a Decimal128"
     if isinstance(error, UnicodeError):
-        return "a string with lone surrogates, which UTF-8 cannot hold"
+        return "a string with lone surrogates, which UTF-8 cannot hold; store bytes"
     if isinstance(value, Mapping):
         return f"a document that BSON cannot hold: {error}"
     return (

@@ -125,13 +125,15 @@ class Dumped(Generic[M]):
             if different is None and unsure:
                 different = None if self._is_stored_alike(again, returned) else ""
         except Exception as error:  # a validator of the user's may raise anything
-            problem = f"does not fit the queue's model as BSON returns it: {explain(error)}"
+            returned_as = "as BSON returns it, with times in UTC and cut to milliseconds"
+            problem = f"does not fit the queue's model {returned_as}: {explain(error)}"
             raise PayloadInvalid(self._argument, problem) from error
         if different is not None:
             raise PayloadInvalid(
                 self._argument + different,
                 "would come back as something else, since the model drops or changes a part of it "
-                "(an excluded field, a serializer, a subclass, a union, clashing aliases, a value made of a time)",
+                "(an excluded field, a serializer, a subclass, a union, clashing aliases, a value made of a time, "
+                "a field typed Any); give the field the exact type of its value",
             )
 
     def _is_stored_alike(self, again: M, returned: Any) -> bool:

@@ -216,7 +216,10 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     if existing and "history" not in given:
         raise ArgumentInvalid("existing", "tells history= to hold for what is kept already; give history= as well")
     if not given:
-        raise ArgumentInvalid("configure", "give at least one of lease=, history=, max_retries=, dead=")
+        raise ArgumentInvalid(
+            "configure",
+            "give at least one of lease=, history=, max_retries=, dead=; queue.settings tells what is known",
+        )
     yield from prepared(context)
     check_limit(context.name, given, dead=context.settings.dead)
     context.options = replace(context.options, given={**context.options.given, **given})
