@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from mongoq.errors import StageStopped
 from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
 from mongoq.model.trail import trail_of
+from tests.awkward import awkward
 from tests.spark.frame_station import Frames, dropping_pipeline
 
 pytestmark = pytest.mark.timeout(300)
@@ -221,6 +223,26 @@ def test_a_function_that_raises_fails_the_items_and_not_the_query(frames: Frames
         ("LookupError", "no planes today")
     }
     assert sorted(each["payload"]["n"] for each in errors) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["no traceback", "no name", "no text", "no class", "odd name", "huge text", "system exit"]
+)
+def test_a_function_fails_its_items_whatever_it_raises_and_leaves_nothing_behind(frames: Frames, name: str) -> None:
+    frames.push(*({"n": n} for n in range(3)))
+    pipeline = frames.pipeline(outputs="out")
+    seen = []
+
+    @pipeline.frame_stage("checked", to="out", schema="n int", max_retries=0)
+    def broken(flights: Any) -> Any:
+        seen.append(decimal.getcontext().prec)
+        decimal.getcontext().prec = 3
+        raise awkward(name)
+
+    assert frames.worked_off(pipeline) == {"dead": 3}
+    assert len(frames.documents("errors")) == 3
+    assert len(seen) > 1
+    assert set(seen) == {decimal.getcontext().prec}
 
 
 @pytest.mark.prove
