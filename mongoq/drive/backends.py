@@ -44,9 +44,9 @@ from mongoq.protocol.request import (
     Unreadable,
 )
 
-__all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary"]
+__all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary", "readable"]
 
-MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16837, 16840, 17419, 17420})
+MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
 """What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
 UNHEARD_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
@@ -66,6 +66,7 @@ class Backend:
         sessions: the sessions of the client, a target as well.
         client: the client behind them, for its topology; ``None`` for mongomock.
         options: how values are encoded and decoded.
+        undecoded: the same of replies that are left as their bytes.
         asynchronous: methods return awaitables.
         serverless: mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
@@ -76,6 +77,7 @@ class Backend:
     sessions: Sessions
     client: Any
     options: Options
+    undecoded: Options
     asynchronous: bool
     serverless: bool
     namespace: str
@@ -104,11 +106,12 @@ class Backend:
         In a session that was ``lent``, and under its number unless the flow finds out what becomes of the command.
         """
         spelled = plain.spelled(command, self.targets["collection"].name)
+        options = self.undecoded if command.target == "bytes" else self.options
         if lent is None:  # the driver makes a session for each command, which takes longer
-            return self.targets["database"].command(spelled, codec_options=self.options)
+            return self.targets["database"].command(spelled, codec_options=options)
         if not command.resolved:
             spelled["txnNumber"] = lent.number
-        return self.targets["database"].command(spelled, codec_options=self.options, session=lent.session)
+        return self.targets["database"].command(spelled, codec_options=options, session=lent.session)
 
     def lend(self) -> Numbered | None:
         """Return a session for a command (``mongoq.drive.numbered``)."""
@@ -165,15 +168,18 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         read_preference=ReadPreference.PRIMARY,
         write_concern=WriteConcern(w="majority"),
     )
+    undecoded = options.with_options(document_class=RawBSONDocument)
+    raw = own if serverless else own.with_options(codec_options=undecoded)
     majority = own if serverless else own.with_options(read_concern=ReadConcern("majority"))
     database = own.database if serverless else own.database.with_options(read_preference=ReadPreference.PRIMARY)
     client = None if serverless else own.database.client
     sessions = Sessions(client)
     return Backend(
-        targets={"collection": own, "history": majority, "database": database, "sessions": sessions},
+        targets={"collection": own, "bytes": raw, "history": majority, "database": database, "sessions": sessions},
         sessions=sessions,
         client=client,
         options=options,
+        undecoded=undecoded,
         asynchronous=asynchronous,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
@@ -230,6 +236,14 @@ def interruption(error: Exception) -> Interruption | None:
     if isinstance(error, InvalidBSON):
         return Unreadable(error)
     return None
+
+
+def readable(error: Exception) -> Exception:
+    """Return a server's error as it would be had the reply been decoded: its text quotes the reply, which was not."""
+    if not isinstance(error, OperationFailure) or not isinstance(error.details, RawBSONDocument):
+        return error
+    details = bson.decode(bytes(error.details.raw))
+    return type(error)(details.get("errmsg", ""), error.code, details).with_traceback(error.__traceback__)
 
 
 def is_outage(error: Exception) -> bool:

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from mongoq.drive.backends import Backend, interruption, primary
+from mongoq.drive.backends import Backend, interruption, primary, readable
 from mongoq.drive.refusals import advise
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.request import ReplyLost
@@ -47,6 +47,7 @@ class Disturbance:
 
         A refusal for want of a right, or of a server that is not the primary, gets a note that says what to do.
         """
+        error = readable(error)
         known = interruption(error)
         advise(error, self._client)
         if isinstance(known, ReplyLost) and self._clock is not None:

@@ -155,6 +155,10 @@ class Encoding:
         """Decode a document; one that cannot be decoded comes as an ``UnreadableDocument``."""
         return read(document, self.options)
 
+    def read_reply(self, reply: Any) -> Any:
+        """Do the same with a document of a reply that was left as its bytes; others, and ``None``, are as they were."""
+        return self.read(bytes(reply.raw)) if isinstance(reply, RawBSONDocument) else reply
+
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""
         return len(bson.encode(document, codec_options=self.options))

@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from bson import ObjectId
+from bson.errors import InvalidBSON
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.ids import new_id
 from mongoq.model.item import Item
+from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol import foreign, move, settle
 from mongoq.protocol.claim import (
     OnInvalid,
@@ -73,6 +75,8 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             if not (yield from foreign.bury_uncountable(context)):
                 raise
             continue
+        except Unreadable:  # out of the way now
+            continue
         if popped is None:
             if not (yield from looked_behind(context)):
                 return None
@@ -114,11 +118,9 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
                 raise
             updates = True
             state.expect_remembered()
-        except Unreadable:
-            if history is None:
-                raise
-            yield from foreign.bury_unreadable(context, q=context.name, processed=now, settled=token)
-            return (yield from _take(context, context.broker.clock.now(), history))
+    if isinstance(before, UnreadableDocument):
+        yield from foreign.put_aside(context, before, q=context.name, processed=now, settled=token)
+        raise Unreadable(InvalidBSON(before.problem))
     state.claimed(start, before)
     if before is None:
         return None
@@ -138,9 +140,10 @@ def _command(
     """Return the command that takes the head for good.
 
     It ``updates`` the item, which leaves history or a stub for as long as its id is remembered. Otherwise it refuses
-    an item with a remembered id. A lost reply loses the item of a queue without history: that is at most once.
+    an item with a remembered id. A lost reply loses the item of a queue without history: that is at most once. The
+    reply comes as its bytes, since what cannot be decoded is not to be lost.
     """
-    token, now = marks["settled"], marks["processed"]
+    token, now, opened = marks["settled"], marks["processed"], context.broker.encoding.read_reply
     if not updates:
         # True, or an error; a filter that is false would pass over the head and take a later item. It costs nothing
         # that can be measured: 1.21 ms for a pop with it, 1.22 ms without (MongoDB 6.0.5).
@@ -152,14 +155,20 @@ def _command(
             _lasting_update(context, marks, keeps=True) if updates else settle.processed_update(marks, attempts=1)
         )
         return Command(
-            "find_one_and_update", arguments, undo=lambda before: before and settle.unprocess_command(before, token)
+            "find_one_and_update",
+            arguments,
+            opened,
+            undo=lambda before: None if before is None else settle.unprocess_command(opened(before), token),
+            target="bytes",
         )
     if updates:
         arguments["update"] = _lasting_update(context, marks, keeps=False)
     return Command(
         "find_one_and_update" if updates else "find_one_and_delete",
         arguments,
-        undo=lambda before: before and _put_back(before, token),
+        opened,
+        undo=lambda before: None if before is None else _undone(context, opened(before), now, token),
+        target="bytes",
     )
 
 
@@ -179,6 +188,12 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
     return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
 
 
+def _undone(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
+    if isinstance(before, UnreadableDocument):
+        return foreign.remade(before, {"q": context.name, "processed": now, "settled": token})
+    return _put_back(before, token)
+
+
 def _put_back(document: Document, token: ObjectId) -> Command[Any]:
     """Return the command that undoes a pop, in place of its stub if there is one; not of an item pushed since."""
     filter = {"_id": document["_id"], "settled": token}
@@ -195,17 +210,21 @@ def _take_into_history(
         after = yield from insisted(_kept_under(context, marks["settled"], marks["processed"]))
         if after is None:
             raise
+        if isinstance(after, UnreadableDocument):
+            return after
         kept = {name: value for name, value in after.items() if name not in settle.SETTLED}
         return {**kept, "when": marks["processed"], "attempts": after["attempts"] - 1}
 
 
 def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
     """Return the search for what a pop took whose reply was lost, as ``_held_under`` does for a claim."""
-    filter = {"q": context.name, "processed": now, "settled": token}
+    filter, opened = {"q": context.name, "processed": now, "settled": token}, context.broker.encoding.read_reply
     return Command(
         "find_one_and_update",
         {"filter": filter, "update": {"$set": {"reserved": False}}},
-        undo=lambda found: found and settle.unprocess_command({**found, "when": now}, token),
+        opened,
+        undo=lambda found: None if found is None else settle.unprocess_command({**opened(found), "when": now}, token),
+        target="bytes",
     )
 
 

@@ -41,8 +41,11 @@ __all__ = [
 
 T = TypeVar("T")
 
-Target = Literal["collection", "history", "database", "sessions"]
-"""Where a method is called: the collection, the same with majority read concern, its database, or our sessions."""
+Target = Literal["collection", "bytes", "history", "database", "sessions"]
+"""Where a method is called: the collection, its database, or our sessions.
+
+``bytes`` is the collection as well, whose documents come as ``RawBSONDocument``; ``history`` has majority read concern.
+"""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,11 @@ PAYLOADS: dict[str, tuple[Any, bytes, bytes]] = {
 }
 
 
+def payload_of(raw: bytes) -> bytes:
+    """Return the bytes of the payload, up to the field behind it."""
+    return raw[raw.index(b"payload") : raw.index(b"priority")]
+
+
 class Payload(BaseModel):
     n: int
 
@@ -152,3 +157,53 @@ async def test_unreadable_items_that_fill_several_replies_hold_up_no_others(shel
     good = [await dead.push({"b": b"x" * 7_000_000}) for _ in range(3)]
     assert [item.id for item in await dead.peek(4)] == good
     assert [item.id async for item in dead.history(state="ready")] == good
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("history", [None, 60])
+@pytest.mark.parametrize("name", PAYLOADS)
+async def test_unreadable_items_that_a_pop_meets_are_buried_as_they_are(
+    shell: Shell, name: str, history: Any, remembers: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = shell.queue(history=history)
+    if remembers:  # then pops leave stubs
+        await queue.push("remembered", id=ObjectId(), priority=-2)
+        assert (await queue.pop()).payload == "remembered"
+    once = {"once": shell.clock.now() + timedelta(hours=1)} if remembers else {}
+    bad, raw = put(shell, name, "orders", key="k", **once)
+    good = await queue.push("good")
+    with caplog.at_level(logging.WARNING, "mongoq.foreign"):
+        assert (await queue.pop()).id == good
+        assert await queue.pop() is None
+    assert f"buried document {bad}" in caplog.text
+    with pytest.raises(mongoq.PayloadInvalid, match="cannot be read") as caught:
+        await queue.dead.get(bad)
+    assert payload_of(caught.value.raw) == payload_of(raw)
+    assert caught.value.item.origin.queue == "orders"
+    assert await queue.dead.size("ready") == 1
+    assert shell.raw.count_documents({"_id": bad, "settled": {"$exists": True}}, limit=1) == 0
+
+
+@pytest.mark.parametrize("history", [None, 60])
+async def test_unreadable_letters_that_a_pop_meets_are_put_off(shell: Shell, history: Any) -> None:
+    dead = shell.queue("orders.dead", history=history)
+    bad, raw = put(shell, "text", "orders.dead")
+    good = await dead.push("good")
+    assert (await dead.pop()).id == good
+    assert (await dead.counts()).scheduled == 1
+    with pytest.raises(mongoq.PayloadInvalid, match="cannot be read") as caught:
+        await dead.get(bad)
+    assert payload_of(caught.value.raw) == payload_of(raw)
+    shell.clock.advance(3_601)
+    assert await dead.size("ready") == 1
+    assert await dead.remove(bad)
+
+
+@pytest.mark.parametrize("history", [None, 60])
+async def test_pops_pass_by_however_many_unreadable_items_there_are(shell: Shell, history: Any) -> None:
+    queue = shell.queue(history=history)
+    for _ in range(300):
+        put(shell, "text", "orders")
+    good = await queue.push("good")
+    assert (await queue.pop()).id == good
+    assert await queue.dead.size() == 300

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import bson
 import pytest
+from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel
 
 import mongoq
@@ -87,6 +89,19 @@ def _keyed(process: Process) -> str:
     return "; ".join(f"{document['payload']}: {process.told(document)}" for document in documents) or "nothing"
 
 
+def _pop_of_bytes(process: Process) -> Operation:
+    """Another program has written text that is not UTF-8."""
+    queue = _pushed(process, "text")
+    envelope = process.raw.find_one_and_delete({"_id": ID})
+    process.raw.insert_one(RawBSONDocument(bson.encode(envelope).replace(b"text", b"\xff\xfe\xfd\xfc")))
+    return queue.pop
+
+
+def _by_the_envelope(process: Process) -> str:
+    found = process.raw.find_one({"_id": ID}, {"payload": 0})
+    return "nothing" if found is None else process.told({**found, "payload": None})
+
+
 def _pop_after_a_push_with_an_id(process: Process) -> Operation:
     queue = process.queue()
     queue.push("without")
@@ -150,6 +165,7 @@ ROWS = [
         _pop("bad", model=Order, history=DAY),
         [READY, "orders processed 1", DEAD, DEAD],
     ),
+    Row("`pop` of what cannot be decoded", _pop_of_bytes, [READY, "nothing", DEAD, DEAD], look=_by_the_envelope),
     Row(
         "`pop` that finds retries exhausted",
         _reserve(runs=1, pop=True, max_retries=0),

@@ -6,10 +6,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
+import bson
 import pytest
 from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
 
 import mongoq
 from mongoq.protocol.push import push as push_flow
@@ -150,6 +153,36 @@ def test_a_replacing_push_that_was_overtaken_replaces_nothing(broker: mongoq.Bro
                 request = late.send(reply)
     assert ended.value.value == id
     assert [(item.id, item.payload) for item in queue.peek(9)] == [(newer, "newer")]
+
+
+def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(broker: mongoq.Broker, raw: Any) -> None:
+    """Under its id and its key: the unreadable one gets an id of its own."""
+    queue, id = broker.queue("texts"), ObjectId()
+    envelope = {
+        "_id": id,
+        "q": "texts",
+        "key": "k",
+        "payload": "good",
+        "when": datetime(2020, 1, 1, tzinfo=UTC),
+        "priority": 0,
+        "attempts": 0,
+    }
+    unreadable = bson.encode({**envelope, "reserved": False}).replace(b"good", b"b\xffad")
+    raw.insert_one(RawBSONDocument(unreadable))
+    driver: Any = queue._driver
+    send, sent = driver._send, []
+
+    def push_in_between(command: Any) -> Any:
+        reply = send(command)
+        if command.method.startswith("find_one_and") and not sent:
+            sent.append(command)
+            raw.insert_one({**envelope, "reserved": False})
+        return reply
+
+    driver._send = push_in_between
+    assert queue.pop().payload == "good"  # type: ignore[union-attr]
+    (letter,) = raw.find({"q": "texts.dead"}, {"origin": 1, "key": 1})
+    assert (letter["_id"] == id, letter["origin"]["id"], "key" in letter) == (False, id, False)
 
 
 def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(broker: mongoq.Broker, raw: Any) -> None:

@@ -109,6 +109,19 @@ async def test_who_may_only_read_is_told_what_a_push_needs(kind: str, guarded: E
 
 
 @KINDS
+@pytest.mark.parametrize("history", [None, 60])
+async def test_who_may_only_read_is_told_so_by_a_pop_in_words(
+    kind: str, history: Any, guarded: EmbeddedServer, store: Any
+) -> None:
+    async with opened(kind, uri_of(guarded, READER, store), store) as broker:
+        with pytest.raises(OperationFailure, match="not authorized on .* to execute command") as caught:
+            await broker.queue("orders", history=history).pop()
+    assert "RawBSONDocument" not in str(caught.value)
+    assert caught.value.details is not None
+    assert caught.value.details["codeName"] == "Unauthorized"
+
+
+@KINDS
 @pytest.mark.parametrize("user", [WRITER, WATCHER])
 async def test_who_may_not_create_indexes_works_where_they_are(
     kind: str, user: str, guarded: EmbeddedServer, store: Any

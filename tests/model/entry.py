@@ -7,7 +7,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-__all__ = ["Entry", "Lost", "Misfit", "Move", "NoDeadQueue", "Origin", "Push", "Refusal", "Rules", "Run", "Taken"]
+__all__ = [
+    "Entry",
+    "Lost",
+    "Misfit",
+    "Move",
+    "NoDeadQueue",
+    "Origin",
+    "Push",
+    "Refusal",
+    "Rules",
+    "Run",
+    "Taken",
+    "Used",
+]
 
 
 class Refusal(Exception):
@@ -20,6 +33,10 @@ class Lost(Refusal):
 
 class Taken(Refusal):
     """A live item has the key; its id is the argument."""
+
+
+class Used(Refusal):
+    """Another push has used the id; the queue that has it and the id are the arguments."""
 
 
 class Misfit(Refusal):
@@ -90,7 +107,7 @@ class Entry:
     """An item: live while it has a ``when``, else processed, or a stub that remembers its id.
 
     ``holder`` is the number of the reservation, also when its lease is over; ``batch`` that of the last one that was
-    one of a batch.
+    one of a batch; ``into`` the queue that a push of a given id named, wherever the item went since.
     """
 
     id: Any
@@ -105,6 +122,7 @@ class Entry:
     origin: Origin | None = None
     copied_from: str | None = None
     once: datetime | None = None
+    into: str | None = None
     holder: int | None = None
     batch: int | None = None
     processed: datetime | None = None

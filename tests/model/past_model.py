@@ -111,5 +111,6 @@ class Copies:
                 origin=Origin(original.queue, original.id, reason, original.attempts, original.key, now),
                 copied_from=original.queue,
                 once=now + once,
+                into=wanted.to,
             )
         )

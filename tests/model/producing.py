@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 from bson import ObjectId
 from hypothesis.stateful import initialize, precondition, rule
 
 import mongoq
 from tests.model.choices import ANY, DUES, HEADERS, KEYS, NUMBER, ONCE, PAYLOADS, PRIORITIES, SLOT, TWO
-from tests.model.entry import Taken
 from tests.model.looking import STATES
 from tests.model.world import World, seconds
 
@@ -45,8 +44,10 @@ class Producing(World):
         real, name = self.queue(queue)
         new, options = self.new(payload, due, priority, None)
         until = self.model.now + (seconds(once) or WEEK)
-        id = real.push(payload, id=self.ids[slot], once=once, **options)
-        assert id == self.model.push(name, new, self.ids[slot], once=until)
+        self.push_to_both(
+            lambda: real.push(payload, id=self.ids[slot], once=once, **options),
+            lambda _: self.model.push(name, new, self.ids[slot], once=until),
+        )
 
     @rule(
         queue=ANY,
@@ -65,13 +66,10 @@ class Producing(World):
         new, options = self.new(payload, due, priority, headers)
         options |= {"key": key, "on_duplicate": on_duplicate, "id": None if slot is None else self.ids[slot]}
         chosen = {"once": None if slot is None else self.model.now + WEEK, "key": key, "on_duplicate": on_duplicate}
-        try:
-            id = real.push(payload, **options)
-        except mongoq.DuplicateItem as error:
-            with pytest.raises(Taken, match=str(error.item_id)):
-                self.model.push(name, new, options["id"], **chosen)
-        else:
-            assert id == self.model.push(name, new, options["id"] or id, **chosen)
+        self.push_to_both(
+            lambda: real.push(payload, **options),
+            lambda id: self.model.push(name, new, options["id"] or id, **chosen),
+        )
 
     @rule(queue=TWO, payloads=st.lists(PAYLOADS, min_size=1, max_size=4), due=DUES, priority=PRIORITIES)
     def push_many(self, queue: int, payloads: list[Any], due: Any, priority: int) -> None:
@@ -87,9 +85,18 @@ class Producing(World):
         real, name = self.queue(queue)
         ids = [*self.ids, self.ids[0]][first : first + len(payloads)]
         until = self.model.now + (seconds(once) or WEEK)
-        assert real.push_many(payloads, ids=ids, once=once) == ids
+        done, refused = ids, {}
+        try:
+            assert real.push_many(payloads, ids=ids, once=once) == ids
+        except mongoq.BatchIncomplete as error:
+            done, refused = list(error.done), dict(error.failed)
+        assert done == [id for id in ids if id not in refused]
         for id, payload in zip(ids, payloads, strict=True):
-            self.model.push(name, self.new(payload, None, 0, None)[0], id, once=until)
+            told = partial(self.model.push, name, self.new(payload, None, 0, None)[0], id, once=until)
+            if id in refused:
+                self.check_duplicate(refused[id], self.refusal(told))
+            else:
+                assert told() == id
 
     @rule(by=st.sampled_from([0.001, 1, 1, 4, 11, 31, 31, 70]))
     def time_passes(self, by: float) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from tests.model.entry import Entry, Lost, Move, NoDeadQueue, Origin, Push, Rules, Run, Taken
+from tests.model.entry import Entry, Lost, Move, NoDeadQueue, Origin, Push, Rules, Run, Taken, Used
 
 __all__ = ["QueueModel"]
 
@@ -70,6 +70,7 @@ class QueueModel:
     ) -> Any:
         """Add an item; return the id of the one that stands for it."""
         if once is not None and id in self.entries:  # pushed before under this id, and perhaps done
+            self._check_same(queue, id)
             return id
         if (there := self.live(queue, key)) is not None:
             if on_duplicate == "replace":
@@ -77,8 +78,15 @@ class QueueModel:
             elif on_duplicate == "raise":
                 raise Taken(there.id)
             return there.id
-        self.add(Entry(id, queue, new.payload, new.when, new.priority, key=key, headers=new.headers, once=once))
+        made = Entry(id, queue, new.payload, new.when, new.priority, key=key, headers=new.headers, once=once)
+        self.add(replace(made, into=None if once is None else queue))
         return id
+
+    def _check_same(self, queue: str, id: Any) -> None:
+        """The same push is one of the same id to the same queue, whatever became of its item since."""
+        found = self.entries[id]
+        if found.into != queue:
+            raise Used(found.queue, id)
 
     def add(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
@@ -88,7 +96,7 @@ class QueueModel:
     def _replace(self, entry: Entry, new: Push) -> None:
         """Put a new payload in the place of an old one: it starts afresh, and nobody holds it."""
         fresh = Entry(entry.id, entry.queue, new.payload, new.when, new.priority, key=entry.key, headers=new.headers)
-        self.entries[entry.id] = replace(fresh, once=entry.once)
+        self.entries[entry.id] = replace(fresh, once=entry.once, into=entry.into)
 
     # --- claims --------------------------------------------------------------------------------
 

@@ -38,6 +38,24 @@ class Stories(Producing, Consuming, Replaying):
         self.what_is_over_expires()
         self._push_id(again, slot, "when it is forgotten", once)
 
+    @rule(queue=TWO, again=TWO, slot=SLOT, fate=st.sampled_from(["move", "bury", "replay"]), to=ANY)
+    def an_id_goes_elsewhere(self, *, queue: int, again: int, slot: int, fate: str, to: int) -> None:
+        """It is the same push still to the queue that was named, and another one to any other."""
+        self._push_id(queue, slot, "first", 100)
+        self.reserve(0, queue, None)
+        for mine in self.consumers[0][-1:]:
+            if fate == "move":
+                self._move(mine, to, {}, None)
+            else:
+                self._bury(mine, None, "broken")
+        self._push_id(again, slot, "when it is elsewhere", 100)
+        if fate == "replay" and self.model.of(self.names[queue + 2]):
+            self.send_dead_letters_back(queue, None, None, None, None if to == queue else again)
+        self.push_the_same_many_again(again, slot, ["as one of many", 2], 20)
+        self._push_key(to, "k", "replace", slot)
+        self._finish(queue, "pop")
+        self._push_id(1 - queue, slot, "to the other", None)
+
     def _push_id(self, queue: int, slot: int, payload: Any, once: int | None) -> None:
         """Before all others, so that it is the next to be done with."""
         self.push_the_same_again(queue=queue, slot=slot, payload=payload, due=-5, once=once, priority=-100)
@@ -123,7 +141,7 @@ class Stories(Producing, Consuming, Replaying):
         self.replay(queue=queue, to=to, label="", **chosen)
         self.they_agree()
 
-    def _push_key(self, queue: int, key: str, on_duplicate: str = "keep") -> None:
+    def _push_key(self, queue: int, key: str, on_duplicate: str = "keep", slot: int | None = None) -> None:
         """Before most others."""
-        options: dict[str, Any] = {"due": None, "headers": None, "slot": None}
+        options: dict[str, Any] = {"due": None, "headers": None, "slot": slot}
         self.push_with_key(queue=queue, payload=key, priority=-1, key=key, on_duplicate=on_duplicate, **options)

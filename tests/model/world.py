@@ -11,7 +11,7 @@ from bson import ObjectId
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 import mongoq
-from tests.model.entry import Entry, Lost, Misfit, NoDeadQueue, Origin, Push, Refusal, Rules, Run, Taken
+from tests.model.entry import Entry, Lost, Misfit, NoDeadQueue, Origin, Push, Refusal, Rules, Run, Taken, Used
 from tests.model.past_model import Copies
 from tests.model.queue_model import QueueModel
 
@@ -25,6 +25,7 @@ PAST = 12
 REFUSALS = {
     Lost: mongoq.ReservationLost,
     Taken: mongoq.DuplicateItem,
+    Used: mongoq.DuplicateItem,
     Misfit: mongoq.PatchInvalid,
     NoDeadQueue: mongoq.ArgumentInvalid,
 }
@@ -131,7 +132,7 @@ class World(RuleBasedStateMachine):
 
     def settle(self, held: Held, real: Callable[[], Any], model: Callable[[], Any], *, ends: bool = True) -> Any:
         """Tell both; they must agree on what comes of it. Returns what the product returned."""
-        refusal = self._refusal(model)
+        refusal = self.refusal(model)
         try:
             answer = real()
         except mongoq.MongoqError as error:
@@ -144,7 +145,7 @@ class World(RuleBasedStateMachine):
         return answer
 
     @staticmethod
-    def _refusal(model: Callable[[], Any]) -> Refusal | None:
+    def refusal(model: Callable[[], Any]) -> Refusal | None:
         try:
             model()
         except Refusal as refusal:
@@ -161,11 +162,29 @@ class World(RuleBasedStateMachine):
             until = entry.when if entry is not None and entry.is_held(self.model.now) else None
             assert (error.certain, error.held_until) == (True, until)
 
+    def push_to_both(self, real: Callable[[], Any], model: Callable[[Any], Any]) -> None:
+        """Push, and let the model push under the id that the product returned; or both refuse, for one reason."""
+        try:
+            id = real()
+        except mongoq.DuplicateItem as error:
+            self.check_duplicate(error, self.refusal(lambda: model(None)))
+        else:
+            assert model(id) == id
+
+    @staticmethod
+    def check_duplicate(error: Any, refusal: Refusal | None) -> None:
+        """The key of a live item is in the way, or the id of another push."""
+        assert isinstance(refusal, (Taken, Used)), f"{error!r} instead of {refusal!r}"
+        if isinstance(refusal, Used):
+            assert (error.queue, error.key, error.item_id, error.id) == (refusal.args[0], None, *refusal.args[1:] * 2)
+        else:
+            assert (error.item_id, error.id) == (refusal.args[0], None)
+
     def settle_many(
         self, chosen: Sequence[Held], real: Callable[[], Any], model: Callable[[Held], Any], *, ends: bool = True
     ) -> Any:
         """Tell both of many; return what the product returned, or ``None`` when it failed for some."""
-        expected = {held.run.id: self._refusal(lambda held=held: model(held)) for held in chosen}
+        expected = {held.run.id: self.refusal(lambda held=held: model(held)) for held in chosen}
         done: Sequence[Any] = list(expected)
         failed: Mapping[Any, Exception] = {}
         answer = None
@@ -229,7 +248,13 @@ class World(RuleBasedStateMachine):
         assert self.model.pushed == self.model.entries.keys() | self.model.gone.keys()
 
     def _expected(self, entry: Entry) -> dict[str, Any]:
-        common = {"q": entry.queue, "once": entry.once, "processed": entry.processed, "expires": entry.expires}
+        common = {
+            "q": entry.queue,
+            "once": entry.once,
+            "into": entry.into,
+            "processed": entry.processed,
+            "expires": entry.expires,
+        }
         if entry.is_stub:
             return {**common, "stub": True}
         return {
@@ -252,7 +277,7 @@ FIELDS = ("payload", "when", "priority", "attempts", "reserved", "token", "key",
 
 def _seen(document: Mapping[str, Any]) -> dict[str, Any]:
     """A stored envelope in the terms of the comparison."""
-    common = {name: document.get(name) for name in ("q", "once", "processed", "expires")}
+    common = {name: document.get(name) for name in ("q", "once", "into", "processed", "expires")}
     if "payload" not in document:
         return {**common, "stub": True}
     error = document.get("error")

@@ -22,9 +22,9 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
         course.well("settle")
         course.trouble("settle", GONE)
     told = [record.args for record in caplog.records if "tries again" in record.msg]
-    settling = [("settle", "AutoReconnect('gone')"), ("settle", "ServerSelectionTimeoutError('unfound')")]
+    settling = [("settle", "AutoReconnect: gone"), ("settle", "ServerSelectionTimeoutError: unfound")]
     told = [(what, text.partition(", Timeout")[0]) for what, text in told]
-    assert told == [*settling, ("claim", "AutoReconnect('gone')"), ("settle", "AutoReconnect('gone')")]
+    assert told == [*settling, ("claim", "AutoReconnect: gone"), ("settle", "AutoReconnect: gone")]
 
 
 @pytest.mark.parametrize(
