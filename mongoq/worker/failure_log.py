@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document, shorten
+from mongoq.model.error_text import printable, trace_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
 from mongoq.protocol.context import QueueContext
@@ -88,7 +89,7 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
     """
     if not isinstance(error, BaseException):
         return None
-    trace = _traceback(error)
+    trace = trace_of(error)
     if _may_be_printed(error):
         return type(error), error, trace
     kind, text = _named(error)
@@ -107,19 +108,21 @@ def _line(text: str) -> str:
 
 def _public_text(error: BaseException, text: str) -> str:
     """Return the text of an error, or what it comes to where it quotes values."""
-    if isinstance(error, ValidationError):
-        return f"{error.error_count()} validation error(s) for {error.title}"
-    code = getattr(error, "code", None)
-    if code is not None and hasattr(error, "has_error_label"):  # the server's, which may quote a refused document
-        return f"code {code}"
-    return text
+    if issubclass(type(error), ValidationError):  # ``isinstance`` asks the error for its class, too
+        return f"{error.error_count()} validation error(s) for {error.title}"  # type: ignore[attr-defined]
+    try:
+        code = getattr(error, "code", None)
+        of_server = code is not None and hasattr(error, "has_error_label")  # its text may quote a refused document
+        return f"code {code}" if of_server else text
+    except BaseException:  # the error is the user's, and may raise anything
+        return text
 
 
 def _may_be_printed(error: BaseException) -> bool:
     """Say whether the whole text of an error, and of those that a formatter prints with it, may be printed."""
     try:
         chain = _chain(error)
-        return len(chain) <= DEEPEST and all(map(_is_public, chain))
+        return len(chain) <= DEEPEST and all(map(_is_public, chain)) and printable(error) is error
     except BaseException:  # the error is the user's, and may raise anything
         return False
 
@@ -138,10 +141,3 @@ def _chain(error: BaseException) -> list[BaseException]:
         if len(found) > DEEPEST:
             break
     return found
-
-
-def _traceback(error: BaseException) -> TracebackType | None:
-    try:
-        return error.__traceback__
-    except BaseException:  # a property of the user's class
-        return None
