@@ -255,7 +255,7 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
         problem = f"stage {stage!r}: columns with names, such as 'carrier string', not {frame.schema!r:.200}"
         raise ArgumentInvalid("schema", problem)
     for field in told.fields:
-        if problem := too_deep(field.name, field.dataType):
+        if deep := too_deep(field.name, field.dataType):
             raise ArgumentInvalid(
                 "schema", f"stage {stage!r}: field {problem}; make it a string, which holds it as JSON"
             )
