@@ -19,7 +19,7 @@ import pytest
 from bson import Decimal128, ObjectId
 
 import mongoq
-from mongoq.errors import StageStopped
+from mongoq.errors import ArgumentInvalid, StageStopped
 from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
 from mongoq.model.trail import trail_of
@@ -491,3 +491,16 @@ def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
     uri = "mongodb://analyst:s3cret%2Dp4ss@host/app"
     kind, message = json.loads(cause(ValueError(f"{uri} s3cret-p4ss"), Place(uri, "app", "mongoq")))
     assert (kind, "s3cret" in message) == ("ValueError", False)
+
+
+def test_a_schema_deeper_than_arrow_brings_is_refused_with_its_stage_and_path() -> None:
+    from pyspark.sql.types import ArrayType, DataType, IntegerType, StructType
+
+    from mongoq.pipeline.on_spark.frames import _schema_of
+    from mongoq.pipeline.stage import Frame
+
+    deep: DataType = IntegerType()
+    for _ in range(63):
+        deep = ArrayType(deep)
+    with pytest.raises(ArgumentInvalid, match=r"schema: stage 'enrich': field 'a(\[\]){62}' nests deeper"):
+        _schema_of("enrich", Frame(StructType().add("a", deep), 10, 1))

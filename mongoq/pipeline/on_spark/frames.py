@@ -256,9 +256,8 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
         raise ArgumentInvalid("schema", problem)
     for field in told.fields:
         if deep := too_deep(field.name, field.dataType):
-            raise ArgumentInvalid(
-                "schema", f"stage {stage!r}: field {problem}; make it a string, which holds it as JSON"
-            )
+            hint = "make it a string, which holds it as JSON"
+            raise ArgumentInvalid("schema", f"stage {stage!r}: field {deep}; {hint}")
     return told
 
 
