@@ -127,7 +127,7 @@ def _may_be_printed(error: BaseException) -> bool:
     """Say whether the whole text of an error, and of those that a formatter prints with it, may be printed."""
     try:
         chain = _chain(error)
-        return len(chain) <= DEEPEST and all(map(_is_public, chain))
+        return len(chain) <= DEEPEST and all(map(_is_public, chain)) and printable(error) is error
     except BaseException:  # the error is the user's, and may raise anything
         return False
 

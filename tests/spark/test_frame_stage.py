@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import json
 import os
@@ -18,10 +19,11 @@ import pytest
 from bson import Decimal128, ObjectId
 
 import mongoq
-from mongoq.errors import StageStopped
+from mongoq.errors import ArgumentInvalid, StageStopped
 from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
 from mongoq.model.trail import trail_of
+from tests.awkward import awkward
 from tests.spark.frame_station import Frames, dropping_pipeline
 
 pytestmark = pytest.mark.timeout(300)
@@ -221,6 +223,26 @@ def test_a_function_that_raises_fails_the_items_and_not_the_query(frames: Frames
         ("LookupError", "no planes today")
     }
     assert sorted(each["payload"]["n"] for each in errors) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["no traceback", "no name", "no text", "no class", "odd name", "huge text", "system exit"]
+)
+def test_a_function_fails_its_items_whatever_it_raises_and_leaves_nothing_behind(frames: Frames, name: str) -> None:
+    frames.push(*({"n": n} for n in range(3)))
+    pipeline = frames.pipeline(outputs="out")
+    seen = []
+
+    @pipeline.frame_stage("checked", to="out", schema="n int", max_retries=0)
+    def broken(flights: Any) -> Any:
+        seen.append(decimal.getcontext().prec)
+        decimal.getcontext().prec = 3
+        raise awkward(name)
+
+    assert frames.worked_off(pipeline) == {"dead": 3}
+    assert len(frames.documents("errors")) == 3
+    assert len(seen) > 1
+    assert set(seen) == {decimal.getcontext().prec}
 
 
 @pytest.mark.prove
@@ -469,3 +491,16 @@ def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
     uri = "mongodb://analyst:s3cret%2Dp4ss@host/app"
     kind, message = json.loads(cause(ValueError(f"{uri} s3cret-p4ss"), Place(uri, "app", "mongoq")))
     assert (kind, "s3cret" in message) == ("ValueError", False)
+
+
+def test_a_schema_deeper_than_arrow_brings_is_refused_with_its_stage_and_path() -> None:
+    from pyspark.sql.types import ArrayType, DataType, IntegerType, StructType
+
+    from mongoq.pipeline.on_spark.frames import _schema_of
+    from mongoq.pipeline.stage import Frame
+
+    deep: DataType = IntegerType()
+    for _ in range(63):
+        deep = ArrayType(deep)
+    with pytest.raises(ArgumentInvalid, match=r"schema: stage 'enrich': field 'a(\[\]){62}' nests deeper"):
+        _schema_of("enrich", Frame(StructType().add("a", deep), 10, 1))

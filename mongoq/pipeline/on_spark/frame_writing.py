@@ -78,7 +78,7 @@ class FrameWriting:
         def within(part: range) -> DataFrame:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
-        found = Halving(len(ids), alike=isinstance(failure.error, OutcomeInvalid))
+        found = Halving(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
         failures = {range(len(ids)): failure}
         while (part := found.next()) is not None:
             failed = self._failure(within(part), most, file)
@@ -98,7 +98,7 @@ class FrameWriting:
         try:
             fates = self._fates(frame, most)
             file.add(fates)
-        except Exception as error:
+        except BaseException as error:  # Py4J ends its thread for others than Exceptions, and Spark waits for ever
             if self._stopping():
                 raise
             return _Failure(error, cause(error, self._part.place), fates)
@@ -146,7 +146,7 @@ class FrameWriting:
 class _Failure:
     """Why the function has failed: the error, what items are to tell of it, and the plan, if it came to one."""
 
-    error: Exception
+    error: BaseException
     text: str
     fates: DataFrame | None
 

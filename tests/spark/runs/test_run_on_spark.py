@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import os
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from mongoq.model.delivery import delivery_hash
 from mongoq.pipeline.on_spark import frame_turns
 from mongoq.pipeline.on_spark.shipping import packed, unpacked
 from mongoq.spark import ExecutorError, ExecutorsUnready
-from tests.awkward import awkward
+from tests.awkward import AWKWARD, awkward
 from tests.docs.blocks import blocks
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, RAW, graph, inputs, outputs
@@ -279,6 +280,23 @@ def test_a_stage_stops_whose_exception_can_hardly_be_told(drained: Any, broker: 
     with pytest.raises(StageStopped) as caught:
         drained(pipeline)
     assert isinstance(caught.value.__cause__, ExecutorError)
+
+
+def test_exceptions_that_can_hardly_be_recorded_fail_their_items_alone(drained: Any, broker: mongoq.Broker) -> None:
+    """Nor does what a run sets in its context reach the next one."""
+    pipeline = mongoq.Pipeline("awkward", errors="awkward.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", max_retries=0)
+    def check(payload: Any) -> Any:
+        places, decimal.getcontext().prec = decimal.getcontext().prec, 3
+        if payload != "fine":
+            raise awkward(payload)
+        return places
+
+    broker.queue("raw").push_many([each for name in AWKWARD for each in (name, "fine")])
+    drained(pipeline)
+    assert {item.payload for item in broker.queue("awkward.errors").peek(100)} == AWKWARD.keys()
+    assert [item.payload for item in broker.queue("out").peek(100)] == [decimal.DefaultContext.prec] * len(AWKWARD)
 
 
 def test_a_handler_that_ends_its_process_fails_its_item_alone(drained: Any, broker: mongoq.Broker) -> None:
