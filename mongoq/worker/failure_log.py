@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document, shorten
+from mongoq.model.error_text import printable
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
 from mongoq.protocol.context import QueueContext
@@ -90,7 +91,8 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
         return None
     trace = _traceback(error)
     if _may_be_printed(error):
-        return type(error), error, trace
+        shown = printable(error)
+        return type(shown), shown, trace
     kind, text = _named(error)
     stand_in = type(kind, (Exception,), {"__module__": "builtins"})
     return stand_in, stand_in(text), trace
@@ -98,7 +100,12 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
 
 def _named(error: BaseException) -> tuple[str, str]:
     failure = error_document(error, datetime.now(UTC)) or {}
-    return failure["type"], _line(_public_text(error, failure["message"]))
+    text = failure["message"]
+    try:
+        text = _public_text(error, text)
+    except BaseException:  # noqa: S110  # the class is the user's, and may raise anything when it is looked at
+        pass
+    return failure["type"], _line(text)
 
 
 def _line(text: str) -> str:
