@@ -23,6 +23,17 @@ class NoClass(BaseException):
         raise RuntimeError("no class")
 
 
+class NoClassError(Exception):
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+class NoAttributes(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
 class NoText(Exception):
     def __str__(self) -> str:
         raise KeyboardInterrupt("no text")
@@ -91,9 +102,17 @@ def _round() -> BaseException:
     return one
 
 
+def _causes() -> BaseException:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    return one
+
+
 AWKWARD: dict[str, Callable[[], BaseException]] = {
     "no traceback": lambda: NoTrace("text"),
     "no class": lambda: NoClass("text"),
+    "no class, an Exception": lambda: NoClassError("text"),
+    "no attributes": lambda: NoAttributes("text"),
     "no text": NoText,
     "endless text": Endless,
     "fussy text": FussyText,
@@ -106,6 +125,7 @@ AWKWARD: dict[str, Callable[[], BaseException]] = {
     "group": lambda: ExceptionGroup("several", [NamelessError("a"), NoText(), NoTrace("\ud800")]),
     "deep group": _deep,
     "going round": _round,
+    "causes of each other": _causes,
     "recursion": lambda: RecursionError("maximum recursion depth exceeded"),
     "stop": lambda: StopIteration(1),
     "generator exit": GeneratorExit,

@@ -11,6 +11,9 @@ from mongoq.pipeline.recipe_size import MOST_VALUES, NESTING_LIMIT, TOO_DEEP, TO
 __all__ = ["load"]
 
 MERGE = "tag:yaml.org,2002:merge"
+INTEGER = "tag:yaml.org,2002:int"
+KEY_DIGITS = 18
+"""Larger integers can have the same hash by thousands, and a mapping of them takes the square of their number."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
@@ -43,7 +46,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
         """Refuse numbers in base 60, which take a time that grows with the square of their length."""
         if ":" in self.construct_scalar(node):
             raise _refusal("numbers in base 60, such as 1:30, are not taken; put them in quotes", node)
-        is_int = node.tag == "tag:yaml.org,2002:int"
+        is_int = node.tag == INTEGER
         number: int | float = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
         return number
 
@@ -55,6 +58,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
                 raise _refusal("merge keys (<<) are not taken; write the keys out", key)
             if not isinstance(key, yaml.ScalarNode):
                 raise _refusal("a key is a plain value", key)
+            if key.tag == INTEGER and len(key.value) > KEY_DIGITS:
+                raise _refusal(f"a number of more than {KEY_DIGITS} digits is no key; put it in quotes", key)
             if key.value in seen:
                 raise _refusal(f"the key {key.value!r:.150} is given twice", key)
             seen.add(key.value)

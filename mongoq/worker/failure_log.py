@@ -100,7 +100,12 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
 
 def _named(error: BaseException) -> tuple[str, str]:
     failure = error_document(error, datetime.now(UTC)) or {}
-    return failure["type"], _line(_public_text(error, failure["message"]))
+    text = failure["message"]
+    try:
+        text = _public_text(error, text)
+    except BaseException:  # noqa: S110  # the class is the user's, and may raise anything when it is looked at
+        pass
+    return failure["type"], _line(text)
 
 
 def _line(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from functools import partial
 from io import IOBase
 from typing import Any
@@ -17,6 +17,7 @@ __all__ = ["close_lazy", "is_function", "refuse_lazy"]
 AWAIT = "nobody awaits it; await it in the handler, and make the handler `async def`"
 LOOP = "nothing loops over it, so it never runs; loop over it in the handler, or return list(…)"
 LOOP_ASYNC = "nothing loops over it, so it never runs; loop over it with `async for` in the handler"
+ENTER = "nothing enters it, so it never runs; take the decorator for context managers from the handler"
 WAIT = "nobody waits for it; return its result()"
 SEVERAL = (list, tuple, set, frozenset)
 
@@ -54,6 +55,8 @@ def _hint(value: Any) -> str | None:
     if isinstance(value, Future):
         return WAIT
     try:
+        if isinstance(value, AbstractContextManager | AbstractAsyncContextManager) and _is_generated(value):
+            return ENTER
         # an iterator returns itself here; a mock has all methods, and returns something else
         if isinstance(value, Iterator) and not isinstance(value, IOBase) and iter(value) is value:
             return LOOP
@@ -62,6 +65,12 @@ def _hint(value: Any) -> str | None:
     except Exception:  # the object is the user's, and may raise anything
         return None
     return None
+
+
+def _is_generated(manager: Any) -> bool:
+    """Say whether a context manager was made of a generator, by ``contextlib.contextmanager`` for instance."""
+    steps = getattr(manager, "gen", None)
+    return inspect.isgenerator(steps) or inspect.isasyncgen(steps)
 
 
 def is_function(says: Callable[[Any], bool], handler: Any) -> bool:

@@ -236,6 +236,8 @@ Halved = Annotated[
         (np.ndarray, np.array([1])),
         (pd.DataFrame, pd.DataFrame({"a": [1]})),
         (Any, np.array([1, 2])),
+        (Array, np.array([1, 2], dtype="int8")),
+        (Frame, pd.DataFrame({"a": [1, 2]}, index=[5, 6])),
         (Halved, np.array([1.0, 2.0])),
         (dict[str, Halved], {"a": np.array([1.0, 2.0])}),
         (Touchy, Touchy(1)),
@@ -243,7 +245,19 @@ Halved = Annotated[
         (Decimal, Decimal("sNaN")),
         (Any, [Decimal("sNaN")]),
     ],
-    ids=["array", "frame", "any array", "halved", "halved in a dict", "raises", "signalling", "decimal", "any decimal"],
+    ids=[
+        "array",
+        "frame",
+        "any array",
+        "small array",
+        "indexed frame",
+        "halved",
+        "halved in a dict",
+        "raises",
+        "signalling",
+        "decimal",
+        "any decimal",
+    ],
 )
 async def test_what_cannot_be_compared_comes_back_or_is_refused(shell: Shell, kind: Any, value: Any) -> None:
     queue = shell.queue(model=adapter(kind))

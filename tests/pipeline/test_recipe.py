@@ -428,6 +428,10 @@ LEAST = "name: least\nstages:\n  - from: in\n    handler: tests.pipeline.station
         (f"a: 0b{'1' * 1_000_000}", "recipe: an integer of more than 1,024 bits"),
         ("a: {on: 1, yes: 2}", "recipe: it cannot be read: ConstructorError: two of its keys are the same value"),
         ("a: {1: 1, 0x1: 2}", "recipe: it cannot be read: ConstructorError: two of its keys are the same value"),
+        (
+            "a:\n" + "".join(f"  {place * (2**61 - 1)}: a\n" for place in range(30_000)),  # all have the hash 0
+            "recipe: it cannot be read: ConstructorError: a number of more than 18 digits is no key",
+        ),
         ("a:\n" + "- a\n" * 210_000, "recipe: more than 100,000 values"),
         (f"x: &t {'a' * 500_000}\na: [*t, *t, *t]", "recipe: more than 1,048,576 characters"),
         ("a: &a [*a]", "recipe: nested deeper than 60 levels"),

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from typing import Any
 from unittest.mock import MagicMock
@@ -66,6 +67,8 @@ LAZY: dict[str, Callable[[Any], Any]] = {
     "filter": lambda payload: filter(None, [payload]),
     "zip": lambda payload: zip([payload], [payload], strict=True),
     "iterator of a list": lambda payload: iter([payload]),
+    "context manager": contextmanager(steps),
+    "async context manager": asynccontextmanager(steps_async),
     "cursor": lambda _: Cursor(),
     "async cursor": lambda _: AsyncCursor(),
     "list of coroutines": lambda payload: [work(payload), work(payload)],

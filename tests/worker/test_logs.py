@@ -13,6 +13,7 @@ from pymongo.errors import DuplicateKeyError
 
 import mongoq
 from mongoq.worker.failure_log import error_line, exc_info_of
+from tests.waiting import until
 from tests.worker.conftest import Desk
 
 QUICK = mongoq.Fixed(0.01)
@@ -220,6 +221,7 @@ def test_a_stop_says_so(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
 
     desk.consume("orders", handle)
     running = desk.start()
+    until(lambda: "starts: " in caplog.text)
     running.stop()
     assert life(caplog)[1] == "stops: it was told to"
 

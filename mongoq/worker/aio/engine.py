@@ -130,7 +130,9 @@ class AsyncEngine:
         try:
             with self._hands.signals(self.hear, wanted=signals):
                 await self.prepare()
-                if not self._signals:
+                if self._signals:
+                    logger.info("worker %s stops before it has started: %s", self._name, self._reason())
+                else:
                     await self._worked(drain=drain)
         finally:
             await self._ended_all()

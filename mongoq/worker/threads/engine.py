@@ -131,7 +131,9 @@ class Engine:
         try:
             with self._hands.signals(self.hear, wanted=signals):
                 self.prepare()
-                if not self._signals:
+                if self._signals:
+                    logger.info("worker %s stops before it has started: %s", self._name, self._reason())
+                else:
                     self._worked(drain=drain)
         finally:
             self._ended_all()
