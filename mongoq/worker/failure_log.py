@@ -91,8 +91,7 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
         return None
     trace = trace_of(error)
     if _may_be_printed(error):
-        shown = printable(error)
-        return type(shown), shown, trace
+        return type(error), error, trace
     kind, text = _named(error)
     stand_in = type(kind, (Exception,), {"__module__": "builtins"})
     return stand_in, stand_in(text), trace
@@ -113,19 +112,13 @@ def _line(text: str) -> str:
 
 
 def _public_text(error: BaseException, text: str) -> str:
-    """Return the text of an error, or what it comes to where it quotes values."""
+    """Return the text of an error, or what it comes to where it quotes values; may raise what the user's class raises."""
     if issubclass(type(error), ValidationError):  # ``__class__`` is the user's, and may raise anything
         invalid: Any = error
         return f"{invalid.error_count()} validation error(s) for {invalid.title}"
-    code = _server_code(error)  # the server may quote a refused document
-    return text if code is None else f"code {code}"
-
-
-def _server_code(error: BaseException) -> Any:
-    try:
-        return getattr(error, "code", None) if hasattr(error, "has_error_label") else None
-    except BaseException:  # a property of the user's class
-        return None
+    code = getattr(error, "code", None)
+    of_server = code is not None and hasattr(error, "has_error_label")  # its text may quote a refused document
+    return f"code {code}" if of_server else text
 
 
 def _may_be_printed(error: BaseException) -> bool:
