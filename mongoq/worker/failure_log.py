@@ -112,7 +112,7 @@ def _line(text: str) -> str:
 
 
 def _public_text(error: BaseException, text: str) -> str:
-    """Return the text of an error, or what it comes to where it quotes values; may raise what the user's class raises."""
+    """Return the text of an error, or what stands for it where it quotes values; the error's class may raise anything."""
     if issubclass(type(error), ValidationError):  # ``__class__`` is the user's, and may raise anything
         invalid: Any = error
         return f"{invalid.error_count()} validation error(s) for {invalid.title}"
