@@ -455,6 +455,10 @@ class PartnerMissing(MongoqError):
         self.reason = reason
 
 
+SHOWN_FAULTS = 100
+"""Faults of a pipeline that its error shows; a hostile recipe has as many as it has keys."""
+
+
 class GraphInvalid(MongoqError, ValueError):
     """The stages of a pipeline, or a recipe, do not go together. Nothing was started.
 
@@ -464,8 +468,9 @@ class GraphInvalid(MongoqError, ValueError):
     """
 
     def __init__(self, pipeline: str, faults: Sequence[str]) -> None:
-        lines = "".join(f"\n- {fault}" for fault in faults)
-        super().__init__(f"pipeline {pipeline!r} has {len(faults)} fault{'s' * (len(faults) != 1)}:{lines}")
+        lines = "".join(f"\n- {fault}" for fault in faults[:SHOWN_FAULTS])
+        more = f"\n- and {len(faults) - SHOWN_FAULTS:,} more, in faults" if len(faults) > SHOWN_FAULTS else ""
+        super().__init__(f"pipeline {pipeline!r} has {len(faults):,} fault{'s' * (len(faults) != 1)}:{lines}{more}")
         self.pipeline = pipeline
         self.faults = tuple(faults)
 

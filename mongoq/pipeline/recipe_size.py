@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["MOST_VALUES", "NESTING_LIMIT", "TOO_DEEP", "TOO_MANY", "TooMuch", "check_size"]
 
-MOST_VALUES = 100_000
+MOST_VALUES = 20_000
 """Values of a recipe, each counted as often as it turns up: a few aliases of YAML make billions."""
 MOST_TEXT = 1024 * 1024
 """Characters and bytes in them, keys among them, counted likewise."""
