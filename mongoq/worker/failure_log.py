@@ -112,7 +112,7 @@ def _line(text: str) -> str:
 
 
 def _public_text(error: BaseException, text: str) -> str:
-    """Return the text of an error, or what stands for it where it quotes values; the error's class may raise anything."""
+    """Return the text of an error, or what stands for it where it quotes values; its class may raise anything."""
     if issubclass(type(error), ValidationError):  # ``__class__`` is the user's, and may raise anything
         invalid: Any = error
         return f"{invalid.error_count()} validation error(s) for {invalid.title}"
