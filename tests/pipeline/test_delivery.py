@@ -237,8 +237,8 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         runs.append(payload)
         return mongoq.Drop()
 
-    def inserted(envelope: Any, *, given: bool) -> Flow[bool]:
-        flow = insert.inserted(envelope, given=given)
+    def inserted(broker: Any, envelope: Any, *, given: bool) -> Flow[bool]:
+        flow = insert.inserted(broker, envelope, given=given)
         reply = yield next(flow)
         try:
             while lost:
