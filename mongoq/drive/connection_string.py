@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
+from pymongo.errors import ConfigurationError
+from pymongo.uri_parser import validate_options
+
 from mongoq.errors import ArgumentInvalid
 
 __all__ = ["REFUSED", "connection_errors", "has_option", "make_client", "sentence_of"]
@@ -45,8 +48,15 @@ def make_client(kind: Callable[..., Any], uri: Any, **options: Any) -> Any:
 
 
 def has_option(uri: str, name: str) -> bool:
-    """Say whether the options of a connection string give this one."""
-    return any(key.lower() == name.lower() for key, _ in _options(uri))
+    """Say whether a connection string gives this option, with a value that the driver does not leave out."""
+    values = [value for key, value in _options(uri) if key.lower() == name.lower()]
+    if not values:
+        return False
+    try:
+        validate_options({name: unquote_plus(values[-1] or "")}, warn=False)
+    except (ValueError, TypeError, ConfigurationError):
+        return False
+    return True
 
 
 def sentence_of(error: BaseException, uri: str) -> str:
