@@ -158,6 +158,36 @@ async def test_a_uri_that_the_driver_refuses_has_the_drivers_sentence(kind: str,
 
 
 @KINDS
+@pytest.mark.parametrize(
+    ("userinfo", "scheme"),
+    [
+        ("me:hun@ter2/w", "mongodb"),
+        ("me:hunter2/w", "mongodb"),
+        ("me:hunter2?w", "mongodb"),
+        ("me/x:hunter2", "mongodb+srv"),
+        ("me@shop:hunter2/w", "mongodb"),
+    ],
+)
+async def test_a_user_or_password_that_is_not_escaped_is_told_so(kind: str, userinfo: str, scheme: str) -> None:
+    error = await fail_to_connect(kind, f"{scheme}://{userinfo}@nowhere/app")
+    assert isinstance(error, mongoq.ArgumentInvalid)
+    assert "; user and password must be percent-encoded where they hold '@'" in str(error)
+    assert_no_secrets(error, "hunter2", "ter2")
+
+
+@KINDS
+@pytest.mark.parametrize("userinfo", ["me:hun@ter2/w", "hunter2:12/w"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_part_of_a_password_that_the_driver_takes_for_a_host_is_hidden(kind: str, userinfo: str) -> None:
+    """The dots let the driver take the rest of the string for a database and a collection."""
+    error = await fail_to_connect(kind, f"mongodb://{userinfo}@db.nowhere.invalid/app", timeout=0.5)
+    assert isinstance(error, mongoq.ServerUnavailable)
+    assert "; user and password must be percent-encoded where they hold '@'" in str(error)
+    assert_no_secrets(mongoq.ServerUnavailable(str(error)), "hunter2", "ter2")
+    gc.collect()
+
+
+@KINDS
 async def test_a_host_without_srv_records_has_the_drivers_sentence(kind: str) -> None:
     error = await fail_to_connect(kind, "mongodb+srv://me:hunter2@nowhere.invalid/?connectTimeoutMS=500")
     assert isinstance(error, mongoq.ArgumentInvalid)
