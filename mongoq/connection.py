@@ -14,7 +14,15 @@ from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, O
 
 from mongoq.aio import AsyncBroker
 from mongoq.drive.background import PATIENCE
-from mongoq.drive.connection_string import REFUSED, connection_errors, has_option, make_client, sentence_of
+from mongoq.drive.connection_string import (
+    advice_on,
+    connection_errors,
+    has_option,
+    hosts_of,
+    make_client,
+    refusal_of,
+    sentence_of,
+)
 from mongoq.drive.numbered import numbering
 from mongoq.drive.refusals import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
@@ -224,8 +232,7 @@ class _Trial:
     def explain(self, error: BaseException) -> tuple[MongoqError | None, BaseException | None]:
         """Return the error that says what to do, and its cause; ``None`` for one that passes through."""
         if isinstance(error, ConfigurationError):  # found when the client connects: SRV, modules of a mechanism
-            problem = f"{REFUSED}: {sentence_of(error, self._uri)}"
-            return ArgumentInvalid("uri", problem), None
+            return ArgumentInvalid("uri", refusal_of(error, self._uri)), None
         if isinstance(error, OperationFailure):
             return self._explain_refusal(error), error
         if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
@@ -243,10 +250,7 @@ class _Trial:
         return None
 
     def _hosts(self) -> str:
-        return ", ".join(f"{host}:{port}" for host, port in sorted(self._servers()))
-
-    def _servers(self) -> Any:
-        return self._client.topology_description.server_descriptions()
+        return hosts_of(self._client, self._uri)
 
     def _unavailable(self, error: PyMongoError) -> str:
         hosts = self._hosts()
@@ -257,7 +261,8 @@ class _Trial:
             )
         return (
             f"no usable MongoDB answered at {hosts}{self._in_time() if error.timeout else ''}: start one, or check "
-            f"host, port, replicaSet and TLS in the URI ({connection_errors(self._client, error, self._uri)})"
+            f"host, port, replicaSet and TLS in the URI "
+            f"({connection_errors(self._client, error, self._uri)}){advice_on(self._uri)}"
         )
 
     def _in_time(self) -> str:

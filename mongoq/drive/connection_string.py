@@ -7,12 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
+from pymongo.errors import ConfigurationError
+from pymongo.uri_parser import validate_options
+
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["REFUSED", "connection_errors", "has_option", "make_client", "sentence_of"]
+__all__ = ["advice_on", "connection_errors", "has_option", "hosts_of", "make_client", "refusal_of", "sentence_of"]
 
 SCHEMES = ("mongodb://", "mongodb+srv://")
 REFUSED = "the driver cannot use this connection string"
+UNESCAPED = re.compile(r"[^@/?]*[@/?].*@", re.DOTALL)
+"""A rest of a connection string in which another separator stands before the last ``@``."""
+ADVICE = "user and password must be percent-encoded where they hold '@', '/', '?' or ':' (urllib.parse.quote_plus)"
 HIDDEN = "…"
 LENGTH = 1_000
 """Characters of what the driver says that a message holds."""
@@ -39,14 +45,38 @@ def make_client(kind: Callable[..., Any], uri: Any, **options: Any) -> Any:
     except Warning:  # the caller's filter of warnings has made an error of it
         raise
     except Exception as error:  # the driver raises what comes, such as KeyError and errors of ssl
-        problem = sentence_of(error, uri)
+        problem = refusal_of(error, uri)
     # behind the block, so that no traceback shows the driver's error beside it: that may quote the string
-    raise ArgumentInvalid("uri", f"{REFUSED}: {problem}")
+    raise ArgumentInvalid("uri", problem)
 
 
 def has_option(uri: str, name: str) -> bool:
-    """Say whether the options of a connection string give this one."""
-    return any(key.lower() == name.lower() for key, _ in _options(uri))
+    """Say whether a connection string gives this option, with a value that the driver does not leave out."""
+    values = [value for key, value in _options(uri) if key.lower() == name.lower()]
+    if not values:
+        return False
+    try:
+        validate_options({name: unquote_plus(values[-1] or "")}, warn=False)
+    except (ValueError, TypeError, ConfigurationError):
+        return False
+    return True
+
+
+def refusal_of(error: BaseException, uri: str) -> str:
+    """Return why the driver cannot use a connection string, and what to do where user or password look unescaped."""
+    said = sentence_of(error, uri)
+    return f"{REFUSED}: {said}" if "must be escaped" in said else f"{REFUSED}: {said}{advice_on(uri)}"
+
+
+def advice_on(uri: str) -> str:
+    """Return what to do where user or password look unescaped, to go behind a sentence; else nothing."""
+    return f"; {ADVICE}" if UNESCAPED.match(uri.partition("://")[2]) else ""
+
+
+def hosts_of(client: Any, uri: str) -> str:
+    """Return the addresses of a client's servers; one that may be a part of an unescaped password is hidden."""
+    hosts = ", ".join(f"{host}:{port}" for host, port in sorted(client.topology_description.server_descriptions()))
+    return sentence_of(Exception(hosts), uri) if hosts and advice_on(uri) else hosts
 
 
 def sentence_of(error: BaseException, uri: str) -> str:

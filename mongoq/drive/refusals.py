@@ -34,7 +34,7 @@ OURS = "; mongoq: "
 REFUSAL = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
 
 
-def missing_right(error: OperationFailure) -> str:
+def missing_right(error: Exception) -> str:
     """Return what a server refuses, in a sentence that goes on from its name, and what to grant."""
     refusal = REFUSAL.search(str(error))
     if refusal is None:

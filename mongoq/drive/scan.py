@@ -22,7 +22,15 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
-from mongoq.drive.connection_string import REFUSED, connection_errors, has_option, make_client, sentence_of
+from mongoq.drive.connection_string import (
+    advice_on,
+    connection_errors,
+    has_option,
+    hosts_of,
+    make_client,
+    refusal_of,
+    sentence_of,
+)
 from mongoq.drive.documents import Document, decoded, slices
 from mongoq.drive.refusals import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
@@ -95,14 +103,13 @@ class Scan:
         try:
             yield
         except ConnectionFailure as error:
-            addresses = self._client.topology_description.server_descriptions()
-            servers = ", ".join(f"{host}:{port}" for host, port in addresses) + self._asked_for()
+            servers = hosts_of(self._client, self._uri) + self._asked_for()
             raise ServerUnavailable(
                 f"no usable MongoDB server answered at {servers}: start it, or correct the option uri "
-                f"({connection_errors(self._client, error, self._uri)})"
+                f"({connection_errors(self._client, error, self._uri)}){advice_on(self._uri)}"
             ) from error
         except ConfigurationError as error:  # found when the client connects: SRV, modules of a mechanism
-            raise ArgumentInvalid("uri", f"{REFUSED}: {sentence_of(error, self._uri)}") from None
+            raise ArgumentInvalid("uri", refusal_of(error, self._uri)) from None
         except OperationFailure as error:
             self._refused(error)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
+from mongoq.drive.refusals import UNAUTHORIZED, missing_right
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.dice import dice
 from mongoq.model.error_text import spoken
@@ -161,6 +162,9 @@ class Course:
 
 
 def _told(error: Exception) -> str:
-    """Say what is wrong with the server; what it says of a refused document may quote that."""
+    """Say what is wrong with the server; what it says of a refused document or command may quote payloads."""
     code = getattr(error, "code", None)
-    return spoken(error) if code is None else f"{type(error).__name__}, code {code}"
+    if code is None:
+        return spoken(error)
+    right = f": the server {missing_right(error)}" if code == UNAUTHORIZED else ""
+    return f"{type(error).__name__}, code {code}{right}"

@@ -17,7 +17,7 @@ from pymongo.monitoring import CommandStartedEvent
 
 import mongoq
 from mongoq import connection
-from mongoq.drive.connection_string import sentence_of
+from mongoq.drive.connection_string import has_option, sentence_of
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol import control
 from mongoq.protocol.context import BrokerContext
@@ -49,6 +49,14 @@ def test_a_broker_from_a_uri_works_and_closes(uri: str, database: str) -> None:
 def test_the_server_knows_the_client_by_the_name_in_the_uri(uri: str, database: str, options: str, name: str) -> None:
     with mongoq.connect(uri + options, database=database) as broker:
         assert broker._driver._backend.client.options.pool_options.appname == name
+
+
+def test_a_name_that_is_too_long_for_the_driver_is_left_out(uri: str, database: str) -> None:
+    with (
+        pytest.warns(UserWarning, match="appname must be"),
+        mongoq.connect(f"{uri}&appName={'x' * 200}", database=database) as broker,
+    ):
+        assert broker._driver._backend.client.options.pool_options.appname == "mongoq"
 
 
 async def test_connect_async_awaits_or_opens_a_block(uri: str, database: str) -> None:
@@ -150,6 +158,36 @@ async def test_a_uri_that_the_driver_refuses_has_the_drivers_sentence(kind: str,
 
 
 @KINDS
+@pytest.mark.parametrize(
+    ("userinfo", "scheme"),
+    [
+        ("me:hun@ter2/w", "mongodb"),
+        ("me:hunter2/w", "mongodb"),
+        ("me:hunter2?w", "mongodb"),
+        ("me/x:hunter2", "mongodb+srv"),
+        ("me@shop:hunter2/w", "mongodb"),
+    ],
+)
+async def test_a_user_or_password_that_is_not_escaped_is_told_so(kind: str, userinfo: str, scheme: str) -> None:
+    error = await fail_to_connect(kind, f"{scheme}://{userinfo}@nowhere/app")
+    assert isinstance(error, mongoq.ArgumentInvalid)
+    assert "; user and password must be percent-encoded where they hold '@'" in str(error)
+    assert_no_secrets(error, "hunter2", "ter2")
+
+
+@KINDS
+@pytest.mark.parametrize("userinfo", ["me:hun@ter2/w", "hunter2:12/w"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_part_of_a_password_that_the_driver_takes_for_a_host_is_hidden(kind: str, userinfo: str) -> None:
+    """The dots let the driver take the rest of the string for a database and a collection."""
+    error = await fail_to_connect(kind, f"mongodb://{userinfo}@db.nowhere.invalid/app", timeout=0.5)
+    assert isinstance(error, mongoq.ServerUnavailable)
+    assert "; user and password must be percent-encoded where they hold '@'" in str(error)
+    assert_no_secrets(mongoq.ServerUnavailable(str(error)), "hunter2", "ter2")
+    gc.collect()
+
+
+@KINDS
 async def test_a_host_without_srv_records_has_the_drivers_sentence(kind: str) -> None:
     error = await fail_to_connect(kind, "mongodb+srv://me:hunter2@nowhere.invalid/?connectTimeoutMS=500")
     assert isinstance(error, mongoq.ArgumentInvalid)
@@ -230,6 +268,39 @@ async def test_a_uri_may_ask_for_a_longer_search(kind: str, unused_port: int, mo
     error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/")
     assert "in time (timeout=0.05 s)" in str(error)
     gc.collect()
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "option", ["serverSelectionTimeoutMS=abc", "ServerSelectionTimeoutMS=-5", "timeoutMS=abc", "timeoutMS=-1"]
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_limit_that_the_driver_leaves_out_is_as_good_as_absent(
+    kind: str, option: str, unused_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+    with pytest.warns(UserWarning, match=r"(?i)timeoutms must be"):
+        error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/app?{option}")
+    assert "in time (timeout=0.05 s)" in str(error)
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ("serverSelectionTimeoutMS=300", True),
+        ("serverselectiontimeoutms=%33", True),
+        ("serverSelectionTimeoutMS=0", True),
+        ("serverSelectionTimeoutMS=abc&serverSelectionTimeoutMS=5", True),
+        ("serverSelectionTimeoutMS=5&serverSelectionTimeoutMS=abc", False),
+        ("serverSelectionTimeoutMS=", False),
+        ("serverSelectionTimeoutMS", False),
+        ("timeoutMS=5", False),
+        ("", False),
+    ],
+)
+def test_an_option_is_given_where_the_driver_takes_its_last_value(options: str, given: bool) -> None:
+    assert has_option(f"mongodb://h/?{options}", "serverSelectionTimeoutMS") is given
 
 
 @KINDS

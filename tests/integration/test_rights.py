@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from tests.servers import spare_the_journal
 from tests.shells import Awaited
+from tests.waiting import until
+from tests.worker.conftest import Desk
 
 READER, WRITER, NOBODY, WATCHER = "reader", "writer", "nobody", "watcher"
 KINDS = pytest.mark.parametrize("kind", ["sync", "aio"])
@@ -119,6 +123,28 @@ async def test_who_may_only_read_is_told_so_by_a_pop_in_words(
     assert "RawBSONDocument" not in str(caught.value)
     assert caught.value.details is not None
     assert caught.value.details["codeName"] == "Unauthorized"
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_worker_that_may_only_read_logs_the_right_that_it_lacks(
+    kind: str, guarded: EmbeddedServer, store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(_: Any) -> None: ...
+
+    store.update_one({"payload": 2}, {"$set": {"payload": "hunter2"}})
+    desk = Desk(kind, uri_of(guarded, READER, store), store.database.name, mongoq.Broker(store))
+    desk.consume("orders", handle)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        running = desk.start()
+        until(lambda: "the worker tries again" in caplog.text or running.ended)
+        running.stop()
+    place = re.escape(store.full_name)
+    grant = f"grant the action '(update|insert)' on {place}, or the role 'readWrite' on the database"
+    told = next(one.getMessage() for one in caplog.records if "tries again" in one.getMessage())
+    assert re.search(
+        rf"OperationFailure, code 13: the server knows the user, who may not run '\w+' on {place}: {grant}", told
+    )
+    assert not re.search(r"hunter2|\{|lsid|clusterTime|not authorized", caplog.text)
 
 
 @KINDS

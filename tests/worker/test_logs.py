@@ -226,6 +226,42 @@ def test_a_stop_says_so(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     assert life(caplog)[1] == "stops: it was told to"
 
 
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (1, "1 run of queue 'orders' was given up; its items go back"),
+        (2, "2 runs of queue 'orders' were given up; their items go back"),
+    ],
+)
+def test_runs_that_are_given_up_are_counted(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture, number: int, line: str
+) -> None:
+    queue.push_many(range(number))
+    begun: list[int] = []
+
+    async def handle(payload: int, job: Any) -> None:
+        begun.append(payload)
+        while not job.lost.is_set():
+            await asyncio.sleep(0.02)
+
+    desk.consume("orders", handle, concurrency=2)
+    running = desk.start(grace=0)
+    until(lambda: len(begun) == number)
+    running.stop()
+    assert ("WARNING", line) in lines(caplog)
+
+
+def test_one_settled_item_is_one_item(desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture) -> None:
+    queue.push(1)
+
+    async def handle(payload: int) -> None:
+        pass
+
+    desk.consume("orders", handle)
+    desk.run()
+    assert life(caplog)[-1] == "has ended; it has settled 1 item"
+
+
 def test_a_signal_is_named_as_the_reason(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.queue("orders").push(1)
     worker = mongoq.Worker(broker)

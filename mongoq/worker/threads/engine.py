@@ -37,6 +37,17 @@ __all__ = ["Engine"]
 
 logger = logging.getLogger("mongoq.worker")
 
+SETTLED = ("worker %s has ended; it has settled %d items", "worker %s has ended; it has settled %d item")
+GIVEN_UP = (
+    "%d runs of queue %r were given up; their items go back",
+    "%d run of queue %r was given up; its items go back",
+)
+LEFT = (
+    "%d runs of queue %r that took too long have not ended, and are left",
+    "%d run of queue %r that took too long has not ended, and is left",
+)
+"""Lines of the log, for several and for one."""
+
 TICK = 1.0
 """Seconds between two looks at the leases, at most."""
 LAST = 2.0
@@ -219,7 +230,7 @@ class Engine:
         for bell in self._bells:
             bell.ring()
         self._hands.close(LAST)
-        logger.info("worker %s has ended; it has settled %d items", self._name, self.settled)
+        logger.info(SETTLED[self.settled == 1], self._name, self.settled)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -251,9 +262,9 @@ class Engine:
         left, queue = station.backlog.abandon(), station.consumer.name
         late = sum(run.timed_out for run in left)
         if late:
-            logger.warning("%d runs of queue %r that took too long have not ended, and are left", late, queue)
+            logger.warning(LEFT[late == 1], late, queue)
         if len(left) > late:
-            logger.warning("%d runs of queue %r were given up; their items go back", len(left) - late, queue)
+            logger.warning(GIVEN_UP[len(left) - late == 1], len(left) - late, queue)
         if left:
             self._hands.abandon()
 
