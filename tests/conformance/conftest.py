@@ -36,6 +36,7 @@ GAPS: list[tuple[str, str, str]] = [
     ("mongomock", FOREIGN + "None}-pop with history", NO_MISFIT),
     ("mongomock", "test_a_document_that_cannot_be_read_is_buried", "mongomock stores Python objects, not BSON"),
     ("mongomock", "test_unreadable_", "mongomock stores Python objects, not BSON"),
+    ("mongomock", "test_pops_pass_by_however_many_unreadable", "mongomock stores Python objects, not BSON"),
     ("mongomock", "test_a_value_comes_back_unchanged_on_every_way[mongomock-a zero", NO_ZERO),
     ("mongomock", "test_a_zero_timestamp_as_the_whole_payload_is_refused_on_every_way", NO_ZERO),
     ("mongomock", "test_what_no_server_takes_is_refused", NO_UUID),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from contextlib import suppress
 from typing import Any, Literal
@@ -22,11 +23,19 @@ RETRY = mongoq.Exponential(base=0.05, cap=1, jitter=0.1)
 
 def work(uri: str, database: str, engine: Engine, seed: int) -> None:
     """Work until the end of this process."""
+    logging.getLogger("mongoq.worker").addFilter(_is_told_shortly)
     chance = random.Random(seed)
     if engine == "threads":
         _work(MongoClient(uri)[database], chance)
     else:
         asyncio.run(_work_async(uri, database, chance))
+
+
+def _is_told_shortly(record: logging.LogRecord) -> bool:
+    """Leave out the tracebacks of handlers, which fail on purpose and with the server: any other is a fault of mongoq."""
+    if " has failed in run " in record.getMessage():
+        record.exc_info = None
+    return True
 
 
 def _work(database: Any, chance: random.Random) -> None:
