@@ -32,7 +32,7 @@ def work(uri: str, database: str, engine: Engine, seed: int) -> None:
 
 
 def _is_told_shortly(record: logging.LogRecord) -> bool:
-    """Leave out the tracebacks of handlers, which fail on purpose and with the server: any other is a fault of mongoq."""
+    """Leave out the tracebacks of handlers, which fail on purpose, and with the server; others are faults of mongoq."""
     if " has failed in run " in record.getMessage():
         record.exc_info = None
     return True
