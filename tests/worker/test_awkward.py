@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.model.error_text import printable, printed, spoken
+from mongoq.model.error_text import printable, printed, spoken, type_name
 from mongoq.testing import VirtualBroker
 from tests.awkward import AWKWARD, awkward
 from tests.worker.conftest import Desk
@@ -76,7 +76,10 @@ def test_each_may_be_the_reason_to_retry(desk: Desk, queue: mongoq.Queue[Any]) -
     queue.push_many(list(AWKWARD))
     desk.consume("orders", handle, success_on=(KeyError,), **ONCE)
     desk.run()
-    assert {item.payload for item in queue.dead.peek(100)} == AWKWARD.keys()
+    letters = queue.dead.peek(100)
+    assert {item.payload for item in letters} == AWKWARD.keys()
+    told = {item.payload: item.error.type for item in letters if item.error is not None}
+    assert told == {name: type_name(awkward(name)) for name in AWKWARD}, "its own error, not one of asking for it"
 
 
 @names
