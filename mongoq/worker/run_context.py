@@ -59,7 +59,8 @@ class RunContext:
         try:
             awaited = self._context.run(step, value)
         except BaseException as error:
-            self.check(None if isinstance(error, StopIteration) else error)
+            ended = issubclass(type(error), StopIteration)  # ``isinstance`` asks the error for its class, too
+            self.check(None if ended else error)
             raise
         self.check(WAITS)
         return awaited

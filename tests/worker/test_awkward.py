@@ -47,7 +47,8 @@ def test_each_is_recorded_and_the_worker_goes_on(
 
     queue.push_many([each for name in AWKWARD for each in (name, "fine")])
     # not by an event loop of the handler's own: asyncio itself does not get over all of them
-    desk.consumers.append(("orders", handle_in_task if desk.kind == "tasks" else handle, ONCE))
+    options = {**ONCE, "success_on": (KeyError,)}
+    desk.consumers.append(("orders", handle_in_task if desk.kind == "tasks" else handle, options))
     desk.run()
     assert done == ["fine"] * len(AWKWARD)
     letters = {item.payload: item for item in queue.dead.peek(100)}
@@ -55,6 +56,8 @@ def test_each_is_recorded_and_the_worker_goes_on(
     for item in letters.values():
         assert item.error is not None
         assert item.error.type
+    told = getattr(letters["no class"].error, "type", None)
+    assert told == "tests.awkward.NoClass", "its own error, not one of asking for it"
     assert "Logging error" not in capfd.readouterr().err
 
 
