@@ -6,6 +6,7 @@ import io
 import logging
 import traceback
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import mongoq
 from mongoq.model.error_text import printable, printed, spoken, type_name
 from mongoq.testing import VirtualBroker
+from mongoq.worker.judging import is_success
 from tests.awkward import AWKWARD, awkward
 from tests.worker.conftest import Desk
 
@@ -70,6 +72,15 @@ def test_each_may_be_an_entry_of_a_batch(desk: Desk, queue: mongoq.Queue[Any]) -
     desk.run()
     assert {item.payload for item in queue.dead.peek(100)} == AWKWARD.keys()
     assert queue.size() == 0
+
+
+@names
+def test_none_counts_as_success_and_none_is_raised_by_asking(name: str) -> None:
+    try:
+        told: Any = is_success(SimpleNamespace(success_on=(KeyError,)), awkward(name))  # type: ignore[arg-type]
+    except BaseException:  # whatever it is: pytest could not print some of them
+        told = "raised"
+    assert told is False
 
 
 def test_each_may_be_the_reason_to_retry(desk: Desk, queue: mongoq.Queue[Any]) -> None:
