@@ -27,7 +27,7 @@ DIGITS = re.compile(r"\d+")
 
 
 def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
-    """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and two ``distinct``).
+    """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and two ``aggregate``).
 
     ``letters`` says whether it was one of dead letters, or of a history. A queue that no caller has used yet is no
     mistake by itself: only a name that is much like one in use is taken for a slip.

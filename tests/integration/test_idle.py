@@ -419,6 +419,6 @@ def test_the_number_of_commands_does_not_grow_with_the_number_of_queues(uri: str
                 else:
                     found = getattr(broker, looked)()
                     assert len(found) == number * (2 if looked == "stats" else 1)
-                told.append(Counter(listener.sent))
+                told.append(Counter(name for name in listener.sent if name != "getMore"))  # one for each 16 MB
     assert told[0] == told[1]
     assert told[0].total() < 20

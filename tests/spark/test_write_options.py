@@ -54,7 +54,7 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
     ({"to": ""}, "to: a queue name cannot be empty", QueueNameInvalid),
     ({"to": "x" * 121}, "to: 121 bytes", QueueNameInvalid),
     ({"queue": "x"}, "queue: not an option of format mongoq, which has uri, database, collection, to", ArgumentInvalid),
-    ({"path": "/x"}, "path: not an option", ArgumentInvalid),
+    ({"path": "/x"}, "path: '/x' and the option to", ArgumentInvalid),
     ({"delay": "-1"}, "delay: a number of seconds", ArgumentInvalid),
     ({"delay": "1e12"}, "delay: cannot be longer than 36525 days", ArgumentInvalid),
     ({"delay": "1", "when": "2026-11-20T08:30:00Z"}, "when: delay and when say both", ArgumentInvalid),
