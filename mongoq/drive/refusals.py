@@ -7,9 +7,10 @@ from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
+from mongoq.protocol.control import UNAUTHORIZED
+
 __all__ = ["LOGIN_REFUSED", "UNAUTHORIZED", "advise", "missing_right"]
 
-UNAUTHORIZED = 13
 LOGIN_REFUSED = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
 READS = {

@@ -157,7 +157,7 @@ class Encoding:
 
     def read_reply(self, reply: Any) -> Any:
         """Do the same with a document of a reply that was left as its bytes; others, and ``None``, are as they were."""
-        return self.read(bytes(reply.raw)) if isinstance(reply, RawBSONDocument) else reply
+        return read(bytes(reply.raw), self.options) if isinstance(reply, RawBSONDocument) else reply
 
     def size(self, document: Mapping[str, Any]) -> int:
         """Return the bytes of a document that was made of encoded values."""

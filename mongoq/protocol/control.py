@@ -14,7 +14,7 @@ from mongoq.protocol.context import BrokerContext
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.request import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
 
-__all__ = ["SCHEMA_VERSION", "check", "ensure_indexes", "hello", "ready"]
+__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED", "check", "ensure_indexes", "hello", "ready"]
 
 logger = logging.getLogger("mongoq.clock")
 
@@ -23,6 +23,7 @@ OLDEST_READER = 1
 SCHEMA_ID = "schema:mongoq"
 CLOCK_SAMPLES = 5
 UNAUTHORIZED = 13
+"""The server's code for a user who lacks a right."""
 MOST_INDEXES = 64
 """Indexes that a collection can have."""
 

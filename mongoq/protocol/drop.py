@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mongoq.errors import ArgumentInvalid, QueueNotEmpty
 from mongoq.model.arguments import PRIORITIES, queue_name
 from mongoq.model.indexes import BEGINNING
@@ -12,9 +10,9 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.idle import END_PREFIX
 from mongoq.protocol.lookup import find_one
 from mongoq.protocol.read import in_state
-from mongoq.protocol.request import Command, Flow
-from mongoq.protocol.settings import CONTROL_PREFIX
-from mongoq.protocol.stats import PREFIX, flush
+from mongoq.protocol.request import Command, Flow, delete_many
+from mongoq.protocol.settings import CONTROL_PREFIX, COUNTERS_PREFIX
+from mongoq.protocol.stats import flush
 
 __all__ = ["drop"]
 
@@ -30,20 +28,16 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     yield from ready(broker, write=True)
     live, deleted = in_state(queue, None, BEGINNING), 0
     if force:
-        deleted = yield from _delete(live)
+        deleted = yield from delete_many(live)
     elif (yield from find_one(broker, live, {"_id": 1})) is not None:
         number: int = yield from Command("count_documents", {"filter": live})
         raise QueueNotEmpty(queue, max(number, 1))
-    yield from _delete({"q": queue, "processed": {"$gte": BEGINNING}})
+    yield from delete_many({"q": queue, "processed": {"$gte": BEGINNING}})
     yield from flush(broker)  # what this process has counted would make the counters again
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
-    yield from _delete({"_id": {"$in": [PREFIX + queue, *marks, CONTROL_PREFIX + queue]}})
+    yield from delete_many({"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}})
     _forget(broker, queue)
     return deleted
-
-
-def _delete(filter: dict[str, Any]) -> Command[int]:
-    return Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count))
 
 
 def _forget(broker: BrokerContext, queue: str) -> None:

@@ -21,8 +21,8 @@ from mongoq.protocol.control import ready
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.read import queues
 from mongoq.protocol.request import Command, Duplicate, Flow
-from mongoq.protocol.settings import CONTROL_PREFIX, IN_USE
-from mongoq.protocol.stats import HORIZON, MOST, PREFIX, flush, prefixed
+from mongoq.protocol.settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE
+from mongoq.protocol.stats import HORIZON, MOST, flush, prefixed
 from mongoq.protocol.topics import read as read_topics
 from mongoq.protocol.workers import workers
 
@@ -89,14 +89,14 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
         return False
     found = Found(
         (yield from _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))),
-        (yield from _documents(broker, PREFIX, ("expires",))),
+        (yield from _documents(broker, COUNTERS_PREFIX, ("expires",))),
         (yield from _documents(broker, END_PREFIX, ("q", "expires"))),
     )
     # looked at after the documents were read: what is pushed in between is seen, or its process takes the notes away
     held = set((yield from queues(broker)))
     in_use = held.union(found.dead_queues(held), (yield from _bound(broker)), (yield from _consumed(broker, now)))
     yield from _sweep_settings(found.settings, in_use, now)
-    yield from _sweep_others(PREFIX, found.counters, held, now)
+    yield from _sweep_others(COUNTERS_PREFIX, found.counters, held, now)
     idle = {id: document for id, document in found.marks.items() if document.get("q") not in held}
     yield from _sweep_others(END_PREFIX, found.marks, found.marks.keys() - idle.keys(), now)
     return True

@@ -55,11 +55,13 @@ class _Popped(NamedTuple):
         before: its envelope as it was.
         item: the item made of it.
         token: ``settled`` of the history or stub that it left, if any.
+        attempts: how often it had been reserved or popped before.
     """
 
     before: Document
     item: Item[Any]
     token: ObjectId
+    attempts: int
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
@@ -82,7 +84,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
                 return None
             continue
         item = popped.item
-        if settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
+        if settings.is_spent(popped.attempts) and not is_suspect(popped.before):
             runs = runs_of(context)
             yield from _bury_popped(context, popped, move.exhausted_reason(runs), None, runs)
             continue
@@ -126,7 +128,10 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
         return None
     if updates:
         yield from _finish(context, before, marks, history)
-    return _Popped(before, _popped_item(context, before, now), token)
+    attempts = attempts_of(before)
+    by = str(context.broker.identity)
+    popped = {**before, "reserved": False, "token": None, "attempts": attempts + 1, "by": by, "processed": now}
+    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token, attempts)
 
 
 def _command(
@@ -243,18 +248,6 @@ def _finish(
         yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
 
 
-def _popped_item(context: QueueContext[Any], before: Document, now: datetime) -> Item[Any]:
-    popped = {
-        **before,
-        "reserved": False,
-        "token": None,
-        "attempts": attempts_of(before) + 1,
-        "by": str(context.broker.identity),
-        "processed": now,
-    }
-    return context.raw_item(popped, now, due=before["when"])
-
-
 def _bury_popped(
     context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid | None, attempts: int
 ) -> Flow[None]:
@@ -263,7 +256,7 @@ def _bury_popped(
     A crash before this command loses the item from a queue without history, as any crash after a pop does. An item
     that was pushed under its id meanwhile stays, and the dead letter gets an id of its own.
     """
-    before, item, token = popped
+    before, item, token, _ = popped
     now, queue = context.broker.clock.now(), move.dead_queue(context)
     marker = Marker(context, "dead", at=now, to=queue)
     burial, marks = move.burial(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)

@@ -17,7 +17,7 @@ from mongoq.protocol.context import QueueContext
 from mongoq.protocol.history import Range, history_range, is_refused_filter, refusal
 from mongoq.protocol.lookup import find_few
 from mongoq.protocol.read import NOT_RESERVED, Selection
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.request import Flow, delete_many
 from mongoq.protocol.settings import prepared
 
 __all__ = ["purge"]
@@ -78,7 +78,7 @@ def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
 
 def _purged(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
     if room == math.inf:
-        return (yield from _deleted(chosen.filter(context.name)))
+        return (yield from delete_many(chosen.filter(context.name)))
     deleted, rest = 0, chosen
     while deleted < room:
         size = int(min(PAGE, room - deleted))
@@ -88,10 +88,6 @@ def _purged(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]
             break
         # an item may have been claimed, moved or settled since it was read, so the whole filter holds again
         named = chosen.narrowed({"_id": {"$in": [document["_id"] for document in found]}})
-        deleted += yield from _deleted(named.filter(context.name))
+        deleted += yield from delete_many(named.filter(context.name))
         rest = replace(rest, after=found[-1])  # from the beginning it would walk over the entries just deleted
     return deleted
-
-
-def _deleted(filter: Mapping[str, Any]) -> Command[int]:
-    return Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count))

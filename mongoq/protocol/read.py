@@ -19,7 +19,7 @@ from mongoq.protocol.context import BrokerContext, QueueContext
 from mongoq.protocol.control import ready
 from mongoq.protocol.looks import ORDER
 from mongoq.protocol.lookup import find_few, find_one
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.request import Command, Flow, delete_many
 from mongoq.protocol.settings import prepared
 from mongoq.protocol.upcoming import next_when
 
@@ -166,7 +166,7 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     filter = in_state(context.name, state, now)
     if state is None:
         filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    return (yield from Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count)))
+    return (yield from delete_many(filter))
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:

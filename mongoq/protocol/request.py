@@ -218,6 +218,11 @@ def number_matched(reply: Any) -> int:
     return int(reply.matched_count)
 
 
+def delete_many(filter: Mapping[str, Any]) -> Command[int]:
+    """Return the command that deletes all documents that match, and how many those were."""
+    return Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count))
+
+
 class Interruption(Exception):
     """What a driver throws into a flow in place of a driver's error that flows know how to handle.
 

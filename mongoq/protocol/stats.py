@@ -24,7 +24,6 @@ logger = logging.getLogger("mongoq.stats")
 
 CACHED = 1.0
 """Seconds for which an answer is given again."""
-PREFIX = COUNTERS_PREFIX
 HORIZON = timedelta(days=30)
 """After which control documents of an empty queue that no process has used expire."""
 STATEMENTS = 5_000
@@ -119,12 +118,12 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
     for name in names:
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
         update = {"$inc": dict(sums[name]), **date}
-        statements.append(("UpdateOne", {"filter": {"_id": PREFIX + name}, "update": update, "upsert": True}))
+        statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
     refused = yield from (_sent_singly(statements) if broker.serverless else _sent_together(statements))
     for place, error in refused.items():
         if not isinstance(error, Duplicate):
             name = names[place]
-            logger.warning("the counters of queue %r cannot be added to %s: %s", name, PREFIX + name, error)
+            logger.warning("the counters of queue %r cannot be added to %s: %s", name, COUNTERS_PREFIX + name, error)
     return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
 
 
@@ -154,8 +153,8 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
         return dict(broker.stats[1])
     yield from ready(broker, write=False)
     yield from flush(broker)
-    documents = yield from find_few(broker, prefixed(PREFIX), [("_id", 1)], MOST)
-    counted = {document["_id"].removeprefix(PREFIX): document for document in documents}
+    documents = yield from find_few(broker, prefixed(COUNTERS_PREFIX), [("_id", 1)], MOST)
+    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
     depths = yield from _depths(broker)
     found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
     broker.stats = time.monotonic(), found

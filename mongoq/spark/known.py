@@ -10,8 +10,7 @@ from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
-from mongoq.protocol.settings import CONTROL_PREFIX
-from mongoq.protocol.stats import PREFIX as STATS_PREFIX
+from mongoq.protocol.settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.topics import TOPICS_ID
 from mongoq.spark.selection import Queues
 from mongoq.spark.views import DATE
@@ -60,7 +59,7 @@ def _is_named(scan: Scan, name: str) -> bool:
     controls = {"$gte": CONTROL_PREFIX, "$lt": CONTROL_PREFIX[:-1] + chr(ord(":") + 1)}
     ways: Sequence[dict[str, Any]] = (
         {"_id": CONTROL_PREFIX + name},
-        {"_id": STATS_PREFIX + name},
+        {"_id": COUNTERS_PREFIX + name},
         {"_id": controls, "settings.dead": {"$eq": name}},
         {"_id": TOPICS_ID, "bound.queue": {"$eq": name}},
     )

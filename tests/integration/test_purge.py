@@ -27,7 +27,7 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
     for n in range(4):
         queue.push({"n": n})
     held: list[Any] = []
-    delete = purge._deleted
+    delete = purge.delete_many
 
     def deleted(filter: Any) -> Any:
         if not held:  # between the find and the first delete
@@ -35,7 +35,7 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
             raw.update_one({"payload.n": 1}, {"$set": {"q": "next"}})
         return delete(filter)
 
-    monkeypatch.setattr(purge, "_deleted", deleted)
+    monkeypatch.setattr(purge, "delete_many", deleted)
     assert queue.purge(where={"n": {"$lt": 9}}, limit=3) == 2
     assert [item.payload["n"] for item in queue.peek(9)] == [9]
     assert [item.payload["n"] for item in broker.queue("next").peek(9)] == [1]
