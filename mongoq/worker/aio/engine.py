@@ -93,6 +93,7 @@ class AsyncEngine:
         self.feeds = [AsyncFeed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
+        self._prepared = False
         self._echoes = False  # the next call of stop is that of a program which has heard the same signal
         self.interrupted = self._ended = False
         self._bells: list[Bell] = []
@@ -140,7 +141,8 @@ class AsyncEngine:
         """Work until told to stop, by a signal too if ``signals``, or, with ``drain``, until the queues are empty."""
         try:
             with self._hands.signals(self.hear, wanted=signals):
-                await self.prepare()
+                if not self._prepared:
+                    await self.prepare()
                 if self._signals:
                     logger.info("worker %s stops before it has started: %s", self._name, self._reason())
                 else:
@@ -176,6 +178,7 @@ class AsyncEngine:
                 await self._hands.rest(self._course.changed, pause)
             else:
                 self._course.well("answer")
+                self._prepared = True
                 return
 
     async def _worked(self, *, drain: bool) -> None:

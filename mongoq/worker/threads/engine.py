@@ -94,6 +94,7 @@ class Engine:
         self.feeds = [Feed(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
+        self._prepared = False
         self._echoes = False  # the next call of stop is that of a program which has heard the same signal
         self.interrupted = self._ended = False
         self._bells: list[Bell] = []
@@ -141,7 +142,8 @@ class Engine:
         """Work until told to stop, by a signal too if ``signals``, or, with ``drain``, until the queues are empty."""
         try:
             with self._hands.signals(self.hear, wanted=signals):
-                self.prepare()
+                if not self._prepared:
+                    self.prepare()
                 if self._signals:
                     logger.info("worker %s stops before it has started: %s", self._name, self._reason())
                 else:
@@ -177,6 +179,7 @@ class Engine:
                 self._hands.rest(self._course.changed, pause)
             else:
                 self._course.well("answer")
+                self._prepared = True
                 return
 
     def _worked(self, *, drain: bool) -> None:

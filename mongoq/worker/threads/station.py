@@ -149,14 +149,13 @@ class Station(Claims, Settlements):
 
     def _report(self, run: Run, verdicts: list[Outcome | None]) -> None:
         """Log what has failed, and stop for what has failed for good; each error with its traceback once."""
-        traced: list[Any] = []
+        previous: object = None
         for item, verdict in zip(run.items, verdicts, strict=True):
             if run.abandoned or (run.lost and id_key(item.id) in run.lost):
                 continue  # its result is ignored
             if isinstance(verdict, Failed):
-                known = any(verdict.error is error for error in traced[-1:])
-                self._log_failure(item, verdict, traced=not known)
-                traced.append(verdict.error)
+                self._log_failure(item, verdict, traced=verdict.error is not previous)
+                previous = verdict.error
                 self._halt_for(item, verdict)
             elif isinstance(verdict, Dead):
                 words = item.id, self.consumer.title, item.attempts, verdict.reason, self.context.settings.dead
