@@ -11,18 +11,15 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 import time
 from typing import Any
 
 import mongoq
 
-_written = threading.Lock()
-
 
 def say(*words: object) -> None:
-    with _written:
-        print(*words, flush=True)
+    """Print a line; a handler of a signal may do so while the thread that it interrupts prints one."""
+    os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
 
 def main(uri: str, database: str, kind: str, seconds: float, grace: float, max_retries: int = 10) -> None:  # noqa: PLR0917

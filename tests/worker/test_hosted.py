@@ -16,10 +16,10 @@ import pytest
 
 import mongoq
 from mongoq.worker.signals import listening
+from tests.waiting import PATIENCE
 from tests.worker.hosted import CODE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60
 
 
 class Program:

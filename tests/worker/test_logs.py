@@ -237,18 +237,19 @@ def test_runs_that_are_given_up_are_counted(
     desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture, number: int, line: str
 ) -> None:
     queue.push_many(range(number))
-    begun: list[int] = []
+    jobs: list[Any] = []
 
     async def handle(payload: int, job: Any) -> None:
-        begun.append(payload)
+        jobs.append(job)
         while not job.lost.is_set():
             await asyncio.sleep(0.02)
 
     desk.consume("orders", handle, concurrency=2)
     running = desk.start(grace=0)
-    until(lambda: len(begun) == number)
+    until(lambda: len(jobs) == number)
     running.stop()
     assert ("WARNING", line) in lines(caplog)
+    assert all(job.lost.is_set() for job in jobs)
 
 
 def test_one_settled_item_is_one_item(desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture) -> None:

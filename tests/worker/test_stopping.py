@@ -125,6 +125,7 @@ def test_it_can_run_again(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> No
 
 
 def test_no_thread_is_left_when_it_has_ended(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    before = set(threading.enumerate())
     queue.push_many(range(20))
     worker = mongoq.Worker(broker)
     worker.consumer("orders", concurrency=4, max_time=60)(lambda _: time.sleep(0.01))
@@ -138,7 +139,7 @@ def test_no_thread_is_left_when_it_has_ended(broker: mongoq.Broker, queue: mongo
         "mongoq-drain",
         "mongoq-watch",
     )
-    until(lambda: not [one for one in threading.enumerate() if one.name.startswith(names)])
+    until(lambda: not [one for one in set(threading.enumerate()) - before if one.name.startswith(names)])
 
 
 def test_the_handlers_of_signals_are_what_they_were(uri: str, database: str) -> None:

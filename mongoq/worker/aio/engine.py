@@ -267,6 +267,9 @@ class AsyncEngine:
             logger.warning(LEFT[late == 1], late, queue)
         if len(left) > late:
             logger.warning(GIVEN_UP[len(left) - late == 1], len(left) - late, queue)
+        for run in left:
+            if run.job is not None:
+                run.job.lost.set()
         if left:
             self._hands.abandon()
 

@@ -20,8 +20,9 @@ class AsyncJob(Local):
     Attributes:
         items: the items of the run, as they were reserved; one, unless the consumer takes batches.
         lost: an event that is set when the reservation of one of them is lost: the lease was over, because the process
-            or the server stood still, and another worker has the item. What the handler returns is ignored then, so it
-            may as well stop. ``job.lost.is_set()``.
+            or the server stood still, and another worker has the item; or this worker has given the run up, after
+            ``max_time`` or at its own end, when the grace was over. What the handler returns is ignored then, so it may
+            as well stop. ``job.lost.is_set()``.
     """
 
     _elsewhere = "it belongs to the run of its handler; hand on job.item, job.items or payloads, which can be pickled"
