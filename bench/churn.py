@@ -17,7 +17,7 @@ from bench.bare import HISTORY
 from bench.benchmark import Benchmark
 from bench.place import Address, Place, place
 from mongoq import Broker, Item, Queue
-from mongoq.protocol.heads import Heads
+from mongoq.protocol.state.claim_hints import Heads
 
 __all__ = ["BENCHMARK"]
 

@@ -14,7 +14,7 @@ from bench.place import Place
 from bench.shells import SHELLS, Shell
 from mongoq.drive.background import INTERVAL
 from mongoq.model.counters import Counters, Event
-from mongoq.protocol import stats
+from mongoq.protocol.history import stats
 
 __all__ = ["TARGET", "measure_counting"]
 

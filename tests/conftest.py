@@ -20,7 +20,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol import heads
+from mongoq.protocol.state import claim_hints
 from tests.proxy import Proxy
 from tests.servers import spare_the_journal
 
@@ -50,7 +50,7 @@ def _claims_begin_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Tests that count documents would meet them. Tests of hints see to it themselves that claims go by them.
     """
-    monkeypatch.setattr(heads, "WORTH", math.inf)
+    monkeypatch.setattr(claim_hints, "WORTH", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.model.trail import StageMark
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.settle.apply_outcomes import carried_out
 from tests.shells import Awaited
 
 

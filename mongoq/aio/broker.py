@@ -23,12 +23,16 @@ from mongoq.model.codec import Codec, Encoding
 from mongoq.model.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
 from mongoq.model.trail import Hop
-from mongoq.protocol import control, drop, idle, read, stats, streams, workers
-from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.lane import Lanes
-from mongoq.protocol.move import graveyard
-from mongoq.protocol.stats import QueueStats
-from mongoq.protocol.workers import WorkerRecord
+from mongoq.protocol.admin import drop_queue as drop
+from mongoq.protocol.admin import expiry
+from mongoq.protocol.base import bootstrap
+from mongoq.protocol.coordination import heartbeats, streams
+from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.history import read, stats
+from mongoq.protocol.history.stats import QueueStats
+from mongoq.protocol.settle.move import graveyard
+from mongoq.protocol.state.batcher import Lanes
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["AsyncBroker"]
 
@@ -94,7 +98,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
         if not backend.serverless and (AioDriver.shares if group_commit is None else group_commit):
             self._context.lanes = Lanes()
             self._driver.share_in(self._context.lanes)
-        self._driver.look_after(self._context.counters, lambda: idle.upkeep(self._context))
+        self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
         self._driver.wake(self._context.hub)
         self._on_close = on_close
 
@@ -239,7 +243,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
 
         Those that ended in good order are not among them; one that was killed is, for some minutes, as not ``alive``.
         """
-        return await self._driver.run(workers.workers(self._context))
+        return await self._driver.run(heartbeats.workers(self._context))
 
     async def release_claims(self, consumer: str) -> int:
         """Give back at once all items that a stream of Spark holds under this name; return how many.
@@ -269,7 +273,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
-        await self._driver.run(control.ensure_indexes(self._context))
+        await self._driver.run(bootstrap.ensure_indexes(self._context))
 
     async def ping(self) -> timedelta:
         """Check that the server answers and the collection is suitable, and return the time of one round trip.
@@ -278,9 +282,9 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
-        await self._driver.run(control.check(self._context))
+        await self._driver.run(bootstrap.check(self._context))
         started = time.perf_counter()
-        await self._driver.run(control.hello(self._context))
+        await self._driver.run(bootstrap.hello(self._context))
         return timedelta(seconds=time.perf_counter() - started)
 
     async def close(self) -> None:

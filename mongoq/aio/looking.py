@@ -12,9 +12,11 @@ from mongoq.drive.aio import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
-from mongoq.protocol import purge, read, settings
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.read import Counts, Selection
+from mongoq.protocol.admin import purge
+from mongoq.protocol.base import queue_settings
+from mongoq.protocol.history import read
+from mongoq.protocol.history.read import Counts, Selection
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["AsyncLooking"]
 
@@ -135,16 +137,16 @@ class AsyncLooking(Generic[M]):
             ArgumentInvalid: an option cannot be used; it is named, and nothing was written.
         """
         options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
-        return await self._driver.run(settings.configure(self._context, options, existing=existing))
+        return await self._driver.run(queue_settings.configure(self._context, options, existing=existing))
 
     async def pause(self) -> None:
         """Hand out nothing, in any process, within a second; pushes go on (``update`` of a control document)."""
-        await self._driver.run(settings.set_paused(self._context, True))
+        await self._driver.run(queue_settings.set_paused(self._context, True))
 
     async def resume(self) -> None:
         """End a pause, in every process within a second (``update`` of a control document)."""
-        await self._driver.run(settings.set_paused(self._context, False))
+        await self._driver.run(queue_settings.set_paused(self._context, False))
 
     async def is_paused(self) -> bool:
         """Ask the server whether the queue is paused (``find`` of a control document)."""
-        return await self._driver.run(settings.is_paused(self._context))
+        return await self._driver.run(queue_settings.is_paused(self._context))

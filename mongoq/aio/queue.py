@@ -18,13 +18,16 @@ from mongoq.model.item import Item
 from mongoq.model.local import Local
 from mongoq.model.replayed import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol import move, pop, purge, settle, together
-from mongoq.protocol.claim import OnInvalid
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.keyed import OnDuplicate
-from mongoq.protocol.read import Selection
-from mongoq.protocol.revival import revive, selection
-from mongoq.protocol.transaction import within
+from mongoq.protocol.admin import purge
+from mongoq.protocol.base.transaction import within
+from mongoq.protocol.claim import pop
+from mongoq.protocol.claim.reserve import OnInvalid
+from mongoq.protocol.group_commit import operations
+from mongoq.protocol.history.dead_letters import revive, selection
+from mongoq.protocol.history.read import Selection
+from mongoq.protocol.push.keyed import OnDuplicate
+from mongoq.protocol.settle import move, settle
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["AsyncDeadQueue", "AsyncQueue"]
 
@@ -123,7 +126,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without doubling it.
         A cancelled push may still happen.
         """
-        pushing = together.push(
+        pushing = operations.push(
             self._context,
             payload,
             delay=delay,
@@ -182,7 +185,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item,
                 reserved, which can be settled.
         """
-        return await self._driver.run(together.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return await self._driver.run(operations.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
 
     def reserved(
         self,
@@ -235,7 +238,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is untouched and still reserved.
         """
         given = payload is not KEEP
-        committing = together.commit(
+        committing = operations.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
         await self._driver.run(committing if session is None else within(self._context, session, committing, item))
@@ -252,7 +255,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        await self._driver.run(together.rollback(self._context, item, delay=delay, error=error))
+        await self._driver.run(operations.rollback(self._context, item, delay=delay, error=error))
 
     async def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -276,7 +279,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = await self._driver.run(together.extend(self._context, item, lease=lease))
+        until = await self._driver.run(operations.extend(self._context, item, lease=lease))
         return item.held_until(until)
 
     async def move(
@@ -322,7 +325,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = together.move(
+        moving = operations.move(
             self._context,
             item,
             move.destination(self._context, to._context if isinstance(to, AsyncQueue) else to),

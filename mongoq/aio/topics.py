@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mongoq.drive.aio import AioDriver
-from mongoq.protocol import binding
-from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.push import bindings as binding
+from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["AsyncTopics"]
 

@@ -23,9 +23,7 @@ from mongoq.drive.taken import Taken, told
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
-from mongoq.protocol.hub import Hub
-from mongoq.protocol.lane import Lanes
-from mongoq.protocol.request import (
+from mongoq.protocol.flow.commands import (
     SENDS,
     Begin,
     Begun,
@@ -40,6 +38,8 @@ from mongoq.protocol.request import (
     Wait,
     hands_over,
 )
+from mongoq.protocol.state.batcher import Lanes
+from mongoq.protocol.state.waiter_registry import Hub
 
 __all__ = ["AioDriver"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.drive.background import Background
 from mongoq.model.counters import Counters
-from mongoq.protocol.request import Flow
+from mongoq.protocol.flow.commands import Flow
 
 __all__ = ["AioBackground"]
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.lane import Lane, copies
-from mongoq.protocol.request import Flow, Shared
+from mongoq.protocol.flow.commands import Flow, Shared
+from mongoq.protocol.state.batcher import Lane, copies
 
 __all__ = ["AioLanes", "caller"]
 

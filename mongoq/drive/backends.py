@@ -32,7 +32,7 @@ from mongoq.drive.numbered import Numbered, Numbers, numbers_of
 from mongoq.drive.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.codec import Options, codec_options
-from mongoq.protocol.request import (
+from mongoq.protocol.flow.commands import (
     Blocked,
     Command,
     Duplicate,

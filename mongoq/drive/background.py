@@ -11,7 +11,7 @@ import pymongo
 
 from mongoq.drive import forks
 from mongoq.model.counters import Counters
-from mongoq.protocol.request import Flow
+from mongoq.protocol.flow.commands import Flow
 
 __all__ = ["INTERVAL", "Background"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.drive.backends import Backend, interruption, primary, readable
 from mongoq.drive.refusals import advise
 from mongoq.model.clock import Clock, ServerClock
-from mongoq.protocol.request import ReplyLost
+from mongoq.protocol.flow.commands import ReplyLost
 
 __all__ = ["Disturbance"]
 

@@ -15,7 +15,7 @@ from bson import Int64
 from pymongo.errors import BulkWriteError, OperationFailure, WriteError
 
 from mongoq.drive import forks
-from mongoq.protocol.request import SENDS
+from mongoq.protocol.flow.commands import SENDS
 
 __all__ = ["Numbered", "Numbers", "numbering", "numbers_of"]
 

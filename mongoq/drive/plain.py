@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError, WriteError
 
-from mongoq.protocol.request import Command
+from mongoq.protocol.flow.commands import Command
 
 __all__ = ["DUPLICATE_CODE", "Outcome", "is_one", "is_plain", "outcome", "spelled"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
-from mongoq.protocol.control import UNAUTHORIZED
+from mongoq.protocol.base.bootstrap import UNAUTHORIZED
 
 __all__ = ["LOGIN_REFUSED", "UNAUTHORIZED", "advise", "missing_right"]
 

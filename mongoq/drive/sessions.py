@@ -8,7 +8,7 @@ from pymongo import ReadPreference, WriteConcern
 from pymongo.read_concern import ReadConcern
 
 from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
-from mongoq.protocol.transaction import Tentative
+from mongoq.protocol.base.transaction import Tentative
 
 __all__ = ["Sessions"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mongoq.protocol.request import Command, Shared
+from mongoq.protocol.flow.commands import Command, Shared
 
 __all__ = ["Taken", "told"]
 

@@ -12,8 +12,8 @@ from pymongo.errors import AutoReconnect
 
 from mongoq.drive import forks
 from mongoq.drive.deferral import on_main_thread
-from mongoq.protocol.lane import Lane, Lanes, copies
-from mongoq.protocol.request import Flow, ReplyLost, Shared
+from mongoq.protocol.flow.commands import Flow, ReplyLost, Shared
+from mongoq.protocol.state.batcher import Lane, Lanes, copies
 
 __all__ = ["ThreadLanes"]
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from mongoq.drive.deferral import on_main_thread
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.hub import Hub
+from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.state.waiter_registry import Hub
 
 __all__ = ["rest", "rest_aio", "suit"]
 

@@ -11,8 +11,8 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.join_consumers import joining
 from mongoq.pipeline.stage import Stage
-from mongoq.protocol.context import context_of
-from mongoq.protocol.screening import Screen, screen
+from mongoq.protocol.claim.filtering import Screen, screen
+from mongoq.protocol.state.context import context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, consumer
 
 __all__ = ["consumers"]

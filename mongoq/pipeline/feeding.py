@@ -12,10 +12,10 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.handles import model_behind
 from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Stage
-from mongoq.protocol.context import BrokerContext
-from mongoq.protocol.request import Flow
-from mongoq.protocol.sources import source_id
-from mongoq.protocol.transaction import transactional
+from mongoq.protocol.base.transaction import transactional
+from mongoq.protocol.coordination.sources import source_id
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.state.context import BrokerContext
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.source_plan import SourcePlan, source_plan
 

@@ -21,11 +21,11 @@ from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.judging import StageJudge
 from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
-from mongoq.protocol.arrivals import Arrival
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.joining import arrived
-from mongoq.protocol.meeting import ARRIVALS, JoinSpec
-from mongoq.protocol.parting import given_up
+from mongoq.protocol.join.expire import given_up
+from mongoq.protocol.join.join import arrived
+from mongoq.protocol.join.match import Arrival
+from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
+from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.consumer import Consumer, consumer
 from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge, Verdict

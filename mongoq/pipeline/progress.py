@@ -10,7 +10,7 @@ from mongoq.pipeline.source import Source
 from mongoq.pipeline.stage import Stage
 from mongoq.pipeline.tallies import SourceTally, StageTally, Tallies
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
-from mongoq.protocol.stats import QueueStats
+from mongoq.protocol.history.stats import QueueStats
 
 __all__ = ["Progress", "SourceProgress", "StageProgress", "progress_of"]
 

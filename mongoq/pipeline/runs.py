@@ -17,11 +17,11 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.pipeline.tallies import Tallies
 from mongoq.pipeline.threaded import ThreadedRun
-from mongoq.protocol.context import BrokerContext
-from mongoq.protocol.request import Flow
-from mongoq.protocol.screening import checked_by_server
-from mongoq.protocol.stats import QueueStats, stats
-from mongoq.protocol.workers import begin
+from mongoq.protocol.claim.filtering import checked_by_server
+from mongoq.protocol.coordination.heartbeats import begin
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.history.stats import QueueStats, stats
+from mongoq.protocol.state.context import BrokerContext
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import Consumer

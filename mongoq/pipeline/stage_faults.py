@@ -19,7 +19,7 @@ from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.join_faults import join_faults
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Stage
-from mongoq.protocol.push import check_due, checked_headers
+from mongoq.protocol.push.push import check_due, checked_headers
 from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.lazy import is_function
 

@@ -11,7 +11,7 @@ from mongoq.model.item import Item
 from mongoq.model.qualified import qualified
 from mongoq.pipeline.graph import Graph
 from mongoq.pipeline.stage import Stage
-from mongoq.protocol.meeting import FOREVER
+from mongoq.protocol.join.spec import FOREVER
 
 __all__ = ["Waiting", "pairs_queue", "parked_queue", "queues_of", "waiting"]
 

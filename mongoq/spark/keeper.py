@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from bson import ObjectId
 
-from mongoq.protocol import streams
-from mongoq.protocol.holding import in_chunks, prolonged
-from mongoq.protocol.streams import Held, Run, TakenOver
+from mongoq.protocol.coordination import streams
+from mongoq.protocol.coordination.streams import Held, Run, TakenOver
+from mongoq.protocol.settle.held_items import in_chunks, prolonged
 from mongoq.sync import Broker
 
 __all__ = ["Keeper"]

@@ -10,8 +10,8 @@ from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
-from mongoq.protocol.settings import CONTROL_PREFIX, COUNTERS_PREFIX
-from mongoq.protocol.topics import TOPICS_ID
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
+from mongoq.protocol.base.topics import TOPICS_ID
 from mongoq.spark.selection import Queues
 from mongoq.spark.views import DATE
 

@@ -14,8 +14,8 @@ import pyspark.sql.types as spark
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, moment, priority, queue_name
-from mongoq.protocol.keyed import check_key
-from mongoq.protocol.push import checked_headers
+from mongoq.protocol.push.keyed import check_key
+from mongoq.protocol.push.push import checked_headers
 from mongoq.spark.payloads import ENCODING, Refusal, converted
 from mongoq.spark.values import Values, values_of
 from mongoq.spark.write_options import WriteOptions

@@ -8,8 +8,8 @@ from itertools import repeat
 from operator import itemgetter
 
 from mongoq.model.settings import queue_options
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.push_each import Push, Told, push_each
+from mongoq.protocol.push.push_each import Push, Told, push_each
+from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.orders import Order
 from mongoq.spark.payloads import Refusal
 from mongoq.spark.row_ids import ContentIds, ValueIds

@@ -16,11 +16,11 @@ from typing import Any, NoReturn, TypeVar
 
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import StreamClaim, stream_id
-from mongoq.protocol import streams
-from mongoq.protocol.holding import affirmed
-from mongoq.protocol.request import Flow
-from mongoq.protocol.streams import Held, Run, TakenOver
-from mongoq.protocol.waiting import waiting
+from mongoq.protocol.coordination import streams
+from mongoq.protocol.coordination.streams import Held, Run, TakenOver
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle.held_items import affirmed
+from mongoq.protocol.wait.wait import waiting
 from mongoq.spark.clients import broker_at, scan_at
 from mongoq.spark.ending import at_the_end
 from mongoq.spark.keeper import Keeper

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import id_key
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
-from mongoq.protocol.holding import held_documents
+from mongoq.protocol.settle.held_items import held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.collecting import made_at_rest
 from mongoq.spark.errors import ColumnMismatch

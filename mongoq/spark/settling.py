@@ -11,9 +11,9 @@ from bson.errors import InvalidId
 
 from mongoq.errors import BatchIncomplete
 from mongoq.model.settings import queue_options
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.move import Destination, Handover, handover
-from mongoq.protocol.settle_held import Held, Settled, settle_held
+from mongoq.protocol.settle.by_token import Held, Settled, settle_held
+from mongoq.protocol.settle.move import Destination, Handover, handover
+from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.errors import RowsLost
 from mongoq.spark.orders import Order
 from mongoq.spark.payloads import Refusal

@@ -10,7 +10,7 @@ from typing import Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
-from mongoq.protocol.push import REMEMBER
+from mongoq.protocol.push.push import REMEMBER
 from mongoq.spark.given import PATH, PLACE, TRUTHS, Given, Place
 
 __all__ = ["CARRIED", "WriteOptions"]

@@ -13,10 +13,12 @@ from mongoq.drive.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.protocol import move_many, push_many, reserve_many, settle_many
-from mongoq.protocol.claim import OnInvalid
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.transaction import within
+from mongoq.protocol.base.transaction import within
+from mongoq.protocol.claim import reserve_many
+from mongoq.protocol.claim.reserve import OnInvalid
+from mongoq.protocol.push import push_many
+from mongoq.protocol.settle import move_many, settle_many
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Batches"]
 

@@ -13,9 +13,11 @@ from mongoq.drive.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
-from mongoq.protocol import purge, read, settings
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.read import Counts, Selection
+from mongoq.protocol.admin import purge
+from mongoq.protocol.base import queue_settings
+from mongoq.protocol.history import read
+from mongoq.protocol.history.read import Counts, Selection
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Looking"]
 
@@ -136,16 +138,16 @@ class Looking(Generic[M]):
             ArgumentInvalid: an option cannot be used; it is named, and nothing was written.
         """
         options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
-        return self._driver.run(settings.configure(self._context, options, existing=existing))
+        return self._driver.run(queue_settings.configure(self._context, options, existing=existing))
 
     def pause(self) -> None:
         """Hand out nothing, in any process, within a second; pushes go on (``update`` of a control document)."""
-        self._driver.run(settings.set_paused(self._context, True))
+        self._driver.run(queue_settings.set_paused(self._context, True))
 
     def resume(self) -> None:
         """End a pause, in every process within a second (``update`` of a control document)."""
-        self._driver.run(settings.set_paused(self._context, False))
+        self._driver.run(queue_settings.set_paused(self._context, False))
 
     def is_paused(self) -> bool:
         """Ask the server whether the queue is paused (``find`` of a control document)."""
-        return self._driver.run(settings.is_paused(self._context))
+        return self._driver.run(queue_settings.is_paused(self._context))

@@ -13,11 +13,11 @@ from mongoq.drive.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.replayed import Replayed
-from mongoq.protocol import replay
-from mongoq.protocol.context import QueueContext, context_of
-from mongoq.protocol.history import Range, history_page, history_range
-from mongoq.protocol.push import REMEMBER
-from mongoq.protocol.read import Selection
+from mongoq.protocol.history import replay
+from mongoq.protocol.history.pages import Range, history_page, history_range
+from mongoq.protocol.history.read import Selection
+from mongoq.protocol.push.push import REMEMBER
+from mongoq.protocol.state.context import QueueContext, context_of
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue

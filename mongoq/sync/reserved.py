@@ -12,9 +12,12 @@ from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.error_text import spoken
 from mongoq.model.item import Item, reservation_key
-from mongoq.protocol import claim, settle, together, transaction
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.request import Flow
+from mongoq.protocol.base import transaction
+from mongoq.protocol.claim import reserve
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.group_commit import operations
+from mongoq.protocol.settle import settle
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Reserved"]
 
@@ -33,7 +36,7 @@ class Reserved(Generic[M]):
         lease: Duration | None,
         wait: Duration | None,
         delay: Duration,
-        on_invalid: claim.OnInvalid,
+        on_invalid: reserve.OnInvalid,
     ) -> None:
         self._driver = driver
         self._context = context
@@ -43,7 +46,7 @@ class Reserved(Generic[M]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._driver.run(together.reserve(self._context, **self._options))
+        self._item = self._driver.run(operations.reserve(self._context, **self._options))
         if self._item is not None:
             self._context.broker.unsettled.add(reservation_key(self._item))
         return self._item
@@ -58,7 +61,7 @@ class Reserved(Generic[M]):
         self._context.broker.unsettled.discard(reservation)
         tentative = self._driver.sessions.forget(reservation)
         if error is None:
-            commit = together.commit(self._context, item)
+            commit = operations.commit(self._context, item)
             self._driver.run_shielded(transaction.unless_settled(tentative, commit))
             return
         try:
@@ -69,5 +72,5 @@ class Reserved(Generic[M]):
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         if issubclass(type(error), Exception):
-            return together.rollback(self._context, item, delay=self._delay, error=error)
+            return operations.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from mongoq.drive.threads import ThreadDriver
-from mongoq.protocol import binding
-from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.push import bindings as binding
+from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["Topics"]
 

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from mongoq.drive.threads import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.local import Local
-from mongoq.protocol import transaction
-from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.base import transaction
+from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["Transaction", "Transactions"]
 

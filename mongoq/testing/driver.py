@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from mongoq.drive.aio import AioDriver
 from mongoq.drive.sessions import Sessions
 from mongoq.drive.threads import ThreadDriver
-from mongoq.protocol.request import Flow
+from mongoq.protocol.flow.commands import Flow
 
 __all__ = ["VirtualDriver"]
 

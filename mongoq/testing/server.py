@@ -14,8 +14,8 @@ from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
-from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.request import Command
+from mongoq.protocol.flow.commands import Command
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.worker.consumer import Consumer

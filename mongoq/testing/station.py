@@ -15,10 +15,10 @@ from mongoq.model.arguments import duration
 from mongoq.model.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
-from mongoq.protocol import read
-from mongoq.protocol.at_most_once import pushed_on, taken_for_good
-from mongoq.protocol.screening import keeps
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.claim.filtering import keeps
+from mongoq.protocol.history import read
+from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.at_most_once import pushed_on, taken_for_good
 from mongoq.sync import Queue
 from mongoq.testing.driver import VirtualDriver
 from mongoq.testing.result import Result

@@ -11,8 +11,8 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Outcome, Release
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.keeping import Kept
+from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.settle.extend_leases import Kept
 from mongoq.worker.byte_limit import ByteLimit
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.leases import Lease, Leases

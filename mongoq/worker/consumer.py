@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.screening import Screen
+from mongoq.protocol.claim.filtering import Screen
+from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.gathering import Gathering
 from mongoq.worker.judging import Judge
 from mongoq.worker.lazy import is_function

@@ -14,8 +14,8 @@ from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.dice import dice
 from mongoq.model.error_text import spoken
 from mongoq.model.item import Item
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.hub import Hub
+from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.state.waiter_registry import Hub
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 

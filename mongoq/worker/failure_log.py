@@ -15,7 +15,7 @@ from mongoq.model.envelope import error_document, shorten
 from mongoq.model.error_text import printable, text_of, trace_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
-from mongoq.protocol.context import QueueContext
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["ExcInfo", "error_line", "exc_info_of", "log_failure"]
 

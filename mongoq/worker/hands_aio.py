@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any
 
 from mongoq.drive.wakeup import rest_aio
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.daemon_threads import DaemonThreads, JobInThread
 from mongoq.worker.run import Run

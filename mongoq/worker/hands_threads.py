@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from mongoq.drive.wakeup import rest
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.run import Run
 from mongoq.worker.run_context import RunContext

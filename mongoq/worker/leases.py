@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.keeping import Kept
+from mongoq.protocol.settle.extend_leases import Kept
 
 __all__ = ["Lease", "Leases"]
 

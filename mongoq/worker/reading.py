@@ -13,9 +13,9 @@ from typing import Any
 
 from mongoq.drive.wakeup import rest
 from mongoq.model.error_text import spoken
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.yields import Yielded, yielded
+from mongoq.protocol.coordination.records import Yielded, yielded
+from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["REST", "Reading"]

@@ -8,7 +8,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol.revival import KEY_TAKEN
+from mongoq.protocol.history.dead_letters import KEY_TAKEN
 from tests.shells import Shell
 
 

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol import stats
+from mongoq.protocol.history import stats
 from tests.shells import Shell
 
 DAY = timedelta(days=1)

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol import purge
+from mongoq.protocol.admin import purge
 from tests.shells import Shell
 
 

@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol import settings
+from mongoq.protocol.base import queue_settings
 from tests.shells import Shell
 
 DAY = timedelta(days=1)
@@ -19,7 +19,7 @@ DAY = timedelta(days=1)
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are read before every operation that goes by them, not once a second."""
-    monkeypatch.setattr(settings, "REFRESH", 0.0)
+    monkeypatch.setattr(queue_settings, "REFRESH", 0.0)
 
 
 def _stored(shell: Shell) -> Any:

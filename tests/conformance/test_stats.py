@@ -11,7 +11,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.drive import background
-from mongoq.protocol import stats
+from mongoq.protocol.history import stats
 from tests.shells import Shell
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import mongoq
-from mongoq.protocol.heads import Heads
+from mongoq.protocol.state.claim_hints import Heads
 
 PATIENCE = 10.0
 """Seconds without an item after which it ends; the test pushes in rounds of milliseconds."""

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import mongoq
-from mongoq.protocol import streams
-from mongoq.protocol.holding import affirmed
-from mongoq.protocol.request import Flow
-from mongoq.protocol.streams import Run
+from mongoq.protocol.coordination import streams
+from mongoq.protocol.coordination.streams import Run
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle.held_items import affirmed
 
 T = TypeVar("T")
 LEASE, RUN = 30.0, 10.0

@@ -12,11 +12,11 @@ from bson import ObjectId
 import mongoq
 from mongoq.errors import DuplicateItem
 from mongoq.model.settings import queue_options
-from mongoq.protocol import settle_held as held_items
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.move import Destination, handover
-from mongoq.protocol.push_each import Push, Told, push_each
-from mongoq.protocol.settle_held import Held, Settled, settle_held
+from mongoq.protocol.push.push_each import Push, Told, push_each
+from mongoq.protocol.settle import by_token as held_items
+from mongoq.protocol.settle.by_token import Held, Settled, settle_held
+from mongoq.protocol.settle.move import Destination, handover
+from mongoq.protocol.state.context import QueueContext
 from tests.proxy import Kind, Proxy
 
 WEEK = timedelta(days=7)
@@ -141,7 +141,7 @@ def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
 
 
 def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mongoq.protocol.push_each.COPIES", 4)
+    monkeypatch.setattr("mongoq.protocol.push.push_each.COPIES", 4)
     broker.bind("news", "mail", "log")
     pushes = [(ObjectId().binary, wrapped(n), n % 2) for n in range(9)]
     for _ in range(2):

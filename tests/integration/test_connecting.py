@@ -19,8 +19,8 @@ import mongoq
 from mongoq import connection
 from mongoq.drive.connection_string import has_option, sentence_of
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol import control
-from mongoq.protocol.context import BrokerContext
+from mongoq.protocol.base import bootstrap
+from mongoq.protocol.state.context import BrokerContext
 from tests.integration.crowds import Listener
 from tests.unit.scripted import context, found, play
 
@@ -456,7 +456,7 @@ def test_the_first_write_makes_indexes_and_schema_and_a_look_makes_nothing(broke
 SHARDED = [{"msg": "isdbgrid", "ok": 1}, {"sharded": True}]
 
 
-@pytest.mark.parametrize("flow", [control.check, control.ensure_indexes])
+@pytest.mark.parametrize("flow", [bootstrap.check, bootstrap.ensure_indexes])
 def test_a_sharded_collection_is_refused(flow: Any) -> None:
     """What mongos answers, from a script: there is no mongos among the tests' servers."""
     broker: BrokerContext = context().broker
@@ -467,7 +467,7 @@ def test_a_sharded_collection_is_refused(flow: Any) -> None:
 
 
 def test_an_unsharded_collection_behind_mongos_is_fine() -> None:
-    _, outcome = play(control.check(context().broker), [SHARDED[0], {"ok": 1}, found(), found()])
+    _, outcome = play(bootstrap.check(context().broker), [SHARDED[0], {"ok": 1}, found(), found()])
     assert not isinstance(outcome, Exception), outcome
 
 

@@ -17,7 +17,7 @@ from bson.max_key import MaxKey
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.protocol.heads import MARGIN, Floor, Heads
+from mongoq.protocol.state.claim_hints import MARGIN, Floor, Heads
 from tests.integration.test_plans import Watched
 from tests.waiting import PATIENCE
 

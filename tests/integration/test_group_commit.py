@@ -12,8 +12,8 @@ from bson import ObjectId
 from pymongo.monitoring import CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.lane import CROWD
+from mongoq.protocol.state.batcher import CROWD
+from mongoq.protocol.state.context import QueueContext
 from tests.clients import opened
 from tests.integration.crowds import CALLERS, Crowd, Listener, calls, failures
 

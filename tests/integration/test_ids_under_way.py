@@ -15,7 +15,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 import mongoq
-from mongoq.protocol.push import push as push_flow
+from mongoq.protocol.push.push import push as push_flow
 
 IDS = 100
 POPPERS = 2

@@ -21,8 +21,8 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 import mongoq
 from mongoq.drive.numbered import Numbered, Numbers, numbers_of
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.lane import Lane
-from mongoq.protocol.request import SENDS
+from mongoq.protocol.flow.commands import SENDS
+from mongoq.protocol.state.batcher import Lane
 from tests.clients import opened
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE

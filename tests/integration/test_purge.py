@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol import purge
+from mongoq.protocol.admin import purge
 from tests.integration.test_plans import Watched
 
 

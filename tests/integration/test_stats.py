@@ -11,7 +11,7 @@ import pytest
 from pymongo.errors import OperationFailure
 
 import mongoq
-from mongoq.protocol import stats
+from mongoq.protocol.history import stats
 from tests.integration.test_plans import IGNORED, Watched
 
 

@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.model.clock import ServerClock, local_seconds
-from mongoq.protocol.request import SENDS
+from mongoq.protocol.flow.commands import SENDS
 from tests.waiting import CLOCKS, PATIENCE
 
 

@@ -22,7 +22,8 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol import publish, topics, transaction
+from mongoq.protocol.base import topics, transaction
+from mongoq.protocol.push import publish
 from tests.clients import opened
 from tests.proxy import Kind, Proxy
 

@@ -23,7 +23,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol import transaction
+from mongoq.protocol.base import transaction
 from tests.clients import opened
 from tests.proxy import Proxy
 

@@ -15,9 +15,9 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.protocol import shelf
-from mongoq.protocol.lane import CROWD
-from mongoq.protocol.shelf import BATCHES, FEW
+from mongoq.protocol.state import prefetch
+from mongoq.protocol.state.batcher import CROWD
+from mongoq.protocol.state.prefetch import BATCHES, FEW
 from tests.clients import opened
 from tests.integration.crowds import gathered
 from tests.integration.test_plans import Plan
@@ -274,7 +274,7 @@ async def given_back(place: Place) -> None:
 async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ahead(
     place: Place, put: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "FRESH", 60.0)  # however slow the machine
+    monkeypatch.setattr(prefetch, "FRESH", 60.0)  # however slow the machine
     await reading_ahead(place)
     ahead = place.queue._context.state.shelf
     assert ahead.is_filled
@@ -285,7 +285,7 @@ async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ah
 async def test_an_id_that_was_removed_and_is_pushed_again_is_another_item(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "FRESH", 60.0)
     ids = await place.queue.push_many(range(FEW * BATCHES * 2))
     for _ in range(2):
         await place.reserved(FEW)
@@ -300,7 +300,7 @@ async def test_an_id_that_was_removed_and_is_pushed_again_is_another_item(
 async def test_what_this_process_claims_in_another_way_is_no_longer_there(
     place: Place, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "FRESH", 60.0)
     state, claim = place.queue._context.state, getattr(place.queue, way)
     for _ in range(3):
         await reading_ahead(place)
@@ -313,7 +313,7 @@ async def test_what_this_process_claims_in_another_way_is_no_longer_there(
 async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "FRESH", 60.0)
     state = place.queue._context.state
     for _ in range(4):
         await reading_ahead(place)
@@ -325,7 +325,7 @@ async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
 
 
 async def test_nor_is_what_it_pushes_while_that_is_being_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "FRESH", 60.0)
     await reading_ahead(place)
     pushed = asyncio.create_task(place.queue.push("first", priority=-1))
     await place.reserved(FEW)
@@ -337,7 +337,7 @@ async def test_nor_is_what_it_pushes_while_that_is_being_read(place: Place, monk
 async def test_that_of_another_process_waits_for_a_moment_at_most(place: Place) -> None:
     await reading_ahead(place)
     place.other.queue("orders").push("first", priority=-1)
-    await asyncio.sleep(shelf.FRESH)
+    await asyncio.sleep(prefetch.FRESH)
     assert "first" in [item.payload for item in await place.reserved(FEW)]
 
 

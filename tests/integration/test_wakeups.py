@@ -21,7 +21,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol import rooms
+from mongoq.protocol.state import wait_queue
 from tests.integration.waiters import Waiter, at_rest, listened_to, until
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE
@@ -32,7 +32,7 @@ APP = "mongoq-waits"
 @pytest.fixture(autouse=True)
 def _looks_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no look find what should wake: these tests tell one from the other by their patience."""
-    monkeypatch.setattr(rooms, "LIVE_POLL", 10 * PATIENCE)
+    monkeypatch.setattr(wait_queue, "LIVE_POLL", 10 * PATIENCE)
 
 
 @pytest.fixture
@@ -231,8 +231,8 @@ def test_reserve_many_is_woken_too(broker: mongoq.Broker, other: mongoq.Broker) 
 def deaf(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> mongoq.Broker:
     """A broker without a stream, whose looks come late as well."""
     broker._context.hub.barred = True
-    monkeypatch.setattr(rooms, "POLL_IDLE", 600.0)
-    monkeypatch.setattr(rooms, "POLL_SHARE", 1e9)
+    monkeypatch.setattr(wait_queue, "POLL_IDLE", 600.0)
+    monkeypatch.setattr(wait_queue, "POLL_SHARE", 1e9)
     return broker
 
 

@@ -12,7 +12,10 @@ from typing import Any
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol import claim, move, pop, push, push_many, replay, settle
+from mongoq.protocol.claim import pop, reserve
+from mongoq.protocol.history import replay
+from mongoq.protocol.push import push, push_many
+from mongoq.protocol.settle import move, settle
 
 __all__ = ["Callers"]
 
@@ -156,7 +159,7 @@ class Callers:
 
 def run(by: Caller, name: str) -> Generator[Any, Any, Any]:
     """Reserve an item and commit it; return it as done."""
-    item = yield from claim.reserve(by.queue(name), lease=None, wait=None, on_invalid="bury")
+    item = yield from reserve.reserve(by.queue(name), lease=None, wait=None, on_invalid="bury")
     if item is not None:
         yield from settle.commit(by.queue(name), item)
     return item
@@ -165,7 +168,7 @@ def run(by: Caller, name: str) -> Generator[Any, Any, Any]:
 def hand_on(by: Caller, name: str, to: str) -> Generator[Any, Any, None]:
     """Reserve an item and move it to another queue."""
     context = by.queue(name)
-    item = yield from claim.reserve(context, lease=None, wait=None, on_invalid="bury")
+    item = yield from reserve.reserve(context, lease=None, wait=None, on_invalid="bury")
     if item is not None:
         told: dict[str, Any] = dict.fromkeys(("payload", "patch", "delay", "when", "priority", "headers"), None)
         where = move.destination(context, to)

@@ -12,8 +12,9 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.protocol import at_most_once, insert
-from mongoq.protocol.request import Flow, ReplyLost, Wait
+from mongoq.protocol.flow.commands import Flow, ReplyLost, Wait
+from mongoq.protocol.push import insert
+from mongoq.protocol.settle import at_most_once
 from mongoq.worker.aio.claims import AsyncClaims
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.threads.claims import Claims

@@ -9,7 +9,7 @@ from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.protocol import forking as limits
+from mongoq.protocol.settle import fork as limits
 from tests.pipeline.conftest import QUICK, Site, counted, is_busy
 
 LARGE = "x" * (15 * 1024 * 1024)

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 import mongoq
 from mongoq.pipeline.consumers import consumers
-from mongoq.protocol.context import context_of
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.state.context import context_of
 from mongoq.testing import VirtualBroker
 from tests.pipeline.conftest import QUICK, Site, counted
 from tests.waiting import until

@@ -11,10 +11,10 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item, id_key, with_stored
 from mongoq.pipeline.consumers import consumers
-from mongoq.protocol.arrivals import PATIENCE
-from mongoq.protocol.context import context_of
-from mongoq.protocol.exchange import PutOff
-from mongoq.protocol.verdicts import carried_out_together
+from mongoq.protocol.join.match import PATIENCE
+from mongoq.protocol.settle.apply_outcomes import carried_out_together
+from mongoq.protocol.settle.exchange import PutOff
+from mongoq.protocol.state.context import context_of
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.gathering import Gathering
 from tests.pipeline.conftest import Site, is_busy

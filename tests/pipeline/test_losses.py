@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol import transaction
+from mongoq.protocol.base import transaction
 from tests.pipeline.conftest import QUICK, counted, is_busy
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.proof.catalogue import GRAPHS

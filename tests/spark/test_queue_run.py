@@ -19,7 +19,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 import mongoq
-from mongoq.protocol import streams
+from mongoq.protocol.coordination import streams
 from mongoq.spark import clients
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def until(fulfilled: Callable[[], Any]) -> None:
 
 
 def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mongoq.protocol import streams
+    from mongoq.protocol.coordination import streams
 
     extended, failures = streams.extended, [ConnectionError("the network"), ConnectionError("again")]
 

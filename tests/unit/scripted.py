@@ -17,8 +17,8 @@ from mongoq.model.clock import VirtualClock
 from mongoq.model.codec import Codec, Encoding, codec_options
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.request import Command, Flow, ReplyLost
+from mongoq.protocol.flow.commands import Command, Flow, ReplyLost
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ID = ObjectId("65920080aaaaaaaaaaaaaaaa")

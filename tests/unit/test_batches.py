@@ -24,10 +24,12 @@ from mongoq.drive.backends import interruption, open_backend
 from mongoq.model.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
-from mongoq.protocol import bulk, move_many, push, push_many, reserve_many, settle_many
-from mongoq.protocol.claim_of_many import ClaimOfMany
-from mongoq.protocol.request import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.claim import reserve_many
+from mongoq.protocol.claim.batch_claim import ClaimOfMany
+from mongoq.protocol.flow.commands import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
+from mongoq.protocol.push import push, push_many
+from mongoq.protocol.settle import bulk, move_many, settle_many
+from mongoq.protocol.settle.apply_outcomes import carried_out
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 OTHER = ObjectId()

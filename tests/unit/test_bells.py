@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from mongoq.drive.wakeup import rest
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from tests.waiting import until
 
 

@@ -17,8 +17,12 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.codec import codec_options
-from mongoq.protocol import claim, history, move, patching, pop, push, read, settings, settle
-from mongoq.protocol.request import Command, Flow
+from mongoq.protocol.base import queue_settings
+from mongoq.protocol.claim import pop, reserve
+from mongoq.protocol.flow.commands import Command, Flow
+from mongoq.protocol.history import pages, read
+from mongoq.protocol.push import push
+from mongoq.protocol.settle import move, patch, settle
 from tests.unit.scripted import ID, NOW, TOKEN, context, found, matched, play, reserved_item
 
 ANY_TOKEN = object()
@@ -104,7 +108,7 @@ CASES = [
     ),
     case(
         "reserve",
-        lambda: claim.reserve(context(), lease=None, wait=None, on_invalid="bury"),
+        lambda: reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"),
         "find_one_and_update",
         {
             "filter": ELIGIBLE,
@@ -247,7 +251,7 @@ CASES = [
         {
             "filter": {
                 **FENCE,
-                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patching.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
+                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patch.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
             },
             "update": {
                 "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},
@@ -322,15 +326,15 @@ CASES = [
     case("remove", lambda: read.remove(context(), ID), "delete_one", ANY_TOKEN, matched(1)),
     case(
         "history",
-        lambda: history.history_page(
-            context(), history.history_range(context(), since=None, until=None, where=None, state="processed", page=5)
+        lambda: pages.history_page(
+            context(), pages.history_range(context(), since=None, until=None, where=None, state="processed", page=5)
         ),
         "command",
         ANY_TOKEN,
         found(),
     ),
-    case("pause", lambda: settings.set_paused(context(), True), "update_one", ANY_TOKEN, matched(1)),
-    case("is_paused", lambda: settings.is_paused(context()), "command", ANY_TOKEN, found()),
+    case("pause", lambda: queue_settings.set_paused(context(), True), "update_one", ANY_TOKEN, matched(1)),
+    case("is_paused", lambda: queue_settings.is_paused(context()), "command", ANY_TOKEN, found()),
 ]
 
 
@@ -370,7 +374,7 @@ def test_every_backend_takes_the_arguments(
 
 
 def test_a_claim_knows_how_to_give_back_what_it_took() -> None:
-    (command,), item = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [STORED])
+    (command,), item = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [STORED])
     assert command.undo is not None
     undo = command.undo(STORED)
     assert isinstance(undo, Command)

@@ -7,7 +7,7 @@ import logging
 import pytest
 from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeoutError, WriteError
 
-from mongoq.protocol.hub import Hub
+from mongoq.protocol.state.waiter_registry import Hub
 from mongoq.worker.course import Course
 
 GONE, UNFOUND = AutoReconnect("gone"), ServerSelectionTimeoutError("unfound")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mongoq.protocol.crowd import FORGET, MOST, Crowd
+from mongoq.protocol.state.contention import FORGET, MOST, Crowd
 
 
 def test_who_loses_nothing_stays_at_the_head() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.protocol.heads import CALM, MARGIN, MOST, WORTH, Floor, Heads, claimable, eligible
+from mongoq.protocol.state.claim_hints import CALM, MARGIN, MOST, WORTH, Floor, Heads, claimable, eligible
 from tests.unit.scripted import ID, NOW
 
 OLD = NOW - timedelta(hours=1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mongoq.protocol import lane as lanes
-from mongoq.protocol.lane import Lane, Lanes
-from mongoq.protocol.request import Flow, Shared
+from mongoq.protocol.flow.commands import Flow, Shared
+from mongoq.protocol.state import batcher as lanes
+from mongoq.protocol.state.batcher import Lane, Lanes
 
 
 def send(entries: list[Any]) -> Flow[list[Any]]:

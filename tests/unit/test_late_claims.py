@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.protocol import claim
-from mongoq.protocol.request import Command
+from mongoq.protocol.claim import reserve
+from mongoq.protocol.flow.commands import Command
 from tests.unit.scripted import LOST, NOW, context, matched
 
 
 def claiming(queue: Any) -> Any:
-    return claim.reserve(queue, lease=timedelta(seconds=30), wait=None, on_invalid="bury")
+    return reserve.reserve(queue, lease=timedelta(seconds=30), wait=None, on_invalid="bury")
 
 
 def stored(number: int = 1) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mongoq.protocol.bells import Ticket
-from mongoq.protocol.listening import listening, pipeline
-from mongoq.protocol.request import Command, Interruption, ReplyLost, Request, Rest
+from mongoq.protocol.flow.commands import Command, Interruption, ReplyLost, Request, Rest
+from mongoq.protocol.flow.event import Ticket
+from mongoq.protocol.wait.change_stream import listening, pipeline
 from tests.unit.scripted import LOST, NOW, context
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from bson.max_key import MaxKey
 
-from mongoq.protocol import looks
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.heads import MARGIN, Floor, Heads
-from mongoq.protocol.looks import PAIRS, looked, looked_behind
-from mongoq.protocol.request import Duplicate
+from mongoq.protocol.base import first_due
+from mongoq.protocol.base.first_due import PAIRS, looked, looked_behind
+from mongoq.protocol.flow.commands import Duplicate
+from mongoq.protocol.state.claim_hints import MARGIN, Floor, Heads
+from mongoq.protocol.state.context import QueueContext
 from tests.unit.scripted import NOW, context, found, play
 
 OLD = NOW - timedelta(hours=1)
@@ -28,7 +28,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each walk is slow, in turn; then none is."""
     answers: list[bool] = []
     monkeypatch.setattr(Heads, "is_slow", lambda *_: bool(answers and answers.pop(0)))
-    monkeypatch.setattr(looks, "ENOUGH", math.inf)
+    monkeypatch.setattr(first_due, "ENOUGH", math.inf)
     return answers
 
 
@@ -87,7 +87,7 @@ def test_a_slow_walk_makes_claims_fast_and_puts_ends_behind_the_priorities(slow:
 def test_a_walk_that_takes_long_need_not_be_repeated_so_often(
     slow: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "ENOUGH", -1.0)
+    monkeypatch.setattr(first_due, "ENOUGH", -1.0)
     slow += [True, True]
     made = due(spent=1.0)
     sent = sent_by(made, HEADS, *[found()] * 4, WRITTEN, WRITTEN)

@@ -11,8 +11,10 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.trail import StageMark
-from mongoq.protocol import claim, move, pop, push, settle
-from mongoq.protocol.request import SENDS, Flow, ReplyLost
+from mongoq.protocol.claim import pop, reserve
+from mongoq.protocol.flow.commands import SENDS, Flow, ReplyLost
+from mongoq.protocol.push import push
+from mongoq.protocol.settle import move, settle
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
 from tests.unit.test_commands import MOVE, PUSH, STORED
 
@@ -142,7 +144,7 @@ def test_a_reply_that_is_lost_each_time_is_the_drivers_error(flow: Callable[[], 
 
 
 def test_a_reservation_whose_reply_was_lost_is_found_by_its_token() -> None:
-    flow = claim.reserve(context(), lease=None, wait=None, on_invalid="bury")
+    flow = reserve.reserve(context(), lease=None, wait=None, on_invalid="bury")
     claiming = next(flow)
     looking = flow.throw(LOST)
     assert looking.method == "find_one_and_update"  # type: ignore[union-attr]
@@ -159,12 +161,12 @@ def test_a_claim_that_took_nothing_is_the_drivers_error(history: float | None) -
     replies = [LOST] if history is None else [LOST, None]
     _, outcome = play(pop.pop(context(history=history), on_invalid="bury"), replies)
     assert isinstance(outcome, ReplyLost)
-    _, outcome = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None] * SENDS)
+    _, outcome = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None] * SENDS)
     assert isinstance(outcome, ReplyLost)
 
 
 def test_a_claim_that_took_nothing_is_sent_again_under_a_token_of_its_own() -> None:
-    sent, item = play(claim.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None, STORED])
+    sent, item = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None, STORED])
     first, _, second = [command.arguments for command in sent]
     assert first["update"]["$set"]["token"] != second["update"]["$set"]["token"] == item.token
 

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from mongoq.model.item import Item
 from mongoq.model.trail import LARGE, StageMark, trail_of
-from mongoq.protocol.marking import NOTHING, Marker
+from mongoq.protocol.settle.trail import NOTHING, Marker
 from tests.unit.scripted import NOW, context, reserved_item
 
 ENTRY = {"queue": "orders", "stage": "load", "taken": NOW, "settled": NOW, "attempts": 1, "ended": "moved"}

@@ -9,7 +9,7 @@ from bson import ObjectId
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError, WriteError
 
 from mongoq.drive import plain
-from mongoq.protocol.request import Command
+from mongoq.protocol.flow.commands import Command
 
 ID, TOKEN = ObjectId(), ObjectId()
 FENCE = {"_id": ID, "token": TOKEN}

@@ -17,11 +17,11 @@ from pymongo.errors import AutoReconnect
 import mongoq
 from mongoq.model.codec import codec_options
 from mongoq.model.fresh import Fresh
-from mongoq.protocol import push_together
-from mongoq.protocol.context import BrokerContext, QueueContext
-from mongoq.protocol.draft import Draft
-from mongoq.protocol.push import push
-from mongoq.protocol.request import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
+from mongoq.protocol.push import shared_push
+from mongoq.protocol.push.draft import Draft
+from mongoq.protocol.push.push import push
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 from tests.unit.scripted import NOW, context, matched, play
 from tests.unit.test_together import OPTIONS, shared_context
 
@@ -65,7 +65,7 @@ def test_they_are_inserted_as_each_by_itself_would_be() -> None:
         *((queue, {"n": n}, {"priority": n % 2}) for n in range(10)),
     ]
     callers = [asking(handle, payload, **options) for handle, payload, options in told]
-    (insert,), _ = play(push_together._inserted([entry for _, entry in callers]), [None])
+    (insert,), _ = play(shared_push._inserted([entry for _, entry in callers]), [None])
     ids = [ended(flow) for flow, _ in callers]
     made = [id for id in ids if id != GIVEN]
     assert made == sorted(set(made)), "in the order of the callers"
@@ -102,7 +102,7 @@ def test_they_stand_in_the_order_of_their_calls() -> None:
     for options in told:
         callers.append(asking(queue, {"n": 1}, **options))
         queue.broker.clock.advance(1)
-    (insert,), _ = play(push_together._inserted([entry for _, entry in callers]), [None])
+    (insert,), _ = play(shared_push._inserted([entry for _, entry in callers]), [None])
     sent = documents(insert)
     assert [document["when"] for document in sent] == [NOW + timedelta(seconds=place) for place in range(len(told))]
     ids = [document["_id"] for document in sent if document["_id"] != GIVEN]
@@ -112,7 +112,7 @@ def test_they_stand_in_the_order_of_their_calls() -> None:
 def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
     queue = shared_context()
     flow, entry = asking(queue, {"n": 1})
-    (insert,), _ = play(push_together._inserted([entry]), [None])
+    (insert,), _ = play(shared_push._inserted([entry]), [None])
     queue.broker.lanes = None
     (alone,), _ = play(push(queue, {"n": 1}, **OPTIONS), [None])
     assert insert.method == alone.method == "insert_one"
@@ -125,7 +125,7 @@ def test_who_lost_the_reply_looks_for_its_own_item(there: bool) -> None:
     queue = shared_context()
     callers = [asking(queue, n) for n in range(3)]
     lost = ReplyLost(AutoReconnect("gone"))
-    (insert,), told = play(push_together._inserted([entry for _, entry in callers]), [lost])
+    (insert,), told = play(shared_push._inserted([entry for _, entry in callers]), [lost])
     ids = [document["_id"] for document in documents(insert)]
     for (flow, _), error, id in zip(callers, told, ids, strict=True):
         look = flow.throw(error)
@@ -141,7 +141,7 @@ def test_each_is_told_its_own_error() -> None:
     queue, refused = shared_context(), Duplicate(ValueError("dup"))
     callers = [asking(queue, n) for n in range(3)]
     entries = [entry for _, entry in callers]
-    _, told = play(push_together._inserted(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    _, told = play(shared_push._inserted(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
     assert told == [None, refused, None]
 
 
@@ -161,7 +161,7 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
         queue.state.shelf.items = [Fresh(b"", 0, 0, b"")]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
     entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
-    play(push_together._inserted(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])
+    play(shared_push._inserted(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])
     assert queue.broker.counters.take() == {"orders": {"put": 4}}
     later = NOW + timedelta(seconds=5)
     first, _, urgent, second, delayed = [entry.id for entry in entries]
@@ -176,7 +176,7 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
 def test_large_ones_do_not_go_in_one_command() -> None:
     queue = shared_context()
     entries = [asking(queue, {"t": "x" * 6_000_000})[1] for _ in range(4)]
-    inserts, told = play(push_together._inserted(entries), [None, None])
+    inserts, told = play(shared_push._inserted(entries), [None, None])
     assert [len(insert.arguments["documents"]) for insert in inserts] == [2, 2]
     assert told == [None] * 4
 

@@ -9,10 +9,10 @@ from bson import ObjectId
 
 from mongoq.model.clock import milliseconds
 from mongoq.model.fresh import Fresh
-from mongoq.protocol import shelf as shelves
-from mongoq.protocol.heads import Start
-from mongoq.protocol.request import Command
-from mongoq.protocol.shelf import FRESH, PAUSE, Coming, Shelf
+from mongoq.protocol.flow.commands import Command
+from mongoq.protocol.state import prefetch as shelves
+from mongoq.protocol.state.claim_hints import Start
+from mongoq.protocol.state.prefetch import FRESH, PAUSE, Coming, Shelf
 from tests.unit.scripted import NOW
 
 SMALL = 100

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mongoq.model.codec import codec_options
 from mongoq.model.copies import CopyIds
 from mongoq.model.stored import Cutter, first_batch
-from mongoq.protocol.copying import Task, copies_of
-from mongoq.protocol.move import destination
+from mongoq.protocol.history.copying import Task, copies_of
+from mongoq.protocol.settle.move import destination
 from tests.unit.scripted import context
 
 TEXTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"))

@@ -11,8 +11,8 @@ import pytest
 
 from mongoq.model.item import id_key
 from mongoq.model.outcomes import Failed, Move
-from mongoq.protocol import move_many, settle_many
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.settle import move_many, settle_many
+from mongoq.protocol.settle.apply_outcomes import carried_out
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 from tests.unit.test_batches import IDS, MINUTE, stored, taken, updated, verdicts
 

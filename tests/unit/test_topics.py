@@ -8,8 +8,8 @@ import time
 from bson import ObjectId
 
 from mongoq.model.publication import published_id
-from mongoq.protocol.context import Topics
-from mongoq.protocol.hub import Hub
+from mongoq.protocol.state.context import Topics
+from mongoq.protocol.state.waiter_registry import Hub
 
 
 def test_the_id_of_a_copy_is_always_the_same() -> None:

@@ -9,10 +9,10 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.clock import EPOCH, Sample, ServerClock
-from mongoq.protocol import claim
-from mongoq.protocol.request import Beside, Command, Flow, Request, Rest
-from mongoq.protocol.rooms import Room
-from mongoq.protocol.waiting import waiting
+from mongoq.protocol.claim import reserve
+from mongoq.protocol.flow.commands import Beside, Command, Flow, Request, Rest
+from mongoq.protocol.state.wait_queue import Room
+from mongoq.protocol.wait.wait import waiting
 from tests.unit.scripted import context
 
 OPEN = {"cursor": {"id": 7, "postBatchResumeToken": {"_data": "0"}, "firstBatch": []}}
@@ -23,7 +23,7 @@ def hello() -> dict[str, Any]:
 
 
 def reserving(queue: Any, wait: float = 60) -> Flow[Any]:
-    return claim.reserve(queue, lease=None, wait=wait, on_invalid="bury")
+    return reserve.reserve(queue, lease=None, wait=wait, on_invalid="bury")
 
 
 def measured() -> Any:
@@ -163,7 +163,7 @@ def test_who_is_told_that_it_is_over_on_the_way_to_sleep_does_not_sleep(place: s
         watched(queue)
 
     def attempt() -> Flow[None]:
-        yield from claim.claim_one(queue, timedelta(seconds=60))
+        yield from reserve.claim_one(queue, timedelta(seconds=60))
 
     step = Step(waiting(queue, attempt, 60, over=lambda: told))
     while step.request is not None:

@@ -11,8 +11,8 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.item import Item
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.taking import take_beside
+from mongoq.protocol.claim.worker_claims import take_beside
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.byte_limit import ByteLimit
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE, NOW, backlog, payloads

@@ -14,7 +14,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.backlog import LATELY, UNSETTLED, Backlog
 from mongoq.worker.consumer import consumer
 from mongoq.worker.gathering import Gathering

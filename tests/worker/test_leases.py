@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.model.item import id_key
-from mongoq.protocol.keeping import Kept, kept
+from mongoq.protocol.settle.extend_leases import Kept, kept
 from tests.waiting import until
 from tests.worker.conftest import Desk
 

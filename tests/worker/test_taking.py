@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.protocol.taking import take_alone
+from mongoq.protocol.claim.worker_claims import take_alone
 from tests.worker.test_leases import stolen
 
 LEASE = timedelta(seconds=0.6)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE as LEASES

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol import workers
+from mongoq.protocol.coordination import heartbeats
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -92,7 +92,7 @@ def test_a_worker_that_was_killed_is_told_from_those_that_live(
 
     def record(name: str, seen: timedelta) -> None:
         queues = {"orders": 7}
-        beat = workers.beat(context, name, started=EARLY, every=timedelta(seconds=5), queues=queues)
+        beat = heartbeats.beat(context, name, started=EARLY, every=timedelta(seconds=5), queues=queues)
         driver.run(beat)
         raw.update_one({"_id": f"worker:{name}"}, {"$set": {"seen": now() - seen}})
 
@@ -121,10 +121,10 @@ def test_one_of_many_does_the_housekeeping(broker: mongoq.Broker, uri: str, data
     broker.ensure_indexes()
     broker.queue("orders").push(1)
     every = timedelta(seconds=60)
-    assert broker._driver.run(workers.swept(broker._context, every=every)) == []
+    assert broker._driver.run(heartbeats.swept(broker._context, every=every)) == []
     with mongoq.connect(uri, database=database) as other:
         other.queue("orders").pop()
-        assert other._driver.run(workers.swept(other._context, every=every)) is None
+        assert other._driver.run(heartbeats.swept(other._context, every=every)) is None
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

@@ -16,7 +16,7 @@ from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.frame_rows import FATES
 from mongoq.pipeline.on_spark.frame_settling import TOLD, Settler, Settling
 from mongoq.pipeline.on_spark.frame_writing import FrameWriting
-from mongoq.protocol.stream_notes import Noted, note, noted
+from mongoq.protocol.coordination.stream_notes import Noted, note, noted
 from mongoq.spark.clients import broker_at
 from mongoq.spark.envelope import id_shown
 

@@ -23,12 +23,12 @@ from mongoq.pipeline.handles import marked, stage_judge
 from mongoq.pipeline.on_spark.failures import named
 from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.shipping import absent
-from mongoq.protocol.context import QueueContext, context_of
-from mongoq.protocol.exchange import PutOff
-from mongoq.protocol.holding import held_documents
-from mongoq.protocol.request import Flow
-from mongoq.protocol.settings import prepared
-from mongoq.protocol.verdicts import carried_out
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.exchange import PutOff
+from mongoq.protocol.settle.held_items import held_documents
+from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
 from mongoq.spark.envelope import id_shown
 from mongoq.worker.consumer import consumer

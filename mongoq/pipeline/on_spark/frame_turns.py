@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import stream_id
-from mongoq.protocol.lookup import find_one
+from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
 from mongoq.spark.given import Place
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from mongoq.pipeline.stage import Stage
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.upcoming import is_drained, next_whens
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.wait.next_due import is_drained, next_whens
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course

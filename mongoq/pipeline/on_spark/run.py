@@ -28,10 +28,10 @@ from mongoq.pipeline.on_spark.shipping import Cargo, packed
 from mongoq.pipeline.progress import Progress, progress_of
 from mongoq.pipeline.tallies import Tallies
 from mongoq.pipeline.threaded import ThreadedRun
-from mongoq.protocol.halts import halt
-from mongoq.protocol.screening import checked_by_server
-from mongoq.protocol.stats import QueueStats, stats
-from mongoq.protocol.workers import begin, workers_of
+from mongoq.protocol.claim.filtering import checked_by_server
+from mongoq.protocol.coordination.heartbeats import begin, workers_of
+from mongoq.protocol.coordination.stop_signal import halt
+from mongoq.protocol.history.stats import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.given import Place
 from mongoq.sync import Broker

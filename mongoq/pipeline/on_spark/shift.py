@@ -21,8 +21,8 @@ from mongoq.pipeline.feeding import machinery
 from mongoq.pipeline.frames.formats import frames_of
 from mongoq.pipeline.on_spark.shipping import Cargo
 from mongoq.pipeline.tallies import Tallies
-from mongoq.protocol.halts import is_halted
-from mongoq.protocol.stats import flush
+from mongoq.protocol.coordination.stop_signal import is_halted
+from mongoq.protocol.history.stats import flush
 from mongoq.spark.clients import broker_at
 from mongoq.spark.given import Place
 from mongoq.sync import Broker

@@ -14,13 +14,13 @@ from bson import ObjectId
 
 from mongoq.drive.backends import is_outage
 from mongoq.errors import StageStopped
-from mongoq.protocol import workers
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.control import hello
-from mongoq.protocol.keeping import kept
-from mongoq.protocol.request import Flow
-from mongoq.protocol.timeouts import timed_out
-from mongoq.protocol.upcoming import is_drained
+from mongoq.protocol.base.bootstrap import hello
+from mongoq.protocol.coordination import heartbeats
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.settle.extend_leases import kept
+from mongoq.protocol.settle.timeouts import timed_out
+from mongoq.protocol.wait.next_due import is_drained
 from mongoq.worker.aio.feed import AsyncFeed
 from mongoq.worker.aio.station import AsyncStation
 from mongoq.worker.consumer import Consumer
@@ -165,7 +165,7 @@ class AsyncEngine:
 
         Ends early when the worker is told to stop. Other errors than those of an outage are raised.
         """
-        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(workers.begin, self._context)]
+        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(heartbeats.begin, self._context)]
         while not self._signals:
             try:
                 await self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
@@ -334,7 +334,7 @@ class AsyncEngine:
                 held[station.consumer.name] += station.backlog.held
             try:
                 await self._driver.run(
-                    workers.beat(
+                    heartbeats.beat(
                         self._context,
                         self._name,
                         started=started,
@@ -347,7 +347,7 @@ class AsyncEngine:
                     swept = None
                 else:
                     swept, sweep = (
-                        await self._driver.run(workers.swept(self._context, every=SWEEP)),
+                        await self._driver.run(heartbeats.swept(self._context, every=SWEEP)),
                         self._now() + SWEEP,
                     )
                 for gone in swept or []:
@@ -358,7 +358,7 @@ class AsyncEngine:
                 self._course.well("take heartbeats")
             await self._hands.rest(bell, self._heartbeat.total_seconds())
         try:
-            await self._driver.run(workers.forget(self._context, self._name))
+            await self._driver.run(heartbeats.forget(self._context, self._name))
         except Exception as error:
             logger.debug("the record of this worker stays for a while: %r", error)
 

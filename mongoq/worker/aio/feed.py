@@ -8,9 +8,9 @@ from functools import partial
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.error_text import printable
-from mongoq.protocol import sources
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.sources import Held, TakenOver, Tenure
+from mongoq.protocol.coordination import sources
+from mongoq.protocol.coordination.sources import Held, TakenOver, Tenure
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.course import Course
 from mongoq.worker.hands_aio import AioHands
 from mongoq.worker.judging import kind

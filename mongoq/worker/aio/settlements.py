@@ -9,10 +9,10 @@ from typing import Any
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.at_most_once import pushed_on
-from mongoq.protocol.context import context_of
-from mongoq.protocol.exchange import PutOff
-from mongoq.protocol.verdicts import carried_out, carried_out_together
+from mongoq.protocol.settle.apply_outcomes import carried_out, carried_out_together
+from mongoq.protocol.settle.at_most_once import pushed_on
+from mongoq.protocol.settle.exchange import PutOff
+from mongoq.protocol.state.context import context_of
 from mongoq.worker.aio.stand import REST, AsyncStand
 from mongoq.worker.backlog import Verdict
 from mongoq.worker.judging import ending

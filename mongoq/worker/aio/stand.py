@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course

@@ -9,7 +9,7 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.aio.claims import AsyncClaims
 from mongoq.worker.aio.job import AsyncJob
 from mongoq.worker.aio.settlements import AsyncSettlements

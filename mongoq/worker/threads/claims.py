@@ -12,9 +12,9 @@ from typing import Any
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.at_most_once import taken_for_good
-from mongoq.protocol.context import QueueContext
-from mongoq.protocol.taking import take_alone, take_beside
+from mongoq.protocol.claim.worker_claims import take_alone, take_beside
+from mongoq.protocol.settle.at_most_once import taken_for_good
+from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.threads.stand import REST, Stand
 
 __all__ = ["Claims"]

@@ -15,13 +15,13 @@ from bson import ObjectId
 
 from mongoq.drive.backends import is_outage
 from mongoq.errors import StageStopped
-from mongoq.protocol import workers
-from mongoq.protocol.bells import Bell
-from mongoq.protocol.control import hello
-from mongoq.protocol.keeping import kept
-from mongoq.protocol.request import Flow
-from mongoq.protocol.timeouts import timed_out
-from mongoq.protocol.upcoming import is_drained
+from mongoq.protocol.base.bootstrap import hello
+from mongoq.protocol.coordination import heartbeats
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.settle.extend_leases import kept
+from mongoq.protocol.settle.timeouts import timed_out
+from mongoq.protocol.wait.next_due import is_drained
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.course import Course
 from mongoq.worker.failure_log import error_line
@@ -166,7 +166,7 @@ class Engine:
 
         Ends early when the worker is told to stop. Other errors than those of an outage are raised.
         """
-        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(workers.begin, self._context)]
+        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(heartbeats.begin, self._context)]
         while not self._signals:
             try:
                 self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
@@ -335,7 +335,7 @@ class Engine:
                 held[station.consumer.name] += station.backlog.held
             try:
                 self._driver.run(
-                    workers.beat(
+                    heartbeats.beat(
                         self._context,
                         self._name,
                         started=started,
@@ -348,7 +348,7 @@ class Engine:
                     swept = None
                 else:
                     swept, sweep = (
-                        self._driver.run(workers.swept(self._context, every=SWEEP)),
+                        self._driver.run(heartbeats.swept(self._context, every=SWEEP)),
                         self._now() + SWEEP,
                     )
                 for gone in swept or []:
@@ -359,7 +359,7 @@ class Engine:
                 self._course.well("take heartbeats")
             self._hands.rest(bell, self._heartbeat.total_seconds())
         try:
-            self._driver.run(workers.forget(self._context, self._name))
+            self._driver.run(heartbeats.forget(self._context, self._name))
         except Exception as error:
             logger.debug("the record of this worker stays for a while: %r", error)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
-from mongoq.protocol.bells import Bell
+from mongoq.protocol.flow.event import Bell
 from mongoq.worker.run import Run
 from mongoq.worker.threads.claims import Claims
 from mongoq.worker.threads.job import Job

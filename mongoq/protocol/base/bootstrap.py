@@ -1,0 +1,188 @@
+"""What comes before a broker's first command: the schema document, the indexes, and the clock."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC
+from functools import partial
+from typing import Any
+
+from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
+from mongoq.model.clock import Sample, ServerClock
+from mongoq.model.indexes import INDEXES
+from mongoq.protocol.base.find import find_one
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED", "check", "ensure_indexes", "hello", "ready"]
+
+logger = logging.getLogger("mongoq.clock")
+
+SCHEMA_VERSION = 1
+OLDEST_READER = 1
+SCHEMA_ID = "schema:mongoq"
+CLOCK_SAMPLES = 5
+UNAUTHORIZED = 13
+"""The server's code for a user who lacks a right."""
+MOST_INDEXES = 64
+"""Indexes that a collection can have."""
+
+
+def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
+    """Do what must come before a command, once per broker: check, index, and know the time.
+
+    Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
+    process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
+    """
+    if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
+        return ()
+    if broker.lanes is None:
+        return _made_ready(broker, write=write)
+    return iter(Shared[None](broker.lanes.lane("ready", partial(_made_ready_once, broker)), write))
+
+
+def _made_ready_once(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
+    """Do it once for all who call at the same time."""
+    yield from _made_ready(broker, write=any(writes))
+    return [None] * len(writes)
+
+
+def _made_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
+    if not broker.checked:
+        yield from check(broker)
+    if write and not broker.indexed:
+        yield from ensure_indexes(broker)
+    if broker.clock.due():
+        yield from _calibrate(broker)
+
+
+def check(broker: BrokerContext) -> Flow[bool]:
+    """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``).
+
+    Returns whether the schema document is there. A user who may not list collections goes by it: whoever wrote it has
+    looked at the collection before.
+    """
+    refusal: Exception | None = None
+    if not broker.serverless:
+        if (yield from _is_sharded(broker)):
+            raise CollectionSharded(broker.namespace)
+        try:
+            yield from _check_options(broker)
+        except Exception as error:
+            if not _is_unauthorized(error):
+                raise
+            refusal = error
+    schema = yield from find_one(broker, {"_id": SCHEMA_ID})
+    if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
+        raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
+    if schema is None and refusal is not None:
+        raise refusal
+    broker.checked = True
+    return schema is not None
+
+
+def _is_unauthorized(error: Exception) -> bool:
+    return getattr(error, "code", None) == UNAUTHORIZED
+
+
+def _is_sharded(broker: BrokerContext) -> Flow[bool]:
+    hello = yield from ask(hello_command())
+    if hello.get("msg") != "isdbgrid":
+        return False
+    name = broker.collection
+    stats: Any = yield from ask(Command("command", {"command": {"collStats": name}}, target="database"))
+    return bool(stats.get("sharded"))
+
+
+def _check_options(broker: BrokerContext) -> Flow[None]:
+    """Refuse what would lose items (capped), change what equal means (a collation), or is no collection."""
+    command = {"listCollections": 1, "filter": {"name": broker.collection}}
+    listed: Any = yield from ask(Command("command", {"command": command}, target="database"))
+    for found in listed["cursor"]["firstBatch"]:
+        if found.get("type", "collection") != "collection":
+            raise CollectionUnsuitable(broker.namespace, f"is a {found['type']}; name a plain collection")
+        for option in ("capped", "collation"):
+            if found.get("options", {}).get(option):
+                raise CollectionUnsuitable(broker.namespace, f"was made with {option!r}; name a plain collection")
+
+
+def hello_command() -> Command[Any]:
+    """Return the ``hello`` command: who the server is, and what time it has."""
+    return Command("command", {"command": {"hello": 1}}, target="database")
+
+
+def hello(broker: BrokerContext) -> Flow[None]:
+    """Make one round trip."""
+    if not broker.serverless:
+        yield from ask(hello_command())
+
+
+def ensure_indexes(broker: BrokerContext) -> Flow[None]:
+    """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
+
+    Runs outside any session: creating an index inside a transaction aborts it. A user who may not create indexes needs
+    not, when they are there.
+    """
+    written = yield from check(broker)
+    if not broker.serverless:
+        specifications = [index.document() for index in INDEXES]
+        name = broker.collection
+        command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
+        try:
+            yield from ask(Command("command", {"command": command}, target="database"))
+        except Exception as error:
+            if not (written and _is_unauthorized(error) and (yield from _has_indexes(broker))):
+                raise
+    if not written:
+        schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
+        try:
+            yield from ask(Command("insert_one", {"document": schema}))
+        except Duplicate:
+            pass
+    broker.indexed = True
+
+
+def _has_indexes(broker: BrokerContext) -> Flow[bool]:
+    """Say whether the indexes are there (``listIndexes``); without the right to look, the schema document says so."""
+    command = {"listIndexes": broker.collection, "cursor": {"batchSize": MOST_INDEXES}}
+    try:
+        reply: Any = yield from ask(Command("command", {"command": command}, target="database"))
+    except Exception as error:
+        if _is_unauthorized(error):
+            return True  # the schema document is written once the indexes are there
+        raise
+    there = {index["name"] for index in reply["cursor"]["firstBatch"]}
+    return there >= {index.name for index in INDEXES}
+
+
+def _calibrate(broker: BrokerContext) -> Flow[None]:
+    """Measure the server's clock; where that fails another time than the first, the offset known goes on."""
+    clock = broker.clock
+    assert isinstance(clock, ServerClock)
+    broker.measuring = broker.measured  # before the first time nobody can do without
+    try:
+        samples = []
+        for _ in range(CLOCK_SAMPLES):
+            sample, _ = yield from persisted(partial(_sampled, clock))
+            samples.append(sample)
+        clock.measured(samples)
+        broker.measured = True
+    except Exception as error:
+        if not broker.measured or not _is_answer(error):
+            raise
+        clock.put_off()
+        logger.info("the server's clock could not be read, and is reckoned as before: %s", error)
+    finally:
+        broker.measuring = False
+
+
+def _sampled(clock: ServerClock) -> Flow[Sample]:
+    sent = clock.local()
+    hello = yield from hello_command()
+    # the driver decodes replies of commands without our codec options: naive, in UTC
+    return Sample(sent, clock.local(), hello["localTime"].replace(tzinfo=UTC))
+
+
+def _is_answer(error: Exception) -> bool:
+    """Tell a lost or refused command from a server that is not there, for which the next command would wait again."""
+    return isinstance(error, Interruption) or getattr(error, "code", None) is not None

@@ -1,0 +1,196 @@
+"""Reads by the ``find`` command itself: the driver's cursor around it takes longer than all that is ours.
+
+What the driver does besides is done here: a read whose reply was lost is sent again, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.model.item import Document
+from mongoq.model.stored import first_batch
+from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, Target, Unreadable, insisted
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "stored_batch"]
+
+FIRST_BATCH = 101
+"""Documents that the server sends at first unless told otherwise."""
+
+Order = list[tuple[str, int]]
+
+
+def find_one(
+    broker: BrokerContext,
+    filter: Mapping[str, Any],
+    projection: Mapping[str, Any] | None = None,
+    *,
+    lenient: bool = False,
+) -> Flow[dict[str, Any] | None]:
+    """Find the document that matches, or ``None`` (``find``).
+
+    With ``lenient`` one that cannot be decoded comes as an ``UnreadableDocument``.
+    """
+    if broker.serverless:
+        return (yield from Command("find_one", {"filter": filter, "projection": projection}))
+    options: dict[str, Any] = {} if projection is None else {"projection": projection}
+    find = {"filter": filter, "limit": 1, "singleBatch": True, **options}
+    reply = yield from (_sent_lenient if lenient else _sent)(broker, find)
+    return reply["firstBatch"][0] if reply["firstBatch"] else None
+
+
+def find_few(
+    broker: BrokerContext,
+    filter: Mapping[str, Any],
+    order: Order,
+    limit: int,
+    *,
+    projection: Mapping[str, Any] | None = None,
+    skip: int = 0,
+    target: Target = "collection",
+    lenient: bool = False,
+) -> Flow[list[Document]]:
+    """Find the first so many documents behind those to ``skip``; with ``target="history"`` as a majority has them.
+
+    What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
+    With ``lenient`` those that cannot be decoded come as ``UnreadableDocument``.
+    """
+    few = _few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
+    if not lenient:
+        return (yield from few)
+    try:
+        return (yield from few)
+    except Unreadable:
+        find = {"filter": filter, "sort": dict(order), "projection": projection or {}}
+        concern = {"readConcern": {"level": "majority"}} if target == "history" else {}
+        return (yield from _few_lenient(broker, {**find, **concern}, skip, limit))
+
+
+def _few(
+    broker: BrokerContext,
+    filter: Mapping[str, Any],
+    order: Order,
+    limit: int,
+    *,
+    projection: Mapping[str, Any] | None,
+    skip: int,
+    target: Target,
+) -> Flow[list[Document]]:
+    fields: dict[str, Any] = {} if projection is None else {"projection": projection}
+    if skip:
+        fields["skip"] = skip
+    if not broker.serverless:
+        options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
+        if limit > FIRST_BATCH:
+            options["batchSize"] = limit
+        cursor = yield from _sent(broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options})
+        if not cursor["id"]:
+            return cursor["firstBatch"]  # type: ignore[no-any-return]
+        yield from close_cursor(broker, cursor["id"])
+    return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+
+
+def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
+    """Read as many as one reply holds at a time: no cursor of the driver decodes them."""
+    found: list[Document] = []
+    while len(found) < limit:
+        left = limit - len(found)
+        cursor = yield from _sent_lenient(broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left})
+        found += cursor["firstBatch"]
+        if not cursor["id"] or not cursor["firstBatch"]:
+            break
+        yield from close_cursor(broker, cursor["id"])
+    return found
+
+
+def find_sized(
+    broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
+) -> Flow[tuple[list[Document], int, bool]]:
+    """Find so many documents, or those of them that one reply holds; returns the bytes of one, and whether it is all.
+
+    One has so many bytes on average: the reply is decoded as a whole, since to cut it into documents takes longer.
+    """
+    if broker.serverless:
+        return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
+    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
+    raw = yield from insisted(Command("command", arguments, _raw_cursor, target="database"))
+    try:
+        (cursor,) = broker.encoding.opened([raw])
+    except InvalidBSON as error:
+        raise Unreadable(error) from error
+    if cursor["id"]:
+        yield from close_cursor(broker, cursor["id"])
+    found = cursor["firstBatch"]
+    return found, len(raw) // max(len(found), 1), not cursor["id"]
+
+
+def _raw_cursor(reply: Any) -> bytes:
+    return bytes(reply["cursor"].raw)
+
+
+def find_reply(
+    broker: BrokerContext, filter: Mapping[str, Any], limit: int, projection: Mapping[str, Any]
+) -> Flow[tuple[list[dict[str, Any]], bool]]:
+    """Find so many documents in the order of their ids, as a majority has them, and say whether those are all.
+
+    They are not when 16 MB, which one reply holds, are too little.
+    """
+    find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
+    cursor = yield from _sent(broker, {**find, "readConcern": {"level": "majority"}})
+    if cursor["id"]:
+        yield from close_cursor(broker, cursor["id"])
+    return cursor["firstBatch"], not cursor["id"]
+
+
+def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[list[bytes]]:
+    """Return the command that finds the first so many documents, or as many as one reply holds, as their bytes."""
+    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
+    return Command("command", arguments, _stored, target="database")
+
+
+def _stored(reply: Any) -> list[bytes]:
+    return stored_batch(reply["cursor"])[0]
+
+
+def stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
+    """Return the documents of a cursor that was left as its bytes, and its id."""
+    return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
+
+
+def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
+    """Close a cursor (``killCursors``); where the reply is lost, the server does so by itself after ten minutes."""
+    kill = {"killCursors": broker.collection, "cursors": [cursor]}
+    try:
+        yield from Command("command", {"command": kill}, target="database")
+    except ReplyLost:
+        pass
+
+
+def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    return (yield from insisted(_command(broker, find)))
+
+
+def _sent_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    """Send a ``find``, and once more if a document of its reply cannot be decoded, to decode each by itself."""
+    try:
+        return (yield from _sent(broker, find))
+    except Unreadable:
+        arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
+        reply = yield from insisted(Command("command", arguments, _cursor, target="database"))
+        documents, id = stored_batch(reply)
+        return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
+
+
+def _command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.options}
+    return Command("command", arguments, _cursor, target="database")
+
+
+def _cursor(reply: Any) -> Any:
+    return reply["cursor"]

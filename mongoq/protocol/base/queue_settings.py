@@ -1,0 +1,258 @@
+"""The control document of a queue: its settings, and whether it is paused. Every process goes by it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.find import find_one
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Shared, ask
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = [
+    "CALM",
+    "CONTROL_PREFIX",
+    "COUNTERS_PREFIX",
+    "IN_USE",
+    "RECHECK",
+    "REFRESH",
+    "configure",
+    "is_paused",
+    "prepared",
+    "set_paused",
+    "used",
+]
+
+logger = logging.getLogger("mongoq.settings")
+
+NAMES = 5_000
+"""Queues that one command says are in use, at most."""
+COUNTERS_PREFIX = "stats:"
+"""What the ``_id`` of a queue's counters begins with."""
+CONTROL_PREFIX = "queue:"
+"""What the ``_id`` of a queue's control document begins with."""
+REFRESH = 1.0
+"""Seconds after which an operation that goes by the settings reads them again."""
+RECHECK = 3600.0
+"""Seconds after which a handle looks again whether the options that it was told are stored."""
+DAY = 86_400.0
+"""Seconds after which a process says again that it uses a queue."""
+IN_USE = {"$unset": {"idle": "", "expires": ""}}
+"""What lets control documents stay: they were about to expire with an idle queue (``protocol.idle``)."""
+CALM = 0.02
+"""Seconds for which whoever has found that nothing is to be done first does not look again."""
+
+
+def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
+    """Do what must come before a write to a queue: the broker is ready, what the handle was told is stored.
+
+    With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
+    nothing to do, and no flow is made.
+    """
+    now, state = time.monotonic(), context.state
+    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK
+    if saved and now < state.calm_until:
+        return ()
+    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH, context.broker.hub)):
+        return _prepared(context, saved=saved)
+    missing = ready(context.broker, write=True)
+    if fresh and not missing:
+        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM, context.broker.clock.now()
+    return missing
+
+
+def _prepared(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
+    yield from ready(context.broker, write=True)
+    if time.monotonic() >= context.state.used_until:
+        yield from used(context.broker, [context.name])
+    if saved and context.broker.lanes is not None:
+        lane = context.broker.lanes.lane(("settings", context.name), _adopted_once)
+        yield from Shared[None](lane, context)
+    else:
+        yield from _adopted(context)
+
+
+def _adopted_once(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
+    """Read the settings once for all who ask; those who came while they were read know them by now."""
+    if contexts[0].state.stale(REFRESH):
+        yield from _adopted(contexts[0])
+    return [None] * len(contexts)
+
+
+def _adopted(context: QueueContext[Any]) -> Flow[None]:
+    """Read the control document (``find``), having written what it does not say yet and this handle was told.
+
+    What is stored wins unless the caller says otherwise: a process that knows nothing of a queue's history must not
+    delete it. Options that are gone, since nobody used the queue for long, are stored again.
+    """
+    given, asked_at = context.options.given, time.monotonic()
+    document = yield from _read(context)
+    missing = {option: given[option] for option in sorted(given.keys() - context.state.stored.keys())}
+    if missing:
+        yield from _add(context, missing, together=document is None)
+        yield from _read(context)
+    if context.settings_from == "code":
+        yield from _assert(context)
+    if not context.saved:
+        _warn(context)
+        context.saved = True
+    if given:
+        context.saved_at = asked_at
+
+
+def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
+    asked_at = time.monotonic()
+    document = yield from find_one(context.broker, {"_id": _id(context)})
+    found = document or {}
+    try:
+        stored = from_stored(context.name, found.get("settings", {}))
+    except ArgumentInvalid as error:
+        problem = f"holds settings of queue {context.name!r} that cannot be used ({error}); mend {_id(context)!r} in it"
+        raise CollectionUnsuitable(context.broker.namespace, problem) from error
+    context.state.put(paused=bool(found.get("paused")), stored=stored, asked_at=asked_at)
+    return document
+
+
+def _id(context: QueueContext[Any]) -> str:
+    return CONTROL_PREFIX + context.name
+
+
+def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> Flow[None]:
+    """Store options that are not stored yet (``update``, upsert).
+
+    All in one for a new document; else one by one, each only if nobody else was faster. A crash in between leaves some
+    of them, and the next process that was told the others stores those.
+    """
+    groups = [options] if together else [{option: value} for option, value in options.items()]
+    for group in groups:
+        filter = {"_id": _id(context), **{f"settings.{option}": {"$exists": False} for option in group}}
+        try:
+            yield from ask(Command("update_one", {"filter": filter, "update": _update(group), "upsert": True}))
+        except Duplicate:  # somebody has just stored one of them
+            if together:
+                yield from _add(context, options, together=False)
+
+
+def _update(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE}
+
+
+def _assert(context: QueueContext[Any]) -> Flow[None]:
+    """Let the options given in code replace stored ones (one ``findAndModify``), each once in a process.
+
+    Once only, so that processes whose codes differ, or an operator and a handle made anew for each request, do not
+    undo each other's changes for ever. The reply is what stood there before this very update.
+    """
+    state, given = context.state, set(context.options.given.items())
+    changed = {option: value for option, value in given - state.asserted if state.stored.get(option, value) != value}
+    if changed:
+        other = [{f"settings.{option}": {"$ne": to_stored(value)}} for option, value in changed.items()]
+        arguments = {"filter": {"_id": _id(context), "$or": other}, "update": _update(changed)}
+        before: Any = yield from Command("find_one_and_update", arguments)
+        yield from _read(context)
+        context.broker.tell(context.name)
+        _tell_changes(context.name, (before or {}).get("settings", {}), changed)
+    state.asserted |= given
+
+
+def _tell_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+    for option, value in sorted(changed.items()):
+        old = before.get(option, value)
+        if old != to_stored(value):
+            shown = timedelta(seconds=old) if option in ("lease", "history") and isinstance(old, int | float) else old
+            logger.info('queue %r: stored %s %s -> %s, as given in code (settings="code")', queue, option, shown, value)
+
+
+_warned: set[tuple[int, str, str]] = set()
+"""The queues that were warned about, by process, collection and name."""
+
+
+def _warn(context: QueueContext[Any]) -> None:
+    """Log how stored options differ from those given in code: once for each queue and process as a warning."""
+    given, stored = context.options.given, context.state.stored
+    differing = [
+        f"{option}={stored[option]}, not by the {value} given in code"
+        for option, value in given.items()
+        if stored.get(option, value) != value
+    ]
+    if not differing:
+        return
+    which = os.getpid(), context.broker.namespace, context.name
+    level = logging.DEBUG if which in _warned else logging.WARNING
+    _warned.add(which)
+    hint = 'queue.configure() changes what is stored, and settings="code" lets the code do so'
+    logger.log(level, "queue %r goes by its stored %s; %s", context.name, "; ".join(differing), hint)
+
+
+def used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
+    """Say that queues are in use, so that their control documents stay (``update`` of those about to expire)."""
+    for start in range(0, len(queues), NAMES):
+        names = queues[start : start + NAMES]
+        ids = [prefix + name for name in names for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX)]
+        ending = [{"idle": {"$exists": True}}, {"expires": {"$exists": True}}]
+        yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE})
+        for name in names:
+            state = broker.state(name)
+            state.told_used, state.used_until = True, time.monotonic() + DAY
+
+
+def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
+    """Change what is stored (``update`` of the control document), and the retention of what is kept if asked.
+
+    A crash between the two commands leaves the retention of what is kept as it was: configure again.
+    """
+    given = checked_options(context.name, **options)
+    if not isinstance(existing, bool):
+        raise ArgumentInvalid("existing", f"a bool, not {type(existing).__name__}")
+    if existing and "history" not in given:
+        raise ArgumentInvalid("existing", "tells history= to hold for what is kept already; give history= as well")
+    if not given:
+        raise ArgumentInvalid(
+            "configure",
+            "give at least one of lease=, history=, max_retries=, dead=; queue.settings tells what is known",
+        )
+    yield from prepared(context)
+    check_limit(context.name, given, dead=context.settings.dead)
+    context.options = replace(context.options, given={**context.options.given, **given})
+    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
+    yield from _read(context)
+    context.broker.tell(context.name)
+    if existing:
+        yield from _keep_for(context, given["history"])
+    return context.settings
+
+
+def _keep_for(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
+    """Let what is kept expire as it would had it been processed under this retention (``update`` of many).
+
+    Remembered ids are kept for as long as was promised.
+    """
+    length = 0 if history is None else int(history.total_seconds() * 1000)
+    expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
+    filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
+    yield from ask(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
+
+
+def is_paused(context: QueueContext[Any]) -> Flow[bool]:
+    """Ask the server whether the queue is paused (``find`` of one control document)."""
+    yield from _read(context)
+    return context.state.paused
+
+
+def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
+    """Pause or resume the queue (``update`` of one control document, upsert)."""
+    yield from prepared(context)
+    update = {"$set": {"paused": paused}, **IN_USE}
+    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
+    context.state.put(paused=paused)
+    if not paused:
+        context.broker.tell(context.name)

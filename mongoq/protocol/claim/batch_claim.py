@@ -1,0 +1,219 @@
+"""One claim of many items: what it was made for, what it sets, and how it is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.clock import time_of
+from mongoq.model.envelope import Document
+from mongoq.model.fresh import Fresh, opened
+from mongoq.model.ids import new_id
+from mongoq.model.item import Item, id_keys
+from mongoq.model.stream_claim import ENTRY
+from mongoq.protocol.flow.commands import Command, number_matched
+from mongoq.protocol.settle.bulk import Statement, statement
+from mongoq.protocol.settle.settle import release_update
+from mongoq.protocol.state.claim_hints import eligible
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["ClaimOfMany"]
+
+UNTOUCHED: Mapping[str, Any] = {"by": None, "key": None, "once": None}
+"""What nobody has had, and nobody can replace: none of these is there (``mongoq.protocol.claim.read_ahead``)."""
+COUNTABLE = 2**31
+"""Attempts below this can be counted on; other programs may have written anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOfMany:
+    """One claim: what it was made for, and the marks it leaves.
+
+    Attributes:
+        context: the queue.
+        dues: from when each item was eligible, by the key of its id, in the order of claims. An item that comes and
+            goes between the two commands keeps the earlier date, and is released to that place.
+        ids: the ids by those keys; other programs may have used anything for an id.
+        now: when it is made.
+        mine: what it sets.
+        sparing: it leaves what has lapsed where it is.
+        beside: others were claimed under its token before.
+        noting: it notes when each item came to its queue, in ``pushed`` (``entry_time``).
+        where: what an item must fulfil besides; what does not was settled before.
+        remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
+        priorities: those of the items.
+        untouched: all of them, where they were read whole and need not be read again.
+        opened: their envelopes, once they are decoded.
+        lapsed: what it has left there.
+    """
+
+    context: QueueContext[Any]
+    dues: Mapping[Any, datetime]
+    ids: Mapping[Any, Any]
+    now: datetime
+    mine: Mapping[str, Any]
+    sparing: bool = False
+    beside: bool = False
+    noting: bool = False
+    where: Mapping[str, Any] = field(default_factory=dict)
+    remembered: Mapping[Any, Any] = field(default_factory=dict)
+    priorities: frozenset[int] = frozenset()
+    untouched: Sequence[Fresh] = ()
+    opened: list[dict[str, Any]] = field(default_factory=list)
+    lapsed: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        context: QueueContext[Any],
+        first: Sequence[Document],
+        lease: timedelta,
+        *,
+        sparing: bool = False,
+        where: Mapping[str, Any] | None = None,
+    ) -> ClaimOfMany:
+        now = context.broker.clock.now()
+        mine = _marks(context, now, lease)
+        found = _by_key(first)
+        ids, dues = _ids_and_dues(found)
+        if not where:
+            return cls(context, dues, ids, now, mine, sparing)
+        # other programs may have written anything there
+        remembered = {key: once for key, each in found.items() if isinstance(once := each.get("once"), datetime)}
+        priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
+        return cls(context, dues, ids, now, mine, sparing, where=where, remembered=remembered, priorities=priorities)
+
+    @classmethod
+    def of_untouched(cls, context: QueueContext[Any], first: Sequence[Fresh], lease: timedelta) -> ClaimOfMany:
+        """Return a claim of items that nobody has had."""
+        now = context.broker.clock.now()
+        time = cache(time_of)  # most are due at a few different times
+        found = {one.id: one for one in first}
+        dues = {key: time(one.at) for key, one in found.items()}
+        ids = dict(zip(found, map(ObjectId, found), strict=True))
+        return cls(context, dues, ids, now, _marks(context, now, lease), untouched=[*found.values()])
+
+    @classmethod
+    def under(
+        cls,
+        context: QueueContext[Any],
+        first: Sequence[Document],
+        mine: Mapping[str, Any],
+        *,
+        now: datetime,
+        beside: bool,
+    ) -> ClaimOfMany:
+        """Return a stream's claim with the marks of others before it, of what was eligible at a time."""
+        ids, dues = _ids_and_dues(_by_key(first))
+        return cls(context, dues, ids, now, mine, beside=beside, noting=True)
+
+    @property
+    def token(self) -> ObjectId:
+        return self.mine["token"]  # type: ignore[no-any-return]
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether what it takes runs beside other items, be it a single one."""
+        return self.sparing or self.beside
+
+    def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the filter of those that are still eligible, and are to be claimed."""
+        return {**self.there(ids), **self.where}
+
+    def there(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the filter of those that are still eligible."""
+        return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
+
+    def command(self) -> Command[Any]:
+        """Return the claim of all that have runs left; alone, an item is not one of a batch."""
+        most = self.context.settings.most_attempts
+        kept = {"reserved": {"$ne": True}} if self.sparing else {}
+        return Command(
+            "update_many",
+            {
+                "filter": {
+                    **self.filter(list(self.ids.values())),
+                    "attempts": {"$lt": COUNTABLE if most is None else most},
+                    **kept,
+                    **(UNTOUCHED if self.untouched else {}),
+                },
+                "update": self._update,
+            },
+            number_matched,
+            undo=lambda _: self.give_back(self.ids),
+            resolved=True,
+        )
+
+    @property
+    def _update(self) -> Any:
+        if not self.noting:
+            return {"$set": self._marks, "$inc": {"attempts": 1}}
+        marks = {name: {"$literal": value} for name, value in self._marks.items()}
+        return [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY}}]
+
+    @property
+    def _marks(self) -> dict[str, Any]:
+        return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
+
+    def open(self) -> None:
+        """Decode untouched items, if nothing keeps anybody from it."""
+        with suppress(Exception):  # it is told when they are read again
+            ids, encoding = list(self.ids.values()), self.context.broker.encoding
+            self.opened.extend(opened(self.untouched, self.context.name, ids, encoding))
+
+    def taken(self) -> list[Item[Any]]:
+        """Return untouched items as they are once it has taken all of them; none where they cannot be decoded."""
+        if not self.opened:
+            self.open()
+        marks = {**self._marks, "attempts": 1}
+        for document in self.opened:
+            document.update(marks)
+        return self.context.raw_items(self.opened, self.now, list(self.dues.values())) if self.opened else []
+
+    def give_back(self, keys: Iterable[Any]) -> Command[Any]:
+        """Return the command that hands back what this claim holds of these, unused."""
+        if self.context.broker.serverless:
+            ids = [self.ids[key] for key in keys]
+            filter = {"_id": {"$in": ids}, "token": self.token}
+            return Command("update_many", {"filter": filter, "update": release_update(self.now)})
+        places: dict[datetime, list[Any]] = {}
+        for key in keys:
+            places.setdefault(self.dues[key], []).append(self.ids[key])
+        requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
+        return Command("bulk_write", {"requests": requests, "ordered": False})
+
+    def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
+        """Return the items in envelopes that it has taken, each of so many bytes, by the keys of their ids."""
+        keys = id_keys([document["_id"] for document in documents])
+        items = self.context.raw_items(documents, self.now, [self.dues[key] for key in keys])
+        if size:
+            for item in items:
+                item._size = size  # noqa: SLF001
+        return dict(zip(keys, items, strict=True))
+
+
+def _marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
+    return {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
+
+
+def _by_key(first: Sequence[Document]) -> dict[Any, Document]:
+    """Return what was read by the keys of the ids; an item that was moved meanwhile was read twice, and comes once."""
+    keys = id_keys([document["_id"] for document in first])
+    found = dict(zip(keys, first, strict=True))
+    if len(found) < len(first):
+        found = dict(zip(reversed(keys), reversed(first), strict=True))
+        return {key: found[key] for key in dict.fromkeys(keys)}
+    return found
+
+
+def _ids_and_dues(found: Mapping[Any, Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
+    return (
+        {key: document["_id"] for key, document in found.items()},
+        {key: document["when"] for key, document in found.items()},
+    )

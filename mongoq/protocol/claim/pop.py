@@ -1,0 +1,272 @@
+"""Pop: the first eligible item taken for good, by one findAndModify."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from bson import ObjectId
+from bson.errors import InvalidBSON
+
+from mongoq.errors import PayloadInvalid
+from mongoq.model.envelope import Document, attempts_of, expiry
+from mongoq.model.ids import new_id
+from mongoq.model.item import Item
+from mongoq.model.unreadable import UnreadableDocument
+from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.claim import foreign
+from mongoq.protocol.claim.reserve import (
+    OnInvalid,
+    bury_or_raise,
+    check_on_invalid,
+    is_suspect,
+    reason_of,
+    runs_of,
+)
+from mongoq.protocol.flow.commands import (
+    Command,
+    Duplicate,
+    Flow,
+    Refused,
+    ReplyLost,
+    Unreadable,
+    insisted,
+    persisted,
+)
+from mongoq.protocol.push.push import REMEMBER
+from mongoq.protocol.settle import move, settle
+from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["pop"]
+
+M = TypeVar("M")
+
+NO_TIME = timedelta(0)
+IS_REMEMBERED = {"$eq": [{"$type": "$once"}, "date"]}
+
+
+class _Popped(NamedTuple):
+    """A popped item.
+
+    Attributes:
+        before: its envelope as it was.
+        item: the item made of it.
+        token: ``settled`` of the history or stub that it left, if any.
+        attempts: how often it had been reserved or popped before.
+    """
+
+    before: Document
+    item: Item[Any]
+    token: ObjectId
+    attempts: int
+
+
+def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
+    """Take the first eligible item for good: at most once."""
+    check_on_invalid(on_invalid)
+    yield from prepared(context)
+    yield from looked(context)
+    while not context.state.paused:
+        now, settings = context.broker.clock.now(), context.settings
+        try:
+            popped = yield from _take(context, now, settings.history)
+        except Refused:
+            if not (yield from foreign.bury_uncountable(context)):
+                raise
+            continue
+        except Unreadable:  # out of the way now
+            continue
+        if popped is None:
+            if not (yield from looked_behind(context)):
+                return None
+            continue
+        item = popped.item
+        if settings.is_spent(popped.attempts) and not is_suspect(popped.before):
+            runs = runs_of(context)
+            yield from _bury_popped(context, popped, move.exhausted_reason(runs), None, runs)
+            continue
+        try:
+            decoded = context.decoded(item)
+        except PayloadInvalid as error:
+            burial = partial(_bury_popped, context, popped, reason_of(error), error, item.attempts)
+            yield from bury_or_raise(context, item, error, on_invalid, burial)
+        else:
+            context.count("get")
+            return decoded
+    return None
+
+
+def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) -> Flow[_Popped | None]:
+    """Settle the head of the queue in one command, whatever it is.
+
+    An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
+    command cannot delete some items and update others, so the delete refuses items with remembered ids, and an update
+    takes them.
+    """
+    state, token = context.state, new_id()
+    start = state.heads.start(context.name, now)
+    marks = {"processed": now, "expires": now + (history or NO_TIME), "settled": token}
+    updates = context.broker.serverless or time.monotonic() < state.remembers_until
+    while True:
+        command = _command(context, start.filter, marks, history, updates=updates)
+        try:
+            before = (yield command) if history is None else (yield from _take_into_history(context, command, marks))
+            break
+        except Refused:  # most likely the head has a remembered id
+            if updates:
+                raise
+            updates = True
+            state.expect_remembered()
+    if isinstance(before, UnreadableDocument):
+        yield from foreign.put_aside(context, before, q=context.name, processed=now, settled=token)
+        raise Unreadable(InvalidBSON(before.problem))
+    state.claimed(start, before)
+    if before is None:
+        return None
+    if updates:
+        yield from _finish(context, before, marks, history)
+    attempts = attempts_of(before)
+    by = str(context.broker.identity)
+    popped = {**before, "reserved": False, "token": None, "attempts": attempts + 1, "by": by, "processed": now}
+    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token, attempts)
+
+
+def _command(
+    context: QueueContext[Any],
+    filter: dict[str, Any],
+    marks: dict[str, Any],
+    history: timedelta | None,
+    *,
+    updates: bool,
+) -> Command[Any]:
+    """Return the command that takes the head for good.
+
+    It ``updates`` the item, which leaves history or a stub for as long as its id is remembered. Otherwise it refuses
+    an item with a remembered id. A lost reply loses the item of a queue without history: that is at most once. The
+    reply comes as its bytes, since what cannot be decoded is not to be lost.
+    """
+    token, now, opened = marks["settled"], marks["processed"], context.broker.encoding.read_reply
+    if not updates:
+        # True, or an error; a filter that is false would pass over the head and take a later item. It costs nothing
+        # that can be measured: 1.21 ms for a pop with it, 1.22 ms without (MongoDB 6.0.5).
+        filter = {**filter, "$expr": {"$divide": [1, {"$cond": [{"$gt": ["$once", now]}, 0, 1]}]}}
+    arguments: dict[str, Any] = {"filter": filter, "sort": ORDER}
+    if history is not None:
+        marks = {**marks, "by": str(context.broker.identity)}
+        arguments["update"] = (
+            _lasting_update(context, marks, keeps=True) if updates else settle.processed_update(marks, attempts=1)
+        )
+        return Command(
+            "find_one_and_update",
+            arguments,
+            opened,
+            undo=lambda before: None if before is None else settle.unprocess_command(opened(before), token),
+            target="bytes",
+        )
+    if updates:
+        arguments["update"] = _lasting_update(context, marks, keeps=False)
+    return Command(
+        "find_one_and_update" if updates else "find_one_and_delete",
+        arguments,
+        opened,
+        undo=lambda before: None if before is None else _undone(context, opened(before), now, token),
+        target="bytes",
+    )
+
+
+def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps: bool) -> Any:
+    """Return the update that keeps an item until ``expires`` and until ``once``, which is not known yet.
+
+    As history it ``keeps`` the payload.
+    """
+    drops = () if keeps else settle.STUB_DROPS
+    if context.broker.serverless:  # mongomock runs no pipelines: ``_finish`` corrects the date
+        longest = {**marks, "expires": marks["expires"] + REMEMBER}
+        return settle.processed_update(longest, attempts=int(keeps), unset=drops)
+    fields: dict[str, Any] = {name: {"$literal": value} for name, value in {**marks, "reserved": False}.items()}
+    fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}
+    if keeps:
+        fields["attempts"] = {"$add": [{"$ifNull": ["$attempts", 0]}, 1]}
+    return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
+
+
+def _undone(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
+    if isinstance(before, UnreadableDocument):
+        return foreign.remade(before, {"q": context.name, "processed": now, "settled": token})
+    return _put_back(before, token)
+
+
+def _put_back(document: Document, token: ObjectId) -> Command[Any]:
+    """Return the command that undoes a pop, in place of its stub if there is one; not of an item pushed since."""
+    filter = {"_id": document["_id"], "settled": token}
+    return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
+
+
+def _take_into_history(
+    context: QueueContext[Any], command: Command[Any], marks: dict[str, Any]
+) -> Flow[Document | None]:
+    """Turn the head into history, and return its envelope as it was before; look for it when the reply was lost."""
+    try:
+        return (yield from command)  # type: ignore[no-any-return]  # the driver sends the document
+    except ReplyLost:
+        after = yield from insisted(_kept_under(context, marks["settled"], marks["processed"]))
+        if after is None:
+            raise
+        if isinstance(after, UnreadableDocument):
+            return after
+        kept = {name: value for name, value in after.items() if name not in settle.SETTLED}
+        return {**kept, "when": marks["processed"], "attempts": after["attempts"] - 1}
+
+
+def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
+    """Return the search for what a pop took whose reply was lost, as ``_held_under`` does for a claim."""
+    filter, opened = {"q": context.name, "processed": now, "settled": token}, context.broker.encoding.read_reply
+    return Command(
+        "find_one_and_update",
+        {"filter": filter, "update": {"$set": {"reserved": False}}},
+        opened,
+        undo=lambda found: None if found is None else settle.unprocess_command({**opened(found), "when": now}, token),
+        target="bytes",
+    )
+
+
+def _finish(
+    context: QueueContext[Any], before: Document, marks: dict[str, Any], history: timedelta | None
+) -> Flow[None]:
+    """Delete the stub of an item whose id is not remembered (``delete``); the TTL index does so after a crash."""
+    now = marks["processed"]
+    if expiry(now, None, before.get("once")) is not None:
+        context.state.expect_remembered()
+    expires = expiry(now, history, before.get("once"))
+    stub = {"_id": before["_id"], "settled": marks["settled"]}
+    if expires is None:
+        yield from persisted(Command("delete_one", {"filter": stub}, resolved=True).__iter__)
+    elif context.broker.serverless:
+        yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
+
+
+def _bury_popped(
+    context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid | None, attempts: int
+) -> Flow[None]:
+    """Put a popped item into the dead queue, in place of the history or stub that it left.
+
+    A crash before this command loses the item from a queue without history, as any crash after a pop does. An item
+    that was pushed under its id meanwhile stays, and the dead letter gets an id of its own.
+    """
+    before, item, token, _ = popped
+    now, queue = context.broker.clock.now(), move.dead_queue(context)
+    marker = Marker(context, "dead", at=now, to=queue)
+    burial, marks = move.burial(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
+    kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
+    dead = {**kept, **burial["$set"], **marks.in_document(before)}
+    try:
+        yield from _put_back(dead, token)
+    except Duplicate:
+        dead["_id"] = new_id()
+        yield from Command("insert_one", {"document": dead})
+    context.count("dead")
+    context.broker.tell(queue, now, id=dead["_id"])

@@ -1,0 +1,144 @@
+"""Untouched items: what nobody has had, and what a claim therefore need not read again.
+
+Whoever takes an item, or changes what it holds or its key, leaves ``by`` on it for good. Only a push that replaces the
+item of a ``key`` does not, nor one under an id that was given before and has been removed, which says ``once``. So an
+item with none of the three is what it was when it was read, whenever that was; and a claim that names them, and took as
+many as it meant to, knows what it took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bson.errors import InvalidBSON
+
+from mongoq.model.fresh import Fresh, fresh, is_fresh
+from mongoq.model.item import Document, id_key
+from mongoq.protocol.base.find import find_head
+from mongoq.protocol.base.first_due import ORDER, looked
+from mongoq.protocol.claim.candidates import ordinary
+from mongoq.protocol.flow.commands import Begin, Flow, Unreadable, Wait, insisted
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.prefetch import Coming
+
+__all__ = ["Head", "ahead", "head"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first items of a queue.
+
+    Attributes:
+        untouched: those, where nobody has had any of them: they need not be read again.
+        documents: else their envelopes; none when these are not to be gone by.
+        empty: there was nothing at all.
+        busy: there was nothing that other claims of this process are not about to take, as far as was read.
+    """
+
+    untouched: Sequence[Fresh] = ()
+    documents: Sequence[Document] = ()
+    empty: bool = False
+    busy: bool = False
+
+
+def head(context: QueueContext[Any], n: int) -> Flow[Head]:
+    """Return the first ``n`` items, unless somebody else claims as well, or most of them have been had.
+
+    They are read whole (``find``), and where claims of many follow one another closely those of the next ones with
+    them: at most so long ago as ``shelf.FRESH`` says. What one reply does not hold is left out.
+    """
+    shelf, now = context.state.shelf, time.monotonic()
+    if context.state.crowd.width > 1 or context.broker.serverless or now < shelf.closed_until:
+        return Head()
+    shelf.asked(now)
+    yield from looked(context)
+    try:
+        first = yield from _first(context, n)
+    except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
+        first = Head()
+    if not (first.untouched or first.documents or first.empty or first.busy):
+        shelf.close(now)
+    return first
+
+
+def _first(context: QueueContext[Any], n: int) -> Flow[Head]:
+    """Take the first items from the shelf, or read them; a claim beside others waits for what one of them reads."""
+    shelf = context.state.shelf
+    while not (found := shelf.take(n, time.monotonic())):
+        if shelf.coming is None or not _sends_beside(context):
+            coming = shelf.coming = _coming(context, shelf.most(n))
+            return (yield from _read(context, n, coming))
+        yield from _arrived(context, shelf.coming)
+    return Head(found)
+
+
+def _read(context: QueueContext[Any], n: int, coming: Coming) -> Flow[Head]:
+    """Read the first items, and those that follow; what is being claimed from here already is not among them."""
+    shelf, encoding = context.state.shelf, context.broker.encoding
+    try:
+        if _sends_beside(context):
+            coming.begun = yield from Begin(coming.command)
+        read = yield from insisted(coming.command, coming.begun)
+        if shelf.coming is not coming:  # somebody who waited for it was faster
+            return (yield from _first(context, n))
+    finally:
+        if shelf.coming is coming:
+            shelf.coming = None
+    context.state.heads.found(coming.start, encoding.opened(read[:1])[0] if read else None)
+    found = fresh(read, context.name, encoding)
+    left = coming.unclaimed(found)
+    shelf.put(coming.before(left[n:]), coming.start.at, len(read[0]) if read else shelf.size)
+    if len(left) >= n or len(found) == len(read):
+        return Head(left[:n], empty=not read, busy=not left)
+    whole: list[Document] = [*encoding.opened(read)]
+    first = [document for document in whole if id_key(document["_id"]) not in coming.claimed][:n]
+    few = sum(map(is_fresh, first)) * 2 < len(first)
+    return Head() if few else Head(documents=ordinary(first))
+
+
+def _sends_beside(context: QueueContext[Any]) -> bool:
+    """Say whether a command may be sent beside others at little cost."""
+    return context.broker.lanes is not None and context.broker.lanes.divides
+
+
+def ahead(context: QueueContext[Any], n: int) -> Flow[None]:
+    """Begin to read what the next claim will want, while this one of ``n`` is under way."""
+    shelf = context.state.shelf
+    if not _sends_beside(context) or not len(shelf.items) < n < shelf.most(n) or shelf.coming is not None:
+        return
+    coming = shelf.coming = _coming(context, shelf.most(n))
+    try:
+        coming.begun = yield from Begin(coming.command)
+    finally:
+        if coming.begun is None and shelf.coming is coming:
+            shelf.coming = None
+
+
+def _coming(context: QueueContext[Any], most: int) -> Coming:
+    start, flying = context.state.heads.start(context.name, context.broker.clock.now()), context.state.shelf.flying
+    most += len(flying)
+    return Coming(find_head(context.broker, start.filter, ORDER, most), start, claimed={*flying})
+
+
+def _arrived(context: QueueContext[Any], coming: Coming) -> Flow[None]:
+    """Wait for what is being read, if that is not too old by now; the first who waits puts it on the shelf."""
+    shelf = context.state.shelf
+    while shelf.coming is coming and coming.begun is None:
+        yield from Wait(0)  # it is about to be sent
+    try:
+        if not coming.is_fresh(time.monotonic()) or coming.begun is None:
+            return
+        read = yield from insisted(coming.command, coming.begun)
+        if shelf.coming is not coming:
+            return
+    finally:
+        if shelf.coming is coming:
+            shelf.coming = None
+    encoding = context.broker.encoding
+    left = coming.before(coming.unclaimed(fresh(read, context.name, encoding)))
+    if left:  # nothing left says nothing about the queue: the rest was left out
+        context.state.heads.found(coming.start, encoding.opened(read[:1])[0])
+        shelf.put(left, coming.start.at, len(read[0]))

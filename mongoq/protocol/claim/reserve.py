@@ -1,0 +1,295 @@
+"""Claims: reserve and pop, each one findAndModify on the head of the queue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_seconds
+from mongoq.model.envelope import Document, attempts_of, shorten
+from mongoq.model.ids import new_id
+from mongoq.model.item import Item
+from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.claim import foreign
+from mongoq.protocol.flow.commands import (
+    SENDS,
+    Command,
+    Flow,
+    Refused,
+    ReplyLost,
+    Shared,
+    Unreadable,
+    insisted,
+    matched,
+)
+from mongoq.protocol.settle import move, settle
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.wait.wait import waiting
+
+__all__ = [
+    "NotYet",
+    "OnInvalid",
+    "bury_exhausted",
+    "bury_or_raise",
+    "check_on_invalid",
+    "claim_one",
+    "claim_telling",
+    "is_suspect",
+    "reason_of",
+    "refuse_or_bury",
+    "renewed",
+    "reserve",
+    "reserve_now",
+    "runs_of",
+]
+
+logger = logging.getLogger("mongoq.claim")
+
+M = TypeVar("M")
+R = TypeVar("R")
+OnInvalid = Literal["bury", "raise"]
+
+
+Take = Callable[[QueueContext[Any], timedelta], "Shared[Item[Any] | None] | Flow[Item[Any] | None]"]
+"""Claims an item that can be handed out, undecoded.
+
+Or asks for a part of a claim that does so, and sees to it that the item is held for half of the lease at least.
+"""
+
+
+class NotYet(Exception):
+    """Others took the item; what is left may still be enough."""
+
+
+def reserve(
+    context: QueueContext[M],
+    *,
+    lease: Duration | None,
+    wait: Duration | None,
+    on_invalid: OnInvalid,
+    take: Take | None = None,
+) -> Flow[Item[M] | None]:
+    """Claim the first eligible item for the length of a lease, waiting for one if asked."""
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    patience = wait_seconds(wait)
+    check_on_invalid(on_invalid)
+    if not patience:
+        return reserve_now(context, length, on_invalid, take)
+    return waiting(context, partial(reserve_now, context, length, on_invalid, take), patience)
+
+
+def check_on_invalid(value: Any) -> None:
+    if value not in ("bury", "raise"):
+        raise ArgumentInvalid("on_invalid", f"'bury' or 'raise', not {value!r}")
+
+
+def reserve_now(
+    context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid, take: Take | None = None
+) -> Flow[Item[M] | None]:
+    """Claim the first eligible item, if there is one that can be handed out."""
+    yield from prepared(context)
+    while not context.state.paused:
+        length = lease or context.settings.lease
+        try:
+            asked = (take or claim_one)(context, length)
+            claimed: Item[Any] | None = (yield asked) if isinstance(asked, Shared) else (yield from asked)
+        except NotYet:
+            continue
+        if claimed is None:
+            return None
+        try:
+            decoded = context.decoded(claimed)
+        except PayloadInvalid as invalid:
+            yield from refuse_or_bury(context, claimed, invalid, on_invalid)
+            continue
+        held = decoded if isinstance(asked, Shared) else (yield from renewed(context, decoded, length))
+        if held is not None:
+            context.count("reserve")
+            return held
+    return None
+
+
+def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
+    """Claim the first item that has a run left; those before it that have none are buried."""
+    claimed = yield from claim_telling(context, lease)
+    return claimed and claimed[0]
+
+
+def claim_telling(
+    context: QueueContext[Any], lease: timedelta, *, patience: float | None = None
+) -> Flow[tuple[Item[Any], bool] | None]:
+    """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing.
+
+    A transaction whose process died keeps others off the items that it settles, for a minute and more. With
+    ``patience`` the claim waits for its end so many seconds, and then raises ``Blocked``.
+    """
+    yield from looked(context)
+    while not context.state.paused:
+        try:
+            claimed, spent, lapsed = yield from _claim(context, lease, patience)
+        except Refused:
+            if not (yield from foreign.bury_uncountable(context)):
+                raise
+            continue
+        except Unreadable:  # out of the way now; what stands behind it may be claimed
+            continue
+        if claimed is None:
+            if not (yield from looked_behind(context)):
+                return None
+        elif spent:
+            yield from bury_exhausted(context, claimed)
+        else:
+            return claimed, lapsed
+    return None
+
+
+def renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
+    """Let the lease begin anew when the claim has used up half of it; ``None`` when the item is lost by now."""
+    until, now = item.lease_until, context.broker.clock.now()
+    if until is None or now < until - lease / 2:
+        return item
+    given_back = settle.release_command(item.id, item.token, item.due or now)
+    fence = {"_id": item.id, "token": item.token}
+    update = {"$set": {"when": now + lease}}
+    held = yield from insisted(
+        Command("update_one", {"filter": fence, "update": update}, matched, undo=lambda _: given_back)
+    )
+    return item.held_until(now + lease) if held else None
+
+
+def _claim(
+    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
+) -> Flow[tuple[Item[Any] | None, bool, bool]]:
+    """Send the claim, and say whether the item had all its runs and is to be buried, and whether its lease ran out.
+
+    The reply is the envelope as it was before, which alone tells when it became eligible. When it is lost, what the
+    claim took is looked for by its token. If it took nothing another claim is sent; should the first still arrive, its
+    item waits for the end of that lease.
+    """
+    broker = context.broker
+    token, now = new_id(), broker.clock.now()
+    mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
+    heads = context.state.heads
+    start = heads.start(context.name, now)
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": start.filter,
+            "update": {"$set": mine, "$inc": {"attempts": 1}},
+            "sort": ORDER,
+            **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
+        },
+        undo=lambda before: before and _unclaim(before, token),
+        resolved=True,
+    )
+    try:
+        before = yield command
+    except ReplyLost:
+        after = yield from insisted(_held_under(context, mine, now))
+        if after is None and sends > 1:
+            return (yield from _claim(context, lease, patience, sends=sends - 1))
+        if after is None:
+            raise
+        spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
+        return context.raw_item(after, now, due=now), spent, attempts_of(after) > 1
+    except Unreadable:
+        yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
+        raise
+    context.state.claimed(start, before)
+    if before is None:
+        return None, False, False
+    attempts = attempts_of(before)
+    after = {**before, **mine, "attempts": attempts + 1}
+    spent = context.settings.is_spent(attempts) and not is_suspect(before)
+    due = before["when"] if isinstance(before["when"], datetime) else now  # some other program's
+    return context.raw_item(after, now, due=due), spent, "token" in before
+
+
+def is_suspect(before: Document) -> bool:
+    """Say whether the last reservation was one of a batch, and nobody has had the item alone since.
+
+    Then another item of the batch may have killed the holder, and the item gets one more run, alone. A claim of one
+    item sets a token and leaves ``batch`` as it is; one given back unused leaves no token.
+    """
+    batch = before.get("batch")
+    return batch is not None and before.get("token") in (None, batch)
+
+
+def _unclaim(before: Document, token: ObjectId) -> Command[Any]:
+    return settle.release_command(before["_id"], token, before["when"])
+
+
+def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: datetime) -> Command[dict[str, Any] | None]:
+    """Return the search for what a claim took whose reply was lost; the lease's end leads to it through the index.
+
+    It is an update that changes nothing, since an update waits for the majority and a read does not. When the item
+    became eligible is known no more: given back, it goes behind what is ready.
+    """
+    filter = {"q": context.name, "when": mine["when"], "token": mine["token"]}
+    update = {"$set": {"reserved": True}}
+    return Command(
+        "find_one_and_update",
+        {"filter": filter, "update": update},
+        undo=lambda found: found and settle.release_command(found["_id"], mine["token"], now),
+    )
+
+
+def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
+    """Bury an item that had all its runs, not counting the claim that found it, nor one that died in burying it."""
+    runs = runs_of(context)
+    yield from _bury_claimed(context, item, move.exhausted_reason(runs), None, runs)
+
+
+def runs_of(context: QueueContext[Any]) -> int:
+    """Return how many runs an item had that is buried for having had them all."""
+    most = context.settings.most_attempts
+    assert most is not None
+    return most
+
+
+def _bury_claimed(
+    context: QueueContext[Any], item: Item[Any], reason: str, error: Exception | None, attempts: int
+) -> Flow[None]:
+    """Bury what this claim took. A crash before it leaves the item reserved until its lease ends.
+
+    Should the lease have ended in the meantime, whoever took the item comes to the same decision.
+    """
+    try:
+        yield from move.bury(context, item, reason=reason, error=error, attempts=attempts)
+        context.unfit += 1
+    except ReservationLost as lost:
+        logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)
+
+
+def reason_of(invalid: PayloadInvalid) -> str:
+    """Say which field is at fault, so that dead letters can be counted by it; in the words of ``bury(error=)``."""
+    return shorten(str(invalid), REASON_BYTES)
+
+
+def refuse_or_bury(
+    context: QueueContext[Any], item: Item[Any], invalid: PayloadInvalid, on_invalid: OnInvalid
+) -> Flow[None]:
+    """Hand a claimed item that cannot be decoded to the caller in the error, or bury it."""
+    burial = partial(_bury_claimed, context, item, reason_of(invalid), invalid, item.attempts)
+    yield from bury_or_raise(context, item, invalid, on_invalid, burial)
+
+
+def bury_or_raise(
+    context: QueueContext[Any],
+    item: Item[Any],
+    invalid: PayloadInvalid,
+    on_invalid: OnInvalid,
+    bury: Callable[[], Flow[None]],
+) -> Flow[None]:
+    """Hand an undecodable item to the caller in the error, or bury it; a dead queue has nowhere to bury it."""
+    if on_invalid == "raise" or context.settings.dead is None:
+        raise PayloadInvalid(invalid.path, invalid.problem, item=item) from invalid
+    logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid)
+    yield from bury()

@@ -1,0 +1,402 @@
+"""Claims of many items: the first ids by the index, one ``update`` of many under one token, and what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.model.arguments import Duration, count, duration, wait_seconds
+from mongoq.model.envelope import Document, attempts_of
+from mongoq.model.item import Item, id_key
+from mongoq.model.stream_claim import entry_time
+from mongoq.protocol.base.find import find_few, find_sized
+from mongoq.protocol.base.first_due import ORDER, looked_behind
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.claim import foreign
+from mongoq.protocol.claim.batch_claim import ClaimOfMany
+from mongoq.protocol.claim.candidates import candidates, fresh_candidates
+from mongoq.protocol.claim.filtering import Screen, keeps, screened
+from mongoq.protocol.claim.read_ahead import ahead, head
+from mongoq.protocol.claim.reserve import (
+    OnInvalid,
+    bury_exhausted,
+    check_on_invalid,
+    claim_one,
+    is_suspect,
+    refuse_or_bury,
+    reserve_now,
+)
+from mongoq.protocol.flow.chunking import IDS
+from mongoq.protocol.flow.commands import Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.wait.wait import waiting
+
+__all__ = ["Taken", "claim_some", "claimed", "reserve_many", "take"]
+
+M = TypeVar("M")
+
+MANY = 1_000
+"""Items that a screen is put to at once."""
+
+
+def reserve_many(
+    context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
+) -> Flow[list[Item[M]]]:
+    """Claim up to ``n`` items, waiting for the first if asked."""
+    if count(n, "n") > IDS:
+        raise ArgumentInvalid("n", f"{IDS:,} is the most that can be reserved at once, not {n:,}")
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    patience = wait_seconds(wait)
+    check_on_invalid(on_invalid)
+    if not patience:
+        return (yield from _reserve_now(context, n, length, on_invalid)) or []
+    return (yield from waiting(context, lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
+
+
+def _reserve_now(
+    context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid
+) -> Flow[list[Item[M]] | None]:
+    """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
+    yield from prepared(context)
+    taken = yield from take(context, n, lease, on_invalid)
+    return None if taken is None else taken.items
+
+
+@dataclass(slots=True)
+class Taken(Generic[M]):
+    """What a claim of many took.
+
+    Attributes:
+        items: in the order of claims.
+        lapsed: there are others, left alone, whose last leases ran out.
+        screened: how many others did not match the screen, and were settled.
+        seconds: how long that took.
+    """
+
+    items: list[Item[M]]
+    lapsed: bool = False
+    screened: int = 0
+    seconds: float = 0.0
+
+
+def take(
+    context: QueueContext[M],
+    n: int,
+    lease: timedelta | None,
+    on_invalid: OnInvalid,
+    *,
+    sparing: bool = False,
+    screen: Screen | None = None,
+) -> Flow[Taken[M] | None]:
+    """Claim up to ``n`` items that are there now; ``None`` when nothing is.
+
+    With ``sparing``, items whose last leases ran out are left where they are, since they may have killed their holders,
+    and what is taken is marked as one of a batch even when it is a single item: it will run beside others.
+
+    With a ``screen``, those that do not match it are settled as it says.
+    """
+    where = None if screen is None else screen.where
+    while not context.state.paused:
+        held_up = sparing and time.monotonic() < context.state.held_up
+        first = yield from (fresh_candidates if held_up else candidates)(context, n, remembered=screen is not None)
+        if first is None:
+            return Taken([], lapsed=True) if held_up else None
+        if not first:
+            one = yield from reserve_now(context, lease, on_invalid)
+            if one is None or screen is None or (yield from keeps(context, screen, one)):
+                return Taken([one]) if one else None
+            return Taken([], screened=1)
+        claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing, where=where)
+        others = (yield from screened(claim, screen)) if screen else 0
+        items = yield from _decoded(claim, (yield from claimed(claim, len(first) - others)), on_invalid)
+        items = yield from _renewed(claim, items)
+        if screen and others == len(first) < MANY:
+            others += yield from _screened_ahead(context, screen)
+        if items or claim.lapsed or others:
+            context.count("reserve", len(items))
+            return Taken(items, bool(claim.lapsed), others)
+    return None
+
+
+def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
+    """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
+    first = yield from candidates(context, MANY, remembered=True)
+    if not first:
+        return 0
+    claim = ClaimOfMany.of(context, first, context.settings.lease, where=screen.where)
+    return (yield from screened(claim, screen))
+
+
+def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
+    """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
+    while not context.state.paused:
+        shelf = context.state.shelf
+        shelf.here()
+        whole = yield from head(context, n)
+        if whole.empty and (yield from looked_behind(context)):
+            continue
+        if whole.untouched:
+            claim = ClaimOfMany.of_untouched(context, whole.untouched, lease)
+        else:
+            first = whole.documents or (None if whole.empty else (yield from _others(context, n)))
+            if first is None:
+                return []
+            if not first:
+                with shelf.claims_one():
+                    one = yield from claim_one(context, lease)
+                return [one] if one else []
+            claim = ClaimOfMany.of(context, first, lease)
+        shelf.claims(claim.ids)
+        try:
+            if whole.untouched or whole.documents:
+                yield from ahead(context, n)
+            items = yield from _renewed(claim, (yield from claimed(claim, len(claim.ids))))
+        finally:
+            shelf.landed(claim.ids)
+        if items:
+            return items
+    return []
+
+
+def _others(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
+    """Read what may be claimed together, but for what other claims of this process are about to take.
+
+    None of what was read may be left: then a claim of a single item finds out whether there is more.
+    """
+    shelf = context.state.shelf
+    read = yield from candidates(context, n + len(shelf.flying))
+    return read and [document for document in read if id_key(document["_id"]) not in shelf.flying][:n]
+
+
+def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
+    """Send the claim, and return what it took in the order of claims; ``tried`` is how many were there for it.
+
+    That is read back, unless the claim knows all that it meant to take.
+
+    Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more. With a ``projection``
+    only these fields are read back.
+    """
+    if tried <= 0:
+        return []
+    shelf = claim.context.state.shelf
+    single = shelf.single
+    number, again = yield from _sent_or_given_back(claim)
+    if claim.untouched:
+        if number == tried and not again and (all_of_them := claim.taken()):
+            return all_of_them
+        if not shelf.singles and single is shelf.single:  # nor has a claim of a single item taken it
+            shelf.close(time.monotonic())  # somebody else claims, or removes what was read
+    if claim.sparing and projection is None:
+        items, all_read = yield from _read_bounded(claim)
+        if not all_read:
+            return list(items.values())  # what cannot be handed out is left to the next claim
+    else:
+        items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
+    if not claim.untouched and claim.context.state.shelf.is_filled:
+        claim.context.state.shelf.took(items)
+    if len(items) == tried:
+        claim.context.state.crowd.tried(tried, 0)
+    else:
+        rest = [id for key, id in claim.ids.items() if key not in items]
+        others = yield from _left_over(claim, rest, tried, alone=not items and not claim.beside)
+        if len(items) == 1 and not others and not claim.is_beside:
+            yield from _unmark(claim, *items.values())
+        items |= {id_key(item.id): item for item in others}
+    return [items[key] for key in claim.ids if key in items]
+
+
+def _sent_or_given_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
+    """Do as ``_sent`` does, and give back what a claim that failed may have taken."""
+    try:
+        return (yield from _sent(claim))
+    except ReplyLost:
+        yield from insisted(claim.give_back(claim.ids))
+        raise
+    except Refused:
+        # one of them fits no update, and says not which: those before it are given back, and each is tried alone
+        yield from insisted(claim.give_back(claim.ids))
+        return 0, True
+    except Exception as error:
+        if getattr(error, "code", None) is not None:  # the server says so, and may have done a part of it
+            with suppress(Exception):
+                yield from insisted(claim.give_back(claim.ids))
+        raise
+
+
+def _sent(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
+    """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
+    command, lanes = claim.command(), claim.context.broker.lanes
+    if not claim.untouched or lanes is None or not lanes.divides:
+        return (yield from persisted(command.__iter__))
+    begun = yield from Begin(command)
+    claim.open()
+    try:
+        return (yield from begun), False
+    except ReplyLost:
+        return (yield from persisted(command.__iter__, sent=1))
+
+
+def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
+    """Take the mark of a batch from what is handed out by itself: no other item can kill its holder.
+
+    A crash before it gives the item one run more.
+    """
+    filter = {"_id": item.id, "token": claim.token, "batch": claim.token}
+    update = {"$unset": {"batch": ""}}
+    unmark: Command[Any] = Command(
+        "update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids)
+    )
+    yield from ask(unmark)
+
+
+def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
+    """Read what the claim holds; what nobody can decode is looked for by halves, and buried."""
+    filter = {"_id": {"$in": ids}, "token": claim.token}
+    try:
+        return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids), projection=projection))
+    except Unreadable:
+        if len(ids) == 1:
+            yield from foreign.bury_unreadable(claim.context, _id=ids[0], token=claim.token)
+            return []
+        half = len(ids) // 2
+        first = yield from _read_back(claim, ids[:half], projection)
+        return first + (yield from _read_back(claim, ids[half:], projection))
+
+
+def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
+    """Read what a worker's claim holds, as much as one reply holds (16 MB); the rest is given back unread.
+
+    How large items are is known only by then, and a worker is not to have thousands of large ones at once. The items
+    that it keeps come first in the order of claims. Says whether those are all.
+    """
+    keys, ids, number = list(claim.ids), list(claim.ids.values()), len(claim.ids)
+    try:
+        while True:
+            filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
+            documents, size, all_read = yield from find_sized(claim.context.broker, filter, [("_id", 1)], number)
+            if all_read or number == 1:
+                break
+            number = max(min(len(documents), number // 2), 1)
+    except Unreadable:
+        return claim.items((yield from _read_back(claim, ids, None))), True
+    if number < len(ids):
+        yield from insisted(claim.give_back(keys[number:]))
+    items = claim.items(documents, size)
+    return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
+
+
+def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:
+    """Look after what was eligible and not claimed, and is not somebody else's by now.
+
+    What had all its runs is buried. But a neighbour may have killed the holder of a batch, so its items get one more
+    run, alone: the first of them if nothing else was claimed, else they go behind what is ready.
+    """
+    context = claim.context
+    fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
+    found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
+    others = len(claim.ids) - tried
+    if not claim.untouched:  # that may have been read some time ago, and what has gone since tells of no crowd
+        context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
+    is_spent = context.settings.is_spent
+    if claim.sparing:
+        found = _spared(claim, found)
+    suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
+    together = claim.is_beside or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
+    items = []
+    for document in found:
+        spent = is_spent(attempts_of(document))
+        if spent and is_suspect(document):
+            continue
+        if item := (yield from _taken_or_buried(claim, document, together=together and not spent)):
+            items.append(item)
+    if suspects and alone and not items:
+        item = yield from _taken_or_buried(claim, suspects[0], together=False)
+        return [item] if item else []
+    if suspects:
+        # still under its old token, which tells that it was one of a batch
+        update = {"$set": {"when": claim.now}}
+        ids = [document["_id"] for document in suspects]
+        yield from ask(Command("update_many", {"filter": claim.filter(ids), "update": update}))
+    return items
+
+
+def _spared(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
+    """Put aside what is not to run beside others; what had all its runs, the last one by itself, is to be buried."""
+    rest = []
+    for document in found:
+        spent = claim.context.settings.is_spent(attempts_of(document))
+        if is_suspect(document) if spent else "token" in document:
+            claim.lapsed.append(document["_id"])
+        else:
+            rest.append(document)
+    return rest
+
+
+def _taken_or_buried(claim: ClaimOfMany, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
+    """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted.
+
+    With ``together`` it may be handed out with others, and one of them may kill the holder.
+    """
+    mine = {**claim.mine, "batch": claim.token} if together else claim.mine
+    if claim.noting:
+        mine = {**mine, "pushed": entry_time(found)}
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": claim.filter([found["_id"]]),
+            "update": {"$set": mine, "$inc": {"attempts": 1}},
+        },
+        undo=lambda _: claim.give_back(claim.ids),
+    )
+    try:
+        before = yield from command
+    except Refused:
+        if not (yield from foreign.bury_uncountable(claim.context)):
+            raise
+        return None
+    if before is None:
+        return None
+    (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
+    if not claim.context.settings.is_spent(attempts_of(before)) or is_suspect(before):
+        return item
+    yield from bury_exhausted(claim.context, item)
+    return None
+
+
+def _decoded(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
+    """Bury what does not fit the model; or raise with the first such item, which alone stays reserved."""
+    context, decoded = claim.context, []
+    if context.codec.untyped:
+        return items
+    for item in items:
+        try:
+            decoded.append(context.decoded(item))
+        except PayloadInvalid as invalid:
+            if on_invalid == "raise" or context.settings.dead is None:
+                others = [id_key(other.id) for other in items if other is not item]
+                if others:
+                    yield from insisted(claim.give_back(others))
+            yield from refuse_or_bury(context, item, invalid, on_invalid)
+    return decoded
+
+
+def _renewed(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
+    """Let the leases begin anew when burials among the items have used up half of them; what was lost is left out."""
+    context, lease = claim.context, claim.mine["when"] - claim.now
+    now = context.broker.clock.now()
+    if not items or now < claim.now + lease / 2:
+        return items
+    held = {"_id": {"$in": [item.id for item in items]}, "token": claim.token}
+    update = {"$set": {"when": now + lease}}
+    renew: Command[Any] = Command(
+        "update_many", {"filter": held, "update": update}, undo=lambda _: claim.give_back(claim.ids)
+    )
+    yield from ask(renew)
+    found = yield from find_few(context.broker, held, [("_id", 1)], len(items), projection={"_id": 1})
+    keys = {id_key(document["_id"]) for document in found}
+    return [item.held_until(now + lease) for item in items if id_key(item.id) in keys]

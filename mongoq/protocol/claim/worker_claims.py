@@ -1,0 +1,86 @@
+"""Claims of a worker: many items that run beside others, and those that may have killed a worker, each by itself."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from mongoq.model.item import Item
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.claim.filtering import Screen, keeps
+from mongoq.protocol.claim.reserve import claim_telling, reserve_now
+from mongoq.protocol.claim.reserve_many import Taken, take
+from mongoq.protocol.flow.commands import Blocked, Flow
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.wait.wait import waiting
+
+__all__ = ["take_alone", "take_beside"]
+
+M = TypeVar("M")
+
+PATIENCE = 0.5
+"""Seconds that a claim of a single item waits for a transaction that settles it; all the worker waits meanwhile."""
+HELD_UP = 1.0
+"""Seconds for which what has lapsed is passed by after that."""
+
+
+def take_beside(
+    context: QueueContext[M],
+    n: int,
+    lease: timedelta | None,
+    *,
+    over: Callable[[], bool],
+    screen: Screen | None = None,
+) -> Flow[Taken[M] | None]:
+    """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
+
+    What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the wait, and the answer
+    is ``None``. It also ends when a ``screen`` has settled some that do not match.
+    """
+
+    def attempt() -> Flow[Taken[M] | None]:
+        if over():
+            return None
+        yield from prepared(context)
+        began = time.monotonic()
+        taken = yield from take(context, n, lease, "bury", sparing=True, screen=screen)
+        if taken is not None:
+            taken.seconds = time.monotonic() - began
+        return taken
+
+    return (yield from waiting(context, attempt, math.inf, over=over))
+
+
+def take_alone(
+    context: QueueContext[M], lease: timedelta | None, *, screen: Screen | None = None
+) -> Flow[tuple[Item[M] | None, bool] | None]:
+    """Claim the first item for a run by itself, and say whether its last lease ran out; ``None`` when there is none.
+
+    Nor is there one when a transaction keeps others off it: what has lapsed is passed by for a moment, since that may
+    take a minute to end, and there is other work to do.
+    One that does not match the ``screen`` was settled, and ``None`` stands in its place.
+    """
+    lapsed = False
+
+    def claimed(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
+        nonlocal lapsed
+        told = yield from claim_telling(context, length, patience=PATIENCE)
+        if told is None:
+            return None
+        lapsed = told[1]
+        return told[0]
+
+    try:
+        item = yield from reserve_now(context, lease, "bury", claimed)
+    except Blocked:
+        context.state.held_up = time.monotonic() + HELD_UP
+        return None
+    context.state.held_up = 0.0
+    if item is None:
+        return None
+    if screen is None or (yield from keeps(context, screen, item)):
+        return item, lapsed
+    return None, lapsed

@@ -1,0 +1,148 @@
+"""The records of workers: who is alive, what it consumes, what it holds. Correctness rests on none of this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, ask
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers", "workers_of"]
+
+WORKER_PREFIX = "worker:"
+"""What the ``_id`` of a worker's record begins with."""
+HOUSEKEEPING = "lease:housekeeping"
+MISSED = 4
+"""Heartbeats that a worker may miss before it counts as gone."""
+REMEMBERED = timedelta(hours=1)
+"""After which the TTL index removes a record."""
+KEPT = timedelta(minutes=10)
+"""For how long the record of a worker that is gone is kept for people to see."""
+MOST = 10_000
+"""Records that are read at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """What a worker has last said of itself.
+
+    Attributes:
+        name: ``host:pid:random`` of its process, as in ``Item.by``, and which worker of the process it is.
+        host: the host's name.
+        pid: the process there.
+        started: when it began, on the server's clock.
+        seen: its last heartbeat, on the server's clock.
+        alive: it has missed fewer than four heartbeats.
+        queues: the queues it consumes, and how many items it holds of each, running or waiting to run.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started: datetime
+    seen: datetime
+    alive: bool
+    queues: Mapping[str, int]
+
+
+def begin(broker: BrokerContext) -> Flow[None]:
+    """Do what comes before a worker's first command: check the collection, index it, and know the time."""
+    yield from ready(broker, write=True)
+
+
+def beat(
+    broker: BrokerContext,
+    name: str,
+    *,
+    started: datetime,
+    every: timedelta,
+    queues: Mapping[str, int],
+    run: ObjectId | None = None,
+) -> Flow[None]:
+    """Write a heartbeat (``update``, upsert); the TTL index removes the record an hour after the last one.
+
+    ``run`` is the run on Spark that the worker is a task of; ``workers_of`` finds its record by that.
+    """
+    yield from ready(broker, write=True)
+    host, pid, _ = name.rsplit(":", 2)
+    now = broker.clock.now()
+    told = {
+        "host": host,
+        "pid": int(pid),
+        "started": started,
+        "seen": now,
+        "every": every.total_seconds(),
+        "queues": [{"queue": queue, "held": held} for queue, held in queues.items()],
+        "expires": now + REMEMBERED,
+    }
+    if run is not None:
+        told["run"] = run
+    filter = {"_id": WORKER_PREFIX + name}
+    yield from ask(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
+
+
+def forget(broker: BrokerContext, name: str) -> Flow[None]:
+    """Remove the record of a worker that has ended (``delete``)."""
+    yield from ask(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
+
+
+def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
+    """Read all records (``find`` by the prefix of ``_id``)."""
+    yield from ready(broker, write=False)
+    found = yield from find_few(broker, _records(), [("_id", 1)], MOST)
+    now = broker.clock.now()
+    return [_record(document, now) for document in found]
+
+
+def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
+    """Return how many workers of a run on Spark live: they have not ended in good order (``find``, as ``workers``)."""
+    yield from ready(broker, write=False)
+    found = yield from find_few(broker, {**_records(), "run": run}, [("_id", 1)], MOST)
+    now = broker.clock.now()
+    return sum(_record(document, now).alive for document in found)
+
+
+def _records() -> dict[str, Any]:
+    return {"_id": {"$gte": WORKER_PREFIX, "$lt": WORKER_PREFIX[:-1] + chr(ord(":") + 1)}}
+
+
+def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:
+    return WorkerRecord(
+        name=document["_id"].removeprefix(WORKER_PREFIX),
+        host=document["host"],
+        pid=document["pid"],
+        started=document["started"],
+        seen=document["seen"],
+        alive=now - document["seen"] < timedelta(seconds=document["every"]) * MISSED,
+        queues={entry["queue"]: entry["held"] for entry in document["queues"]},
+    )
+
+
+def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord] | None]:
+    """Do the housekeeping, if nobody else does it at the moment: remove the records of workers that are gone.
+
+    Who does it is settled by a lease on a control document (``update``, upsert), which ends by itself; ``None`` means
+    that another one has it. The TTL index would remove the records as well, but says nothing of it. Returns those that
+    were removed. A crash in between leaves the rest for the next time.
+    """
+    now = broker.clock.now()
+    lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
+    free: dict[str, Any] = {"_id": HOUSEKEEPING, "until": {"$lte": now}}
+    try:
+        yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
+    except Duplicate:
+        return None
+    gone = [record for record in (yield from workers(broker)) if not record.alive and record.seen < now - KEPT]
+    removed = []
+    for record in gone:
+        filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
+        if (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):
+            removed.append(record)
+    return removed

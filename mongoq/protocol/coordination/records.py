@@ -1,0 +1,158 @@
+"""What sources yield: checked and encoded as it comes, and made into envelopes when it is pushed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.codec import Encoding
+from mongoq.model.envelope import Stencil, new_envelope
+from mongoq.model.ids import new_ids
+from mongoq.model.record import Record
+from mongoq.protocol.push.draft import due
+from mongoq.protocol.push.publish import BYTES, COPIES, copied
+from mongoq.protocol.push.push import check_due, checked_headers
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = ["Made", "Yielded", "documents", "noted", "yielded"]
+
+POSITION_LIMIT = 64 * 1024
+"""Bytes of a position as BSON: it is written with every batch."""
+LARGEST = 2**63
+"""An int from here on is more than BSON holds."""
+OVERHEAD = 1024
+"""Bytes that an envelope adds to payload and headers, and more."""
+
+
+class Yielded(NamedTuple):
+    """A record, checked and encoded as it was yielded.
+
+    Attributes:
+        wrapped: ``{"payload": payload}`` as BSON.
+        position: in the form to send.
+        priority: as it was told.
+        delay: as it was told.
+        headers: in the form to send.
+    """
+
+    wrapped: bytes
+    position: Any
+    priority: int
+    delay: Any
+    headers: Any
+
+
+def yielded(context: QueueContext[Any], record: Any) -> Yielded:
+    """Return what a source has yielded, encoded; raises ``ArgumentInvalid`` when it cannot be pushed."""
+    if not isinstance(record, Record):
+        raise ArgumentInvalid("yield", f"a mongoq.Record(payload, position=…), not {type(record).__name__}")
+    if record.position is None:
+        raise ArgumentInvalid("position", "None stands for the beginning; give the position behind the record")
+    headers = None if record.headers is None else checked_headers(record.headers, context.broker.encoding)
+    if record.delay is not None:
+        check_due(record.delay, None)
+    position = _position(context.broker.encoding, record.position)
+    return Yielded(
+        context.codec.wrapped(record.payload), position, checked_priority(record.priority), record.delay, headers
+    )
+
+
+def _position(encoding: Encoding, position: Any) -> Any:
+    """Return a position that nobody changes any more: most are numbers, which are not encoded each."""
+    if type(position) is int and -LARGEST <= position < LARGEST:
+        return position
+    return encoding.encode("position", position, limit=POSITION_LIMIT)
+
+
+class Made(NamedTuple):
+    """An envelope as it is sent, and what is noted of it."""
+
+    queue: str
+    priority: int
+    when: datetime
+    document: RawBSONDocument
+
+
+def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[Made]]:
+    """Return as many of the records as one transaction carries, and their envelopes.
+
+    These are for the queue itself or, when it is a topic, for each queue that is bound to it.
+
+    Raises:
+        PayloadTooLarge: the copies of the first record are more than a transaction can carry.
+    """
+    bound = context.broker.topics.bound.get(context.name)
+    if bound is None:
+        return batch, _envelopes(context, batch)
+    part = _what_fits(batch, len(bound))
+    return part, _copies(context, part, bound)
+
+
+def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Made]:
+    """Return envelopes for the queue itself; they differ in little, which is encoded anew where it does."""
+    stencils: dict[int, tuple[Stencil, datetime]] = {}
+    made = []
+    for one, id in zip(part, new_ids(len(part)), strict=True):
+        if one.delay is None and one.headers is None:
+            if one.priority not in stencils:
+                stencils[one.priority] = _stencil(context, one, id)
+            stencil, when = stencils[one.priority]
+        else:
+            stencil, when = _stencil(context, one, id)
+        made.append(Made(context.name, one.priority, when, stencil.envelope(id, one.wrapped)))
+    return made
+
+
+def _stencil(context: QueueContext[Any], one: Yielded, id: bytes) -> tuple[Stencil, datetime]:
+    envelope = _envelope(context, one, id)
+    return Stencil(context.broker.encoding, envelope), envelope["when"]
+
+
+def _envelope(context: QueueContext[Any], one: Yielded, id: bytes) -> dict[str, Any]:
+    when = due(context.broker.clock, one.delay, None)
+    return new_envelope(
+        context.name, None, id=ObjectId(id), when=when, priority=one.priority, headers=one.headers, once=None
+    )
+
+
+def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
+    """Return as many of the records as a transaction can carry the copies of."""
+    size = 0
+    for place, one in enumerate(batch):
+        size += _size(one) * queues
+        if size > BYTES or (place + 1) * queues > COPIES:
+            if place == 0:
+                raise PayloadTooLarge(f"payload for {queues} queues", size, BYTES)
+            return batch[:place]
+    return batch
+
+
+def _size(one: Yielded) -> int:
+    return OVERHEAD + len(one.wrapped) + (0 if one.headers is None else len(one.headers.raw))
+
+
+def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[Made]:
+    """Return copies for each of the queues that are bound to the topic."""
+    broker, at = context.broker, context.broker.clock.now()
+    envelopes = [_envelope(context, one, id) for one, id in zip(part, new_ids(len(part)), strict=True)]
+    return [
+        Made(queue, one.priority, envelope["when"], copied(broker, envelope, one.wrapped, queue, at).document)
+        for queue in queues
+        for one, envelope in zip(part, envelopes, strict=True)
+    ]
+
+
+def noted(broker: BrokerContext, made: Sequence[Made]) -> None:
+    """Count what is new, and wake who waits for it in this process."""
+    numbers = Counter([(one.queue, one.priority, one.when) for one in made])
+    for (queue, priority, when), number in numbers.items():
+        broker.state(queue).heads.note(priority, when)
+        broker.counters.add(queue, "put", number)
+        broker.tell(queue, when, number=number)

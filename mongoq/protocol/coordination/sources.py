@@ -1,0 +1,105 @@
+"""Sources: who runs one is settled by a fenced lease, and what it yields is pushed together with its position.
+
+All of it stands in one control document, ``source:PIPELINE/NAME``: ``token``, ``until`` and ``by`` are the lease,
+``position`` is that of the last record in the queue, and ``pushed`` counts the records so far. Each batch is one
+transaction, which begins with an update of that document that finds it under the token and the count only. So a batch
+whose fate is not known may be sent again: it is pushed once, and never by who has lost the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from mongoq.model.qualified import qualified
+from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.topics import producing
+from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.coordination.document_lease import Held, TakenOver, begun, extended, given_back, holder, under
+from mongoq.protocol.coordination.document_lease import Tenure as Lease
+from mongoq.protocol.coordination.records import Made, Yielded, documents, noted
+from mongoq.protocol.flow.chunking import chunks
+from mongoq.protocol.flow.commands import Command, Flow, matched
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = ["Held", "TakenOver", "Tenure", "extended", "given_back", "pushed", "source_id", "taken"]
+
+SOURCE_PREFIX = "source:"
+
+
+def source_id(pipeline: str, name: str) -> str:
+    """Return the ``_id`` of a source's control document; no two sources share one, whatever they are called."""
+    return f"{SOURCE_PREFIX}{qualified(pipeline, name, '/')}"
+
+
+@dataclass(slots=True)
+class Tenure(Lease):
+    """The lease of a source, as its holder knows it.
+
+    Attributes:
+        pushed: how many records of the source were pushed so far, by anyone.
+        position: that of the last one, as it is stored; ``None`` at the beginning.
+    """
+
+    pushed: int
+    position: Any
+
+
+class _Unmatched(Exception):
+    """The control document was not found under token and count."""
+
+
+def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[Tenure | Held]:
+    """Take the lease of a source if nobody has it (``findAndModify``, upsert), or say who does.
+
+    A crash afterwards leaves it taken until it ends.
+    """
+    lease = yield from begun(broker, id, length, {"pushed": 0})
+    if isinstance(lease, Held):
+        return lease
+    token, found = lease
+    return Tenure(id, token, length, found["pushed"], found.get("position"))
+
+
+def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded]) -> Flow[int]:
+    """Push records, the first of the batch at least, and return how many; a copy into each queue bound to a topic.
+
+    One transaction (``update``, ``insert``) writes them, the position of the last one and the new end of the lease. A
+    crash before its commit leaves nothing of it, and one after it leaves all of it.
+
+    Raises:
+        TakenOver: another process has the lease, or has had it.
+        PayloadTooLarge: the copies of one record for all bound queues are more than a transaction can carry.
+    """
+    broker = context.broker
+    yield from producing(context)
+    part, made = documents(context, batch)
+    try:
+        yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
+    except _Unmatched:
+        yield from _resolved(broker, tenure, len(part))
+    tenure.pushed += len(part)
+    tenure.position = broker.encoding.decoded(part[-1].position)
+    noted(broker, made)
+    return len(part)
+
+
+def _attempt(broker: BrokerContext, tenure: Tenure, number: int, position: Any, made: Sequence[Made]) -> Flow[None]:
+    now = broker.clock.now()
+    told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
+    filter = {**under(tenure), "pushed": tenure.pushed}
+    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, matched)):
+        raise _Unmatched
+    documents = [one.document for one in made]
+    for chunk in chunks(documents, lambda document: len(document.raw)):
+        yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+
+
+def _resolved(broker: BrokerContext, tenure: Tenure, number: int) -> Flow[None]:
+    """Return if the batch was committed before, by a transaction whose reply was lost; else the lease is."""
+    found = yield from find_one(broker, {"_id": tenure.id})
+    if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:
+        raise TakenOver(holder(found))

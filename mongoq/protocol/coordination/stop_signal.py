@@ -1,0 +1,38 @@
+"""Halts: the word to the parts of a run that work in other processes that they are to come to their end.
+
+A halt is a control document with the id of its run; the TTL index removes it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from bson import ObjectId
+
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.find import find_one
+from mongoq.protocol.flow.commands import Command, Flow, ask
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["halt", "is_halted"]
+
+HALT_PREFIX = "halt:"
+"""What the ``_id`` of a halt begins with."""
+REMEMBERED = timedelta(days=1)
+"""After which the TTL index removes a halt: a part that has not begun by then does not learn of it."""
+
+
+def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
+    """Tell all parts of a run to end (``update``, upsert); to say it twice changes nothing."""
+    yield from ready(broker, write=True)
+    told = {"$set": {"expires": broker.clock.now() + REMEMBERED}}
+    yield from ask(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
+
+
+def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:
+    """Say whether that was said (``find`` by ``_id``)."""
+    return (yield from find_one(broker, {"_id": _id(run)}, {"_id": 1})) is not None
+
+
+def _id(run: ObjectId) -> str:
+    return f"{HALT_PREFIX}{run}"

@@ -1,0 +1,98 @@
+"""The items of a stream's claim: many batches of ids, reserved one after the other under one token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.envelope import Document
+from mongoq.model.item import Item
+from mongoq.protocol.claim.batch_claim import ClaimOfMany
+from mongoq.protocol.claim.candidates import candidates
+from mongoq.protocol.claim.reserve import claim_one
+from mongoq.protocol.claim.reserve_many import claimed
+from mongoq.protocol.flow.chunking import IDS
+from mongoq.protocol.flow.commands import Command, Flow, matched
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["Taking"]
+
+FIELDS = {"once": 1}
+"""What is read back of the items besides their ids."""
+
+
+class Taking:
+    """Reserves up to ``n`` items that are, or were at a time ``due``, eligible.
+
+    As for any batch, what had all its runs is buried, unless its last one was in a batch: that gets one more, in a
+    batch of its own, since a neighbour may have been the cause.
+    """
+
+    def __init__(self, context: QueueContext[Any], n: int, lease: timedelta, due: datetime | None) -> None:
+        now = context.broker.clock.now()
+        self.token = ObjectId()
+        self.until = now + lease
+        self._lease = lease
+        self._mine = {"when": self.until, "reserved": True, "token": self.token, "by": str(context.broker.identity)}
+        self._now = now if due is None else min(now, due)
+        self._context = context
+        self._n = n
+        self._due = due
+        self._first: list[Document] | None = None
+        self._items: list[Item[Any]] = []
+
+    @property
+    def first_due(self) -> datetime:
+        """From when the first items were eligible."""
+        dues = [document["when"] for document in self._first or ()]
+        return min(dues, default=self._now)
+
+    def found(self) -> Flow[bool]:
+        """Look for the first items, without reserving any, and say whether there are some (``find``)."""
+        if not self._context.state.paused:
+            self._first = yield from self._candidates()
+        return self._first is not None
+
+    def _candidates(self) -> Flow[list[Document] | None]:
+        return (yield from candidates(self._context, self._size, due=self._due))
+
+    @property
+    def _size(self) -> int:
+        return min(IDS, self._n - len(self._items))
+
+    def taken(self) -> Flow[list[Item[Any]]]:
+        """Reserve (``find``, ``update`` of many for 10,000 each), and return the items in the order of claims."""
+        first, self._first = self._first, None
+        while first is not None and not self._context.state.paused:
+            size = self._size
+            some = yield from self._reserved(first)
+            self._items += some
+            if self._items and (self._is_odd(some) or len(some) < 2 or len(first) < size or not self._size):
+                break
+            first = yield from self._candidates()
+        return self._items
+
+    def _is_odd(self, items: Sequence[Item[Any]]) -> bool:
+        """Say whether ids are not ObjectIds: the room for them is small."""
+        return any(type(item.id) is not ObjectId for item in items)
+
+    def _reserved(self, first: list[Document]) -> Flow[list[Item[Any]]]:
+        if not first:
+            return (yield from self._alone())
+        claim = ClaimOfMany.under(self._context, first, self._mine, now=self._now, beside=bool(self._items))
+        return (yield from claimed(claim, len(first), projection=FIELDS))
+
+    def _alone(self) -> Flow[list[Item[Any]]]:
+        """Reserve one of the documents of odd types that some other program made, and no batch can hold."""
+        if self._items:
+            return []
+        one = yield from claim_one(self._context, self._lease)
+        if one is None:
+            return []
+        filter = {"_id": one.id, "token": one.token}
+        mine = {**self._mine, "pushed": one.due}
+        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, matched)
+        return [one] if kept else []

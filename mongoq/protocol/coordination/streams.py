@@ -1,0 +1,254 @@
+"""Streams: who reads a queue in numbered batches under a consumer's name, and what the last batch holds.
+
+All of it stands in one control document, ``stream:CONSUMER``: ``token``, ``until`` and ``by`` are the lease of the run,
+``queue`` is what it reads, ``number`` is that of the last claim, and ``claim`` is that claim until it is settled. There
+is one at a time: the next one is made when the last one is done.
+
+A claim is written twice: before its items are reserved, with their token and the end of their lease, by which they are
+found and given back after a crash; and afterwards, with their ids. Only then is anybody told of it. All is written
+under the lease of the run, so that whoever has lost it makes no claim that anybody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.item import Item
+from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.coordination.document_lease import Held, TakenOver, Tenure, begun, extended, given_back, written
+from mongoq.protocol.coordination.stream_claims import Taking
+from mongoq.protocol.flow.commands import Command, Flow, persisted
+from mongoq.protocol.settle.held_items import in_chunks, updated
+from mongoq.protocol.settle.settle import kept_update, release_update
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = [
+    "Held",
+    "Run",
+    "TakenOver",
+    "extended",
+    "given_back",
+    "next_claim",
+    "opened",
+    "released",
+    "server_time",
+    "settled",
+    "taken_up",
+]
+
+
+@dataclass(slots=True)
+class Run(Tenure):
+    """One run of a consumer, as its process knows it.
+
+    Attributes:
+        consumer: its name.
+        queue: what it reads.
+        number: that of the last claim which somebody was told of.
+        claim: the claim that is not settled yet.
+    """
+
+    consumer: str
+    queue: str
+    number: int
+    claim: StreamClaim | None = None
+
+
+def server_time(broker: BrokerContext) -> Flow[datetime]:
+    """Return the server's time."""
+    yield from ready(broker, write=True)
+    return broker.clock.now()
+
+
+def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[Run | Held]:
+    """Begin a run unless another one of the consumer is under way (``findAndModify``, upsert); then say who has it.
+
+    What the last run claimed and did not settle is the new one's. A crash afterwards leaves it begun until its lease
+    ends.
+
+    Raises:
+        ArgumentInvalid: the consumer holds items of another queue.
+    """
+    begin = yield from begun(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
+    if isinstance(begin, Held):
+        return begin
+    token, found = begin
+    claim = StreamClaim.of(found["claim"]) if "claim" in found else None
+    run = Run(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
+    yield from _cleared(broker, run)
+    if run.queue != queue:
+        yield from _bound(broker, run, queue)
+    return run
+
+
+def _bound(broker: BrokerContext, run: Run, queue: str) -> Flow[None]:
+    if run.claim is not None:
+        yield from given_back(broker, run)
+        problem = f"{run.consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
+        raise ArgumentInvalid("consumer", f"{problem}broker.release_claims({run.consumer!r}), or choose another name")
+    yield from written(broker, run, {"$set": {"queue": queue}})
+    run.queue = queue
+
+
+def _cleared(broker: BrokerContext, run: Run) -> Flow[None]:
+    """Give back what was being reserved when its process died, or met an error: nobody was told of it."""
+    if run.claim is not None and run.claim.ids is None:
+        yield from _given_up(broker, run.queue, run.claim)
+        yield from written(broker, run, {"$unset": {"claim": ""}})
+        run.claim = None
+
+
+def next_claim(
+    context: QueueContext[Any], run: Run, n: int, lease: timedelta | None, *, after: int, due: datetime | None = None
+) -> Flow[StreamClaim | None]:
+    """Claim up to ``n`` items for the next batch; ``None`` when none is eligible, or was at the time ``due``.
+
+    Finds ids by the index, writes the claim with its token, reserves (``update`` of many, each 10,000), writes the ids.
+    Nobody has more than one claim, so the last one must be settled. A crash before the end leaves items that the next
+    run gives back, the attempt not counted.
+
+    Args:
+        context: the queue.
+        run: the run, under whose lease this happens.
+        n: how many.
+        lease: how long the items are reserved; ``None`` for as long as the queue says.
+        after: the number of the last claim that the caller knows of.
+        due: take what was eligible then.
+
+    Raises:
+        TakenOver: the lease of the run is lost.
+    """
+    yield from prepared(context)
+    yield from _cleared(context.broker, run)
+    taking = Taking(context, n, lease or context.settings.lease, due)
+    if not (yield from taking.found()):
+        return None
+    intent = StreamClaim(max(run.number, after) + 1, taking.token, taking.until, taking.first_due)
+    run.claim = intent
+    yield from written(context.broker, run, {"$set": {"claim": intent.document()}})
+    items = yield from taking.taken()
+    if not items:
+        yield from _cleared(context.broker, run)
+        return None
+    claim = replace(intent, ids=_ids(items), remembers=any(item.once is not None for item in items))
+    change = {"claim": claim.document(), "number": claim.number}
+    yield from written(context.broker, run, {"$set": change})
+    run.claim, run.number = claim, claim.number
+    context.count("reserve", len(items))
+    return claim
+
+
+def _ids(items: Sequence[Item[Any]]) -> list[Any]:
+    """Return ids in the order in which they are stored: what other programs made comes last."""
+    return sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
+
+
+def taken_up(broker: BrokerContext, run: Run, *, after: int) -> Flow[StreamClaim | None]:
+    """Return the claim that is not settled yet, if there is one, with a number behind the caller's (``update``)."""
+    claim = run.claim
+    if claim is None or claim.ids is None:
+        return None
+    if claim.number <= after:
+        claim = replace(claim, number=after + 1)
+        yield from written(broker, run, {"$set": {"claim.number": claim.number, "number": claim.number}})
+        run.claim, run.number = claim, claim.number
+    return claim
+
+
+def settled(context: QueueContext[Any], run: Run, number: int) -> Flow[int]:
+    """Commit what the claim of this number still holds (``delete`` or ``update`` of many), and return how many.
+
+    What was moved, committed or lost since stays as it is. Does nothing when there is no such claim any more. A crash
+    in between leaves the rest to the next call.
+
+    Raises:
+        TakenOver: the lease of the run is lost; what was to be committed is.
+    """
+    claim = run.claim
+    if claim is None or claim.ids is None or claim.number != number:
+        return 0
+    yield from prepared(context)
+    total = 0
+    for chunk in in_chunks(claim.ids):
+        for command in _commits(context, claim, chunk):
+            done, _ = yield from persisted(command.__iter__)
+            total += done
+    context.count("commit", total)
+    yield from written(context.broker, run, {"$unset": {"claim": ""}})
+    run.claim = None
+    return total
+
+
+def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]) -> Iterator[Command[int]]:
+    """Return the commands that commit what is held of some ids; those that are remembered go first."""
+    now, held = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
+    if claim.remembers:
+        remembered = _kept(context, claim, now, now + timedelta(days=1))
+        assert remembered is not None
+        yield updated({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
+    kept = _kept(context, claim, now, None)
+    if kept is None:
+        yield Command("delete_many", {"filter": held}, _deleted, resolved=True)
+    else:
+        yield updated(held, kept)
+
+
+def _kept(
+    context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None
+) -> Mapping[str, Any] | None:
+    item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
+    return kept_update(context, item, now, {})
+
+
+def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
+    """Return an update of kept items as a pipeline, which keeps each for as long as its id is remembered at least."""
+    history = context.settings.history
+    until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
+    marks = {name: {"$literal": value} for name, value in kept["$set"].items()}
+    return [{"$set": {**marks, "expires": until}}, {"$unset": list(kept["$unset"])}]
+
+
+def _deleted(reply: Any) -> int:
+    return int(reply.deleted_count)
+
+
+def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
+    """Give back all that a consumer holds, and end its run; return how many items that were.
+
+    A crash in between leaves some: call it again. Who begins a run meanwhile finds them gone.
+    """
+    id = stream_id(consumer_name(consumer))
+    yield from ready(broker, write=True)
+    ended = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
+    found: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
+    if found is None or "claim" not in found:
+        return 0
+    claim = StreamClaim.of(found["claim"])
+    number = yield from _given_up(broker, found["queue"], claim)
+    broker.counters.add(found["queue"], "release", number)
+    gone = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
+    yield from Command("update_one", {"filter": gone, "update": {"$unset": {"claim": ""}}})
+    return number
+
+
+def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]:
+    """Hand back unused what a claim holds, to where its first item was, and return how many (``update`` of many)."""
+    filters: list[dict[str, Any]] = [{"q": queue, "when": claim.until}]
+    if claim.ids is not None:
+        filters = [{"_id": {"$in": list(chunk)}} for chunk in in_chunks(claim.ids)]
+    number = 0
+    for filter in filters:
+        command = updated({**filter, "token": claim.token}, release_update(claim.due))
+        done, _ = yield from persisted(command.__iter__)
+        number += done
+    broker.state(queue).heads.note(0, claim.due)
+    broker.tell(queue, number=number)
+    return number

@@ -1,0 +1,242 @@
+"""Dead letters handed back to the queue they died in, or to another one, each in one update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import REASON_BYTES, count, listed, object_id, queue_name, text
+from mongoq.model.envelope import Document, shorten
+from mongoq.model.publication import is_publication
+from mongoq.model.replayed import Replayed
+from mongoq.model.trail import STAGE_BYTES
+from mongoq.model.unreadable import UnreadableDocument
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.first_due import ORDER
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
+from mongoq.protocol.history.mistaken import refuse_mistake
+from mongoq.protocol.history.pages import Range, documents_page, history_range
+from mongoq.protocol.history.read import NOT_RESERVED
+from mongoq.protocol.history.replay_from_hop import hop_destination, payload_at
+from mongoq.protocol.settle.bulk import found_by
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["KEY_TAKEN", "revive", "selection"]
+
+PAGE = 500
+Selection = Range | list[ObjectId]
+"""Which letters: those of a range, or those with these ids."""
+KEY_TAKEN = "a live item has its key; settle that one first, or give to="
+Statement = tuple[str, dict[str, Any]]
+
+
+def revive(
+    context: QueueContext[Any],
+    chosen: Selection,
+    *,
+    to: str | QueueContext[Any] | None,
+    hop: str | None,
+    limit: int | None,
+) -> Flow[Replayed]:
+    """Hand back the dead letters that are chosen and held by nobody, in the order of claims, page by page.
+
+    With a ``hop`` each goes to that queue, with the payload that it had there.
+    A crash between two pages leaves the rest in the dead queue.
+    """
+    where_to = hop_destination(context, hop, to)
+    target = None if where_to is None else where_to.name
+    if target == context.name:
+        raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
+    room = math.inf if limit is None else count(limit, "limit")
+    yield from prepared(context, fresh=False)
+    pages = _All(context, chosen) if isinstance(chosen, Range) else _Chosen(context, chosen)
+    done = Replayed()
+    while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
+        done += yield from _handed_back(context, documents, target, by_hop=hop is not None)
+    if not done.found and chosen != []:
+        yield from refuse_mistake(context, letters=True)
+    return replace(done, missing=pages.missing)
+
+
+def selection(
+    context: QueueContext[Any], *, ids: Iterable[ObjectId] | None, where: Any, stage: str | None
+) -> Selection:
+    """Check which dead letters are meant: by their ids, or by a filter of payloads and the stage they failed in."""
+    if ids is not None and not where is stage is None:
+        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    if ids is None:
+        wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
+        return wanted if stage is None else wanted.narrowed({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+    return [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+
+
+class _All:
+    """Reads the dead letters of a range, a page at a time; those that could not be handed back are passed by."""
+
+    missing: tuple[ObjectId, ...] = ()
+
+    def __init__(self, context: QueueContext[Any], wanted: Range) -> None:
+        self._context = context
+        self._rest: Range | None = wanted
+        self._met: set[str] = set()
+
+    def read(self, room: float) -> Flow[Sequence[Document]]:
+        """Read the next page; what was sent back, and has died again meanwhile, is not met a second time."""
+        found: Sequence[Document] = ()
+        while self._rest is not None and not found:
+            page = replace(self._rest, page=int(min(PAGE, room)))
+            read, self._rest = yield from documents_page(self._context, page)
+            found = [document for document in read if repr(document["_id"]) not in self._met]
+            self._met.update(repr(document["_id"]) for document in found)
+        return found
+
+
+class _Chosen:
+    """Reads dead letters by their ids."""
+
+    def __init__(self, context: QueueContext[Any], ids: list[ObjectId]) -> None:
+        self._context = context
+        self._ids = list(dict.fromkeys(ids))
+        self.missing: tuple[ObjectId, ...] = ()
+
+    def read(self, room: float) -> Flow[Sequence[Document]]:
+        found: Sequence[Document] = ()
+        while self._ids and not found:
+            size = int(min(PAGE, room))
+            wanted, self._ids = self._ids[:size], self._ids[size:]
+            filter = {"_id": {"$in": wanted}, "q": self._context.name, "when": {"$exists": True}}
+            found = yield from find_few(self._context.broker, filter, ORDER, len(wanted), lenient=True)
+            there = {document["_id"] for document in found}
+            self.missing += tuple(id for id in wanted if id not in there)
+        return found
+
+
+def _handed_back(
+    context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
+) -> Flow[Replayed]:
+    """Send one page, and count what became of each."""
+    refusals: list[tuple[ObjectId, str]] = []
+    statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
+    moved = yield from _sent(context, statements, refusals)
+    context.count("move", moved)
+    if moved:
+        for queue in {arguments["update"]["$set"]["q"] for _, arguments in statements}:
+            context.broker.tell(queue, number=moved)
+    held = len(documents) - moved - len(refusals)
+    return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
+
+
+def _home(document: Document) -> str | None:
+    origin = document.get("origin")
+    try:
+        return queue_name(origin["queue"]) if isinstance(origin, Mapping) and not is_publication(origin) else None
+    except (ArgumentInvalid, KeyError):
+        return None
+
+
+def _key(document: Document) -> Any:
+    """Return the key to go back with: one given in the dead queue, else the one it died with."""
+    return document.get("key") or document["origin"].get("key")
+
+
+def _statements(
+    context: QueueContext[Any],
+    documents: Iterable[Document],
+    target: str | None,
+    refusals: list[tuple[ObjectId, str]],
+    *,
+    by_hop: bool,
+) -> Iterable[Statement]:
+    """Group the letters by where they go, and note those that cannot.
+
+    One with a key may find it taken, and goes by itself; so does one that gets another payload.
+    """
+    now, when = context.broker.clock.now(), context.broker.clock.stamp()
+    together: dict[str, list[ObjectId]] = {}
+    for document in documents:
+        try:
+            changes = _changes(context, document, target, by_hop=by_hop)
+        except _Stays as reason:
+            refusals.append((document["_id"], str(reason)))
+            continue
+        if len(changes) > 1:
+            yield "UpdateOne", _update(context, {"_id": document["_id"]}, changes, now, when)
+        else:
+            together.setdefault(changes["q"], []).append(document["_id"])
+    for queue, ids in together.items():
+        yield "UpdateMany", _update(context, {"_id": {"$in": ids}}, {"q": queue}, now, when)
+
+
+class _Stays(Exception):
+    """Why a letter cannot go."""
+
+
+def _changes(context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool) -> dict[str, Any]:
+    """Return where a letter goes, and with what."""
+    if isinstance(document, UnreadableDocument):
+        raise _Stays(shorten(document.problem, REASON_BYTES))
+    if target is not None and by_hop:
+        try:
+            return {"q": target, "payload": payload_at(document.get("trail"), target)}
+        except ArgumentInvalid as invalid:
+            raise _Stays(str(invalid)) from invalid
+    if target is not None:
+        return {"q": target}
+    home = _home(document)
+    if home in (None, context.name):
+        raise _Stays("it has no origin to go back to; give to=")
+    key = _key(document)
+    return {"q": home, "key": key} if isinstance(key, str) else {"q": home}
+
+
+def _update(
+    context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
+) -> dict[str, Any]:
+    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
+    gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
+    if changes.keys() & {"key", "payload"}:
+        changes = {**changes, "by": str(context.broker.identity)}  # for who has read it (``protocol.untouched``)
+    changes = {**changes, "when": when, "reserved": False, "attempts": 0}
+    return {
+        "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
+        "update": {"$set": changes, "$unset": dict.fromkeys(gone, "")},
+    }
+
+
+def _sent(context: QueueContext[Any], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
+    """Send the statements, twice if a reply is lost: what has gone is not found again. Return how many went."""
+    if not statements:
+        return 0
+    if context.broker.serverless:
+        return (yield from found_by(context.broker, statements))
+    command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
+    try:
+        return (yield from _tolerant(command, statements, refusals))
+    except ReplyLost:
+        yield from _tolerant(command, statements, refusals)
+        return (yield from _gone(context, statements))
+
+
+def _tolerant(command: Command[int], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
+    try:
+        return (yield from command)
+    except PartlyRefused as refused:
+        for place, error in refused.refusals.items():
+            if not isinstance(error, Duplicate):
+                raise
+            refusals.append((statements[place][1]["filter"]["_id"], KEY_TAKEN))
+        return refused.total
+
+
+def _gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:
+    which = [arguments["filter"]["_id"] for _, arguments in statements]
+    ids = [id for each in which for id in (each["$in"] if isinstance(each, dict) else [each])]
+    left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})
+    return len(ids) - left

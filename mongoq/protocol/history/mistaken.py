@@ -1,0 +1,123 @@
+"""Replays that found nothing: whether the call was a mistake, such as a misspelt name, and what the right one is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid, QueueUnknown
+from mongoq.model.arguments import DEAD_SUFFIX
+from mongoq.model.indexes import BEGINNING
+from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
+from mongoq.protocol.base.topics import read as read_topics
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.history.read import in_state, queues
+from mongoq.protocol.history.stats import MOST, prefixed
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = ["refuse_mistake"]
+
+ALIKE = 0.6
+"""How much of two names must be the same before one is taken for the other one with a slip in it."""
+SHOWN = 3
+DIGITS = re.compile(r"\d+")
+
+
+def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
+    """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and two ``aggregate``).
+
+    ``letters`` says whether it was one of dead letters, or of a history. A queue that no caller has used yet is no
+    mistake by itself: only a name that is much like one in use is taken for a slip.
+    """
+    broker, name = context.broker, context.name
+    dead = yield from _dead_queues(broker)
+    if letters:
+        yield from _refuse_other_dead_queue(broker, name, dead)
+    elif name.endswith(DEAD_SUFFIX) or name in dead.values():
+        yield from _refuse_copying_letters(broker, name)
+    names = yield from _known(broker, dead)
+    if not names & {name, _other(name)}:
+        near = _nearest(name, names)
+        if near:
+            raise QueueUnknown(name, near, broker.namespace)
+
+
+def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:
+    """Refuse a replay of the history of a dead queue that has none, but holds letters."""
+    if (yield from _holds(broker, name, None)) and not (yield from _holds(broker, name, "processed")):
+        problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
+        raise ArgumentInvalid("replay", f"{problem}; send the letters back with {_call(name)}")
+
+
+def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, str]) -> Flow[None]:
+    """Refuse a replay of dead letters from a queue that holds none, while they are in another one."""
+    if (yield from _holds(broker, name, None)):
+        return
+    owner = name.removesuffix(DEAD_SUFFIX)
+    if name.endswith(DEAD_SUFFIX):
+        there = dead.get(owner, name)
+    else:
+        there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
+    if there != name and (yield from _holds(broker, there, None)):
+        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {there!r}"
+        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({there!r}).replay()")
+
+
+def _call(name: str) -> str:
+    by_name = f"broker.dead_queue({name!r}).replay()"
+    owner = name.removesuffix(DEAD_SUFFIX)
+    return by_name if owner == name else f"broker.queue({owner!r}).dead.replay(), or {by_name}"
+
+
+def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
+    return (yield from find_one(broker, in_state(queue, state, BEGINNING), {"_id": 1})) is not None
+
+
+def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
+    """Return the dead queue of each queue that has another than the one named after it."""
+    filter = {**prefixed(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
+    found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
+    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
+
+
+def _known(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
+    """Return the names of all queues that hold an item, or that a control document names."""
+    names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
+    for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
+        found = yield from find_few(broker, prefixed(prefix), [("_id", 1)], MOST, projection={"_id": 1})
+        names |= {document["_id"].removeprefix(prefix) for document in found}
+    bound = yield from read_topics(broker)
+    return names.union(bound, *bound.values())
+
+
+def _other(name: str) -> str:
+    """Return the dead queue of a queue, or the queue of a dead queue: of the two one may be missing."""
+    return name.removesuffix(DEAD_SUFFIX) if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
+
+
+def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that are most like this one, dead queues for a dead queue."""
+    suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
+    owner = name.removesuffix(suffix)
+    others = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
+    ratios = {other: ratio for other in others if (ratio := _likeness(owner, other)) >= ALIKE}
+    return tuple(other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:SHOWN])
+
+
+def _likeness(name: str, other: str) -> float:
+    """Return how much of two names is the same, from 0 to 1.
+
+    What both begin with up to a dot says nothing, and names that differ by numbers alone are those of several customers
+    or days, and no slips.
+    """
+    ours, theirs = name.split("."), other.split(".")
+    while len(ours) > 1 and len(theirs) > 1 and ours[0] == theirs[0]:
+        ours, theirs = ours[1:], theirs[1:]
+    one, two = ".".join(ours), ".".join(theirs)
+    if DIGITS.sub("", one) == DIGITS.sub("", two):
+        return 0.0
+    matcher = SequenceMatcher(None, one, two, autojunk=False)
+    return matcher.ratio() if matcher.quick_ratio() >= ALIKE else 0.0

@@ -1,0 +1,184 @@
+"""Looking without touching: get, peek, sizes, next due time, and the names of the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar, get_args
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import count, object_id
+from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
+from mongoq.model.item import Item, State
+from mongoq.model.trail import Hop, trail_of
+from mongoq.model.unreadable import UnreadableDocument
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.first_due import ORDER
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.commands import Command, Flow, delete_many
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.wait.next_due import next_when
+
+__all__ = [
+    "Counts",
+    "Selection",
+    "count_states",
+    "counts",
+    "counts_of",
+    "get",
+    "next_when",
+    "peek",
+    "purge",
+    "queues",
+    "remove",
+    "size",
+    "trail",
+]
+
+M = TypeVar("M")
+Selection = State | None
+"""A state, or ``None`` for all that is not processed."""
+
+
+NOT_RESERVED = {"$ne": True}
+"""Some other program's document may hold anything there, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many items of a queue are in each live state, counted in one pass."""
+
+    ready: int = 0
+    scheduled: int = 0
+    reserved: int = 0
+    expired: int = 0
+
+    @property
+    def total(self) -> int:
+        """All that is not processed."""
+        return self.ready + self.scheduled + self.reserved + self.expired
+
+
+def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> dict[str, Any]:
+    """Return the filter of the items of a queue that are in a state; ``None`` means all that are live."""
+    if state is None:
+        return {"q": queue, "when": {"$gte": BEGINNING}}
+    if state == "processed":
+        return {"q": queue, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
+    if state not in get_args(State):
+        raise ArgumentInvalid(argument, f"one of {', '.join(get_args(State))} or None, not {state!r}")
+    due = {"$lte": now} if state in ("ready", "expired") else {"$gt": now}
+    return {"q": queue, "when": due, "reserved": True if state in ("reserved", "expired") else NOT_RESERVED}
+
+
+def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
+    """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
+    filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
+    yield from ready(context.broker, write=False)
+    document = yield from find_one(context.broker, filter, lenient=True)
+    return None if document is None else context.item(document, context.broker.clock.now())
+
+
+def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
+    """Read what stages have done with an item, wherever it is (``find`` by ``_id``); ``None`` when it is nowhere."""
+    filter = {"_id": object_id(id), "payload": {"$exists": True}}
+    yield from ready(broker, write=False)
+    document = yield from find_one(broker, filter, {"trail": 1}, lenient=True)
+    return None if document is None else trail_of(document.get("trail"))
+
+
+def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:
+    """Read the first ``n`` items of a state in the order of claims (``find`` over the index)."""
+    count(n, "n")
+    yield from ready(context.broker, write=False)
+    now = context.broker.clock.now()
+    sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
+    filter, wanted = in_state(context.name, state, now), n
+    while True:
+        found = yield from find_few(context.broker, filter, sort, wanted, lenient=True)
+        unreadable = sum(isinstance(document, UnreadableDocument) for document in found)
+        if len(found) < wanted or len(found) - unreadable >= n:
+            return context.items(found, now)[:n]
+        wanted = n + unreadable  # in place of those that cannot be decoded
+
+
+def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
+    """Count the items in a state, in time proportional to the live items (``count``)."""
+    yield from ready(context.broker, write=False)
+    filter = in_state(context.name, state, context.broker.clock.now())
+    return (yield from Command("count_documents", {"filter": filter}))
+
+
+def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
+    """Count the live items by state in one ``aggregate``, looking at no more than ``limit`` of them."""
+    if limit is not None:
+        count(limit, "limit")
+    yield from ready(context.broker, write=False)
+    now = context.broker.clock.now()
+    return counts_of((yield from count_states(in_state(context.name, None, now), now, limit=limit)))
+
+
+def count_states(
+    filter: Mapping[str, Any], now: datetime, *, limit: int | None = None, by_queue: bool = False
+) -> Command[list[Any]]:
+    """Return the ``aggregate`` that counts items by state, and by queue if asked."""
+    queue = {"q": "$q"} if by_queue else {}
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": filter},
+        *([] if limit is None else [{"$limit": limit}]),
+        {"$project": {"q": 1, "reserved": {"$eq": ["$reserved", True]}, "due": {"$lte": ["$when", now]}}},
+        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", **queue}, "n": {"$sum": 1}}},
+    ]
+    return Command("aggregate", {"pipeline": pipeline})
+
+
+def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
+    """Read the groups of one queue that ``count_states`` found."""
+    names = {
+        (False, True): "ready",
+        (False, False): "scheduled",
+        (True, False): "reserved",
+        (True, True): "expired",
+    }
+    return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
+
+
+def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
+    """Delete one item unless somebody holds it (``delete`` by ``_id``); its id is forgotten too."""
+    identity = object_id(id)
+    yield from prepared(context, fresh=False)
+    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
+    filter = {"_id": identity, "q": context.name, "$or": free}
+    return (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count)))
+
+
+def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
+    """Delete the items of a state, or all live ones that nobody holds (``delete``).
+
+    It is one command, and not atomic: a crash of the server in between leaves the rest.
+    """
+    yield from prepared(context, fresh=False)
+    now = context.broker.clock.now()
+    filter = in_state(context.name, state, now)
+    if state is None:
+        filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
+    return (yield from delete_many(filter))
+
+
+def queues(broker: BrokerContext) -> Flow[list[str]]:
+    """Name the queues that hold an item, live or in history (two ``aggregate``, each a DISTINCT_SCAN).
+
+    The ``distinct`` command would do as well, and is not in the stable API.
+    """
+    yield from ready(broker, write=False)
+    live, kept = CLAIM.keys[2], HISTORY.keys[1]
+    names: set[Any] = set()
+    for date in (live, kept):
+        stages = [{"$match": {"q": {"$gte": ""}, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
+        groups: Any = yield from Command("aggregate", {"pipeline": stages})
+        names |= {group["_id"] for group in groups}
+    return sorted(names)

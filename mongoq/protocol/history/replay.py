@@ -1,0 +1,197 @@
+"""Replay: copies of processed items, pushed into the same or another queue, each once."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import Duration, count, duration, listed, object_id, text
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.item import Document
+from mongoq.model.replayed import Replayed
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.commands import Flow, Wait
+from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, received, send
+from mongoq.protocol.history.mistaken import refuse_mistake
+from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.replay_from_hop import hop_destination
+from mongoq.protocol.history.replay_source import ByIds, InRange, located
+from mongoq.protocol.settle.move import destination
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["Progress", "replay"]
+
+LABEL_BYTES = 100
+CHUNKS_PER_SECOND = 4
+
+
+Progress = Callable[[Replayed], object]
+
+
+def replay(
+    context: QueueContext[Any],
+    *,
+    to: str | QueueContext[Any] | None,
+    hop: str | None,
+    ids: Iterable[ObjectId] | None,
+    since: datetime | None,
+    until: datetime | None,
+    after: Any,
+    where: Any,
+    limit: int | None,
+    label: str,
+    transform: Transform | None,
+    delay: Duration | None,
+    priority: int | None,
+    once: Duration,
+    rate: float | None,
+    progress: Progress | None,
+    dry_run: bool,
+    page: int,
+) -> Flow[Replayed]:
+    """Copy processed items, page by page and chunk by chunk; nothing is sent before every argument was checked."""
+    task = Task(
+        context,
+        hop_destination(context, hop, to) or destination(context, context),
+        text(label, "label", LABEL_BYTES),
+        duration(once, "once", zero=False),
+        timedelta(0) if delay is None else duration(delay, "delay"),
+        None if priority is None else checked_priority(priority),
+        _function(transform, "transform"),
+        _flag(dry_run, "dry_run"),
+        hop,
+    )
+    _function(progress, "progress")
+    room = math.inf if limit is None else count(limit, "limit")
+    pace = _Pace(rate)
+    wanted = history_range(context, since=since, until=until, where=where, state="processed", page=page)
+    if after is not None and since is not None:
+        raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
+    if after is not None:
+        wanted = wanted.behind(after, context.broker.encoding)
+    chosen = None if ids is None else _checked_ids(ids, since=since, until=until, after=after, where=where)
+    yield from _begun(task, to)
+    if chosen is None:
+        source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
+    else:
+        source = yield from located(context, chosen, page)
+    done = yield from _copied(task, source, pace, room, progress or _ignore)
+    if not done.found and chosen != []:
+        yield from refuse_mistake(context, letters=False)
+    return done
+
+
+def _ignore(_done: Replayed) -> None:
+    pass
+
+
+def _function(value: Any, argument: str) -> Any:
+    if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
+        raise ArgumentInvalid(argument, f"a plain function, which is not awaited, not {value!r}")
+    return value
+
+
+def _flag(value: Any, argument: str) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentInvalid(argument, f"True or False, not {value!r}")
+    return value
+
+
+def _checked_ids(ids: Any, **others: Any) -> list[ObjectId]:
+    for name, value in others.items():
+        if value is not None:
+            raise ArgumentInvalid(name, "choose by ids=, or by since=, until=, after= and where=, not by both")
+    return list(dict.fromkeys(object_id(id, f"ids[{n}]") for n, id in enumerate(listed(ids, "ids"))))
+
+
+def _begun(task: Task, to: Any) -> Flow[None]:
+    """Do what must come before: a dry run writes nothing, not even what a handle was told of its queue."""
+    broker = task.context.broker
+    if task.dry_run:
+        yield from ready(broker, write=False)
+        return
+    yield from prepared(task.context, fresh=False)
+    if isinstance(to, QueueContext):
+        yield from prepared(QueueContext(broker, to.options, to.codec), fresh=False)
+
+
+class _Pace:
+    """At most so many copies a second are added; what is there already does not count."""
+
+    def __init__(self, rate: Any) -> None:
+        if rate is not None and (
+            isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf
+        ):
+            raise ArgumentInvalid("rate", f"copies per second, a number above 0, not {rate!r}")
+        self._rate = rate
+        self._free = -math.inf
+
+    def chunk(self, page: int) -> int:
+        """Return how many items to take at once, so that a rate is kept within a second."""
+        return page if self._rate is None else max(1, min(page, int(self._rate / CHUNKS_PER_SECOND)))
+
+    def wait(self) -> Flow[None]:
+        """Wait until the next chunk may go."""
+        pause = self._free - time.monotonic()
+        if pause > 0:
+            yield from Wait(pause)
+        self._free = time.monotonic()
+
+    def added(self, copies: int) -> None:
+        if self._rate is not None:
+            self._free += copies / self._rate
+
+
+class _Chunks:
+    """What is copied, in pieces that are inserted at once."""
+
+    def __init__(self, source: InRange | ByIds, pace: _Pace, room: float) -> None:
+        self._source, self._pace, self._room = source, pace, room
+        self._found: list[Document | bytes] = []
+
+    def read(self) -> Flow[list[Document | bytes]]:
+        """Return the next piece, or nothing at the end."""
+        if not self._found and self._room > 0:
+            self._found = yield from self._source.read(self._room)
+            self._room -= len(self._found)
+        size = self._pace.chunk(len(self._found))
+        chunk, self._found = self._found[:size], self._found[size:]
+        return chunk
+
+
+def _copied(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
+    """Copy chunk by chunk; while one is being inserted, the next one is read and made."""
+    done, chunks = Replayed(), _Chunks(source, pace, room)
+    sent: Sent | None = None
+
+    def finished(sent: Sent) -> Flow[Replayed]:
+        more = yield from received(task, sent)
+        pace.added(more.pushed)
+        so_far = replace(done + more, missing=source.missing)
+        progress(so_far)
+        return so_far
+
+    while True:
+        try:
+            found = yield from chunks.read()
+            copies = copies_of(task, found) if found else None
+        except Exception:
+            if sent is not None:
+                yield from finished(sent)
+            raise
+        if sent is not None:
+            done = yield from finished(sent)
+        if copies is None:
+            return replace(done, missing=source.missing)
+        if not task.dry_run:
+            yield from pace.wait()
+        sent = yield from send(task, copies)

@@ -1,0 +1,112 @@
+"""Originals: the processed items that a replay copies, oldest first, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.copies import COPY_MARK
+from mongoq.model.item import Document
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow.commands import Command, Flow, Unreadable
+from mongoq.protocol.history.pages import Asked, Range, page_begun, page_read
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["ByIds", "InRange", "located"]
+
+IDS_PER_FIND = 1000
+SKEW = timedelta(seconds=1)
+"""How much later than our now a commit that was answered before may be dated; clocks agree far better."""
+
+
+class InRange:
+    """Reads the items between two times, without those that a replay of this queue has made.
+
+    The end is fixed when it begins. Its own copies are told by their mark, so they are never met, whatever the clocks.
+    What is copied unseen is read ``as_stored``: as the bytes that it is.
+    With ``trails`` they come with theirs.
+    """
+
+    missing: tuple[ObjectId, ...] = ()
+
+    def __init__(self, context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> None:
+        self._context, self._as_stored, self._trails = context, as_stored, trails
+        originals = {COPY_MARK: {"$ne": context.name}}
+        where = {"$and": [wanted.where, originals]} if wanted.where else originals
+        until = wanted.until or context.broker.clock.now() + SKEW
+        self._page = wanted.page
+        self._rest: Range | None = replace(wanted, where=where, until=until)
+        self._ahead: Asked | None = None
+
+    def read(self, room: float) -> Flow[list[Document | bytes]]:
+        """Read the next page, oldest first; nothing at the end."""
+        found: list[Document | bytes] = []
+        while not found and (yield from self._begin(room)):
+            assert self._ahead is not None
+            found, self._rest = yield from page_read(self._context.broker, self._ahead)
+            self._ahead = None
+        yield from self._begin(room - len(found))
+        return found
+
+    def _begin(self, room: float) -> Flow[bool]:
+        """Have the next page on its way, while this one is copied; says whether there may be one."""
+        if self._ahead is None and self._rest is not None and room > 0:
+            wanted = replace(self._rest, page=int(min(self._page, room)))
+            self._ahead = yield from page_begun(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
+        return self._ahead is not None
+
+
+class ByIds:
+    """Reads chosen items, in the order in which they were processed."""
+
+    def __init__(
+        self, context: QueueContext[Any], places: Sequence[ObjectId], missing: list[ObjectId], page: int
+    ) -> None:
+        self._context = context
+        self._ids = list(places)
+        self._page = page
+        self._missing = missing
+
+    @property
+    def missing(self) -> tuple[ObjectId, ...]:
+        return tuple(self._missing)
+
+    def read(self, room: float) -> Flow[list[Document | bytes]]:
+        """Read the next page; items that have expired meanwhile are missing."""
+        found: list[Document | bytes] = []
+        while self._ids and not found:
+            size = int(min(self._page, room))
+            wanted, self._ids = self._ids[:size], self._ids[size:]
+            documents = {document["_id"]: document for document in (yield from _find_kept(self._context, wanted))}
+            found = [documents[id] for id in wanted if id in documents]
+            self._missing += [id for id in wanted if id not in documents]
+        return found
+
+
+def located(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[ByIds]:
+    """Find out which of the ids are in the history, and in which order (``find`` by ``_id``)."""
+    found = []
+    for start in range(0, len(ids), IDS_PER_FIND):
+        found += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
+    order = sorted((document["processed"], document["_id"]) for document in found)
+    there = {id for _, id in order}
+    return ByIds(context, [id for _, id in order], [id for id in ids if id not in there], page)
+
+
+def _find_kept(
+    context: QueueContext[Any], ids: Sequence[ObjectId], fields: dict[str, int] | None = None
+) -> Flow[list[Document]]:
+    """Find items of the history by their ids; by ``_id`` alone, so that no other index is considered."""
+    filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
+    arguments = {"filter": filter, "projection": fields}
+    try:
+        found: list[Document] = yield from Command("find", arguments, target="history")
+    except Unreadable:
+        found = yield from find_few(
+            context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
+        )
+    return [document for document in found if document.get("q") == context.name and document.get("processed")]

@@ -1,0 +1,186 @@
+"""Counters: what all processes did to each queue, and how many items it holds now."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from mongoq.model.counters import EVENTS
+from mongoq.model.indexes import BEGINNING
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, used
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, Refused
+from mongoq.protocol.history.read import Counts, count_states, counts_of
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["QueueStats", "flush", "stats"]
+
+logger = logging.getLogger("mongoq.stats")
+
+CACHED = 1.0
+"""Seconds for which an answer is given again."""
+HORIZON = timedelta(days=30)
+"""After which control documents of an empty queue that no process has used expire."""
+STATEMENTS = 5_000
+MOST = 1_000_000
+"""Documents that are read at most."""
+LEAVING = frozenset({"get", "commit", "move", "dead"})
+"""The events by which a queue may have become empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What became of a queue's items since it was made, and how many it holds now.
+
+    Attributes:
+        put: pushed.
+        get: popped.
+        reserve: handed out under a lease.
+        commit: committed.
+        rollback: handed back after a failure.
+        release: handed back unused.
+        move: moved on to other queues.
+        dead: buried.
+        counts: how many items are in each live state.
+    """
+
+    put: int = 0
+    get: int = 0
+    reserve: int = 0
+    commit: int = 0
+    rollback: int = 0
+    release: int = 0
+    move: int = 0
+    dead: int = 0
+    counts: Counts = field(default_factory=Counts)
+
+
+def flush(broker: BrokerContext) -> Flow[None]:
+    """Add what this process counted to the queues' documents (one ``bulkWrite`` for 5,000 queues, upserts).
+
+    Those of queues that are empty by then expire 30 days later (two ``aggregate``). A crash before it loses the counts
+    of the last seconds. A lost reply counts once or twice.
+    """
+    sums = broker.counters.take()
+    try:
+        yield from used(broker, _newly_used(broker, sums))
+        names = list(sums)
+        for start in range(0, len(names), STATEMENTS):
+            chunk = {name: sums[name] for name in names[start : start + STATEMENTS]}
+            emptied = yield from _emptied(broker, chunk)
+            for name in (yield from _add(broker, chunk, emptied)):
+                del sums[name]
+    finally:
+        broker.counters.put_back(sums)
+
+
+def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
+    """Return the queues of which this process has not said lately that it uses them."""
+    names, now = set(sums), time.monotonic()
+    while broker.received:
+        try:
+            names.add(broker.received.pop())
+        except KeyError:  # another thread has taken the last one
+            break
+    states = {name: broker.state(name) for name in names}
+    return [name for name, state in states.items() if not state.told_used or now >= state.used_until]
+
+
+def _emptied(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Flow[set[str]]:
+    """Return the queues that hold nothing any more, of those that items have left.
+
+    The look takes at most a hundredth of the time: behind a queue that was just drained the index is full of entries
+    that are deleted, and every process would walk over them every five seconds.
+    """
+    names = [name for name, events in sums.items() if events.keys() & LEAVING]
+    began = time.monotonic()
+    if not names or began < broker.look_at:
+        return set()
+    held: set[str] = set()
+    for date in ("when", "processed"):
+        stages = [{"$match": {"q": {"$in": names}, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
+        groups: Any = yield from Command("aggregate", {"pipeline": stages})  # distinct is not in the stable API
+        held |= {group["_id"] for group in groups}
+    ended = time.monotonic()
+    broker.look_at = ended + (ended - began) * 100
+    return set(names) - held
+
+
+def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> Flow[list[str]]:
+    """Add to the counters, and return the queues that are done with: those that were refused are, too."""
+    names, expires = list(sums), broker.clock.now() + HORIZON
+    statements = []
+    for name in names:
+        date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
+        update = {"$inc": dict(sums[name]), **date}
+        statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
+    refused = yield from (_sent_singly(statements) if broker.serverless else _sent_together(statements))
+    for place, error in refused.items():
+        if not isinstance(error, Duplicate):
+            name = names[place]
+            logger.warning("the counters of queue %r cannot be added to %s: %s", name, COUNTERS_PREFIX + name, error)
+    return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
+
+
+def _sent_together(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
+    if statements:
+        try:
+            yield from Command("bulk_write", {"requests": statements, "ordered": False})
+        except PartlyRefused as partly:
+            return partly.refusals
+    return {}
+
+
+def _sent_singly(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
+    """Send the statements one by one: mongomock has no bulks of them."""
+    refused: dict[int, Exception] = {}
+    for place, (_, arguments) in enumerate(statements):
+        try:
+            yield from Command("update_one", arguments)
+        except Refused as error:
+            refused[place] = error
+    return refused
+
+
+def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
+    """Read the counters of all queues (``find``) and count their live items (``aggregate``)."""
+    if broker.stats is not None and time.monotonic() - broker.stats[0] < CACHED:
+        return dict(broker.stats[1])
+    yield from ready(broker, write=False)
+    yield from flush(broker)
+    documents = yield from find_few(broker, prefixed(COUNTERS_PREFIX), [("_id", 1)], MOST)
+    counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
+    depths = yield from _depths(broker)
+    found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
+    broker.stats = time.monotonic(), found
+    return dict(found)
+
+
+def prefixed(prefix: str) -> dict[str, Any]:
+    """Return the filter of the control documents of one kind, whose ``_id`` begins so, up to a colon."""
+    return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
+
+
+def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) -> QueueStats:
+    found = {event: document.get(event) for event in EVENTS}
+    events = {event: number for event, number in found.items() if isinstance(number, int)}
+    return QueueStats(**events, counts=depths.get(name, Counts()))
+
+
+def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
+    """Count the live items of all queues by state, from the claim index: what is processed is not looked at."""
+    now = broker.clock.now()
+    command = count_states({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, now, by_queue=True)
+    if not broker.serverless:  # all in one reply, as far as 16 MB go
+        command.arguments = {**command.arguments, "batchSize": MOST}
+    groups: Any = yield from command
+    depths: dict[str, list[Any]] = {}
+    for group in groups:
+        if isinstance(name := group["_id"]["q"], str):  # other programs may have written anything
+            depths.setdefault(name, []).append(group)
+    return {name: counts_of(found) for name, found in depths.items()}

@@ -1,0 +1,95 @@
+"""Items whose partners have not come in time: they go on alone, or to the error queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import PartnerMissing, PayloadTooLarge
+from mongoq.model.item import Item, with_stored
+from mongoq.model.rendezvous import Place, Rendezvous
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.chunking import chunks
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.join.pair import Member, buried, pair
+from mongoq.protocol.join.spec import ARRIVALS, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
+from mongoq.protocol.settle.exchange import Exchange, exchanged
+
+__all__ = ["given_up"]
+
+
+def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
+    """Settle parked items whose time is up, as the join says; returns by ``id_key`` the errors of the others.
+
+    A crash leaves each where it was, or settled; a partner that comes at the same moment takes it, or is too late.
+    """
+    context = spec.parked
+    yield from prepared(context)
+    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec))
+    failed: dict[Any, Exception] = {}
+    for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
+        failed |= yield from exchanged(way, chunk)
+    return failed
+
+
+def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[Doing]:
+    """Do what there is to do about parked items whose time is up, in a transaction."""
+    broker = spec.parked.broker
+    places = [Place.of(item.key, spec.queues) for item in items]
+    stored = yield from rendezvous(spec, {place.key for place in places if place is not None})
+    known = {key: Rendezvous(key, spec.queues, document) for key, document in stored.items()}
+    doing, when = Doing(broker.clock.now()), broker.clock.stamp()
+    values = {}
+    for item, place in sorted(zip(items, places, strict=True), key=_number):
+        if place is not None and place.key in known:
+            known[place.key].give_up(place, remembered=spec.late != "wait")
+            values[place.key] = _note(item).get("value")
+    for item in items:
+        _part(spec, doing, item, when)
+    yield from remembered(spec, known.values(), values, doing)
+    yield from sent(broker, doing)
+    return doing
+
+
+def _number(one: tuple[Item[Any], Place | None]) -> int:
+    return 0 if one[1] is None else one[1].number
+
+
+def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None:
+    """Let one go on without partners, or to the error queue."""
+    member = _parking(spec, item)
+    queue = member.item.queue
+    reason, error = spec.missed(queue), None
+    if spec.missing == "pass" and queue in spec.queues:
+        members = [member if side.name == queue else None for side in spec.sides]
+        try:
+            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+        except PayloadTooLarge as large:
+            reason, error = str(large), large
+        else:
+            doing.members.append(member)
+            return
+    if member.context.settings.dead is None:
+        raise PartnerMissing(item.id, queue, reason)
+    statement = buried(member, doing.now, reason=reason, error=error, missed=spec.late != "wait")
+    doing.bury(statement, reason)
+    doing.end(item, "dead")
+
+
+def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
+    """Return a parked item as it was in the queue that it came by, which the join may name no more."""
+    told = _note(item).get("queue")
+    queue = told if isinstance(told, str) else spec.queues[0]
+    context = spec.side(queue) if queue in spec.queues else spec.sides[0]
+    as_it_came = with_stored(with_stored(item, "q", queue), "key", _note(item).get("key"))
+    return Member(context, as_it_came, {"_id": item.id, "token": item.token})
+
+
+def _note(item: Item[Any]) -> Mapping[str, Any]:
+    """Return what was written on an item when it was parked."""
+    stored = item.stored("parked")
+    return stored if isinstance(stored, Mapping) else {}

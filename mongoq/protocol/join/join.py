@@ -1,0 +1,145 @@
+"""Joins: items of several queues that have a value in common, made one item as soon as all of them are there.
+
+An item whose partners are not there yet is *parked* in a queue of the join's own, and is not looked at again before one
+of them comes, or its time is up. All of it happens in transactions on the control document of the value, its
+*rendezvous*, so that two that arrive at the same moment cannot miss each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import PartnerMissing, PayloadTooLarge
+from mongoq.model.item import Document, Item, id_key
+from mongoq.model.rendezvous import Place
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.chunking import chunks
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.join.match import Arrival, by_value, come, foreseen
+from mongoq.protocol.join.pair import MISSED, Member, buried, pair, priority_of
+from mongoq.protocol.join.spec import FOREVER, Doing, JoinSpec, noted_of, remembered, sent
+from mongoq.protocol.settle.exchange import Exchange, PutOff, exchanged
+
+__all__ = ["arrived"]
+
+TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
+"""What a reservation leaves, or who was given up before, and an item that waits has no more."""
+TOGETHER = 1_000
+"""Items of one transaction."""
+
+
+def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
+    """Join items with those that wait for them, and with each other, or park them.
+
+    They may have come by different queues. One whose partners are about to come in this process is put off: who meets
+    them here need not be parked. Returns by ``id_key`` the errors of those that were not settled, a ``PutOff`` where
+    that is why. A crash leaves each where it was, or joined, or parked.
+    """
+    come(spec, arrivals)
+    for queue in {arrival.queue for arrival in arrivals}:
+        yield from prepared(spec.side(queue))
+    failed: dict[Any, Exception] = {}
+
+    def noted(done: Doing) -> None:
+        noted_of(spec, done)
+        failed.update((id_key(item.id), PutOff()) for item in done.put_off)
+
+    way = Exchange(spec.sides[0], partial(_met, spec), _item_of, noted)
+    for chunk in chunks(by_value(arrivals), lambda _: 0, most=TOGETHER):
+        failed |= yield from exchanged(way, chunk)
+    return failed
+
+
+def _item_of(arrival: Arrival) -> Item[Any]:
+    return arrival.item
+
+
+def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Doing]:
+    """Do what there is to do about arrivals, in a transaction."""
+    broker = spec.parked.broker
+    plan = yield from foreseen(spec, arrivals)
+    doing, when = Doing(broker.clock.now()), broker.clock.stamp()
+    for arrival, met in plan.meetings:
+        partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in met.items()}
+        _join(spec, doing, arrival, partners, when)
+    for place, arrival in plan.parking.items():
+        _park(spec, doing, arrival, place)
+    for arrival in plan.late:
+        _settle_late(spec, doing, arrival)
+    doing.put_off += map(_item_of, plan.put_off)
+    yield from remembered(spec, plan.known.values(), {one.key: one.value for one in arrivals}, doing)
+    yield from sent(broker, doing)
+    return doing
+
+
+def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str, Member], when: datetime) -> None:
+    members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
+    try:
+        doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+    except PayloadTooLarge as error:
+        if members[0].context.settings.dead is None:
+            raise
+        for member in members:
+            doing.bury(buried(member, doing.now, reason=str(error), error=error), str(error))
+            if "token" in member.where:  # this process has it, and asks
+                doing.end(member.item, "dead")
+    else:
+        doing.members += members
+
+
+def _own(spec: JoinSpec, arrival: Arrival) -> Member:
+    item = arrival.item
+    return Member(spec.side(arrival.queue), item, {"_id": item.id, "token": item.token})
+
+
+def _partner(spec: JoinSpec, queue: str, one: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
+    """Return a partner as it was in the queue that it came by; somebody who gives it up just now comes too late."""
+    if isinstance(one, Arrival):
+        return _own(spec, one)
+    context, document = spec.side(queue), waiting[one.text]
+    parked = document["parked"]
+    as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
+    at = parked.get("at")
+    item = context.raw_item(as_it_came, at if isinstance(at, datetime) else spec.parked.broker.clock.now())
+    return Member(context, item, {"_id": document["_id"], "q": spec.parked.name})
+
+
+def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
+    until = FOREVER if spec.timeout is None else doing.now + spec.timeout
+    item = arrival.item
+    changes = {
+        "q": spec.parked.name,
+        "key": place.text,
+        "when": until,
+        "reserved": False,
+        "attempts": 0,
+        "parked": {
+            "queue": item.queue,
+            "value": arrival.value,
+            "at": doing.now,
+            "until": until,
+            **({} if item.key is None else {"key": item.key}),
+        },
+    }
+    filter = {"_id": item.id, "token": item.token}
+    doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
+    doing.settled += 1
+    doing.parked.append((item.queue, priority_of(item), until))
+
+
+def _settle_late(spec: JoinSpec, doing: Doing, arrival: Arrival) -> None:
+    member = _own(spec, arrival)
+    if spec.late == "drop":
+        doing.members.append(member)
+        doing.end(arrival.item, "dropped")
+        return
+    reason = f"it came too late: its partner of {spec.named(arrival.queue)} was given up before"
+    if member.context.settings.dead is None:
+        raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
+    doing.bury(buried(member, doing.now, reason=reason, error=None), reason)
+    doing.end(arrival.item, "dead")

@@ -1,0 +1,181 @@
+"""Arrivals: who comes to a join, and whom it meets. Read and decided; nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+from mongoq.model.item import Document, Item
+from mongoq.model.rendezvous import Place, Rendezvous
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.join.pair import MISSED
+from mongoq.protocol.join.spec import JoinSpec, rendezvous
+
+__all__ = ["Arrival", "Plan", "by_value", "come", "foreseen"]
+
+PATIENCE = 3
+"""How often items of a queue come before who waits for one of them is parked: a claim comes in two parts."""
+AHEAD = 50_000
+"""Places that are looked at in one command once some of them are empty."""
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """An item that has come.
+
+    Attributes:
+        item: as it was claimed.
+        key: what its value is known by.
+        value: that value.
+        turns: how often items of each queue had come when it first came; ``None`` before.
+    """
+
+    item: Item[Any]
+    key: str
+    value: Any
+    turns: Mapping[str, int] | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue that it has come by."""
+        return self.item.queue
+
+
+def come(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
+    """Take note of who comes for the first time."""
+    new = [arrival for arrival in arrivals if arrival.turns is None]
+    spec.turns.update({arrival.queue for arrival in new})
+    turns = dict(spec.turns)
+    for arrival in new:
+        arrival.turns = turns
+
+
+def by_value(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Put those with the same value together, in the order of the first of each."""
+    found: dict[str, list[Arrival]] = {}
+    for arrival in arrivals:
+        found.setdefault(arrival.key, []).append(arrival)
+    return list(chain.from_iterable(found.values()))
+
+
+Known = dict[str, Rendezvous]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Who meets whom.
+
+    Attributes:
+        known: what is known of their values once that has happened, where it is to be written.
+        meetings: arrivals, and their partners by queue: other arrivals, or the places where they wait.
+        parking: arrivals by their own places.
+        late: arrivals whose partners were given up.
+        put_off: arrivals whose partners are about to come.
+        waiting: who waits at the places, by their texts.
+    """
+
+    known: Known
+    meetings: list[tuple[Arrival, dict[str, Arrival | Place]]] = field(default_factory=list)
+    parking: dict[Place, Arrival] = field(default_factory=dict)
+    late: list[Arrival] = field(default_factory=list)
+    put_off: list[Arrival] = field(default_factory=list)
+    waiting: dict[str, Document] = field(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """The places of partners, by their texts."""
+        return {one.text: one for _, met in self.meetings for one in met.values() if isinstance(one, Place)}
+
+
+def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
+    """Read who waits for arrivals, and return who meets whom."""
+    coming = {queue for queue in spec.queues if spec.coming(queue)}
+    stored = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
+    waiting: dict[str, Document] = {}
+    gone: set[str] = set()
+    ahead = 0
+    while True:
+        plan = _planned(spec, arrivals, stored, gone)
+        places = plan.places
+        wanted = places.keys() - waiting.keys()
+        found = (yield from _parked(spec, wanted)) if wanted else {}
+        waiting |= found
+        if len(found) == len(wanted):
+            break
+        missing = wanted - found.keys()
+        ahead = min(ahead * 8 + 8, AHEAD)
+        gone |= missing | (yield from _gone(spec, plan.known, map(places.__getitem__, missing), ahead))
+    plan.waiting = waiting
+    _put_off(spec, plan, coming, gone)
+    return plan
+
+
+def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
+    keys = {arrival.key for arrival in arrivals}
+    plan = Plan({key: Rendezvous(key, spec.queues, stored.get(key)) for key in keys})
+    for arrival in arrivals:
+        meeting, queue = plan.known[arrival.key], arrival.queue
+        if arrival.item.stored(MISSED):
+            meeting.come_back(queue)
+        places = {other: meeting.first(other, gone) for other in spec.others(queue)}
+        there = {other: place for other, place in places.items() if place is not None}
+        if len(there) == len(places):
+            for place in there.values():
+                meeting.take(place)
+            plan.meetings.append((arrival, {other: plan.parking.pop(one, one) for other, one in there.items()}))
+        elif spec.late != "wait" and meeting.is_late(queue):
+            plan.late.append(arrival)
+        else:
+            plan.parking[meeting.park(queue)] = arrival
+    return plan
+
+
+def _put_off(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> None:
+    """Let nobody be parked whose partners are about to come; nothing is written of who is alone with its value."""
+    for place, arrival in reversed(list(plan.parking.items())) if coming else ():
+        meeting = plan.known[arrival.key]
+        missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, gone) is None]
+        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):  # nobody is parked behind it
+            plan.put_off.append(plan.parking.pop(place))
+    for key in {one.key for one in plan.put_off} - {one.key for one in _concerned(plan)}:
+        del plan.known[key]
+
+
+def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming: set[str]) -> bool:
+    """Say whether an arrival is to wait for another turn of its partners."""
+    turns = arrival.turns or {}
+    if arrival.item.stored(MISSED):  # that it has come back is told once
+        return False
+    return all(queue in coming and spec.turns[queue] - turns.get(queue, 0) < PATIENCE for queue in missing)
+
+
+def _concerned(plan: Plan) -> Iterator[Arrival]:
+    """Return for whom something is written."""
+    yield from plan.parking.values()
+    yield from plan.late
+    for arrival, _ in plan.meetings:
+        yield arrival
+
+
+def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
+    """Find who waits at some places (by the index of keys)."""
+    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
+    return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
+
+
+def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
+    return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
+
+
+def _gone(spec: JoinSpec, known: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
+    """Return at which places behind some that are empty nobody waits either; a whole queue may have been purged."""
+    behind = (other.text for place in places for other in known[place.key].following(place, ahead))
+    texts = set(islice(behind, AHEAD))
+    if not texts:
+        return texts
+    fields = {"_id": 0, "key": 1}
+    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
+    return texts - {document["key"] for document in found}

@@ -1,0 +1,154 @@
+"""Pairs: the one item that several become, and how each of those leaves the queue that it was in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.errors import PayloadTooLarge
+from mongoq.model.codec import SIZE_LIMIT
+from mongoq.model.envelope import Document, new_envelope
+from mongoq.model.item import Item
+from mongoq.model.trail import HOPS, LARGE, without_payloads
+from mongoq.protocol.settle.bulk import Statement
+from mongoq.protocol.settle.move import burial
+from mongoq.protocol.settle.settle import kept_update
+from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["MISSED", "Member", "Pair", "buried", "leaving", "pair", "priority_of"]
+
+PARKED = ("key", "parked")
+"""What an item has while it waits for its partners."""
+MISSED = "missed"
+"""The field of a letter whose partners are known to come late; sent back, it looks for them again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One of the items that are joined.
+
+    Attributes:
+        context: the queue that it came by.
+        item: as it is stored, in that queue, even when it is parked by now.
+        where: the filter that it is found by, as long as it is still ours to take.
+    """
+
+    context: QueueContext[Any]
+    item: Item[Any]
+    where: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What several items become: the envelope, and as it travels."""
+
+    document: Document
+    raw: RawBSONDocument
+
+
+def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: datetime, when: datetime) -> Pair:
+    """Return the item that these become, in the order of the join's queues; ``None`` stands for one that has not come.
+
+    Raises:
+        PayloadTooLarge: they do not fit one document.
+    """
+    there = [member for member in members if member is not None]
+    encoding = there[0].context.broker.encoding
+    headers: dict[str, Any] = {}
+    for member in reversed(there):
+        headers |= member.item.headers
+    document = new_envelope(
+        queue,
+        [None if member is None else member.item.stored("payload") for member in members],
+        id=id,
+        when=when,
+        priority=min(priority_of(member.item) for member in there),
+        headers=headers or None,
+        once=None,
+    )
+    document["hops"] = 1 + max(member.item.hops for member in there)
+    inputs = [{"id": member.item.id, "queue": member.item.queue, "hops": member.item.hops} for member in there]
+    document["joined"] = {"queue": queue, "inputs": inputs}
+    bare = encoding.raw(document)
+    trail = _trail(queue, there, now)
+    if trail:
+        document["trail"] = trail if len(bare.raw) <= LARGE else without_payloads(trail)
+    raw = encoding.raw(document) if trail else bare
+    if len(raw.raw) > SIZE_LIMIT:
+        raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
+    return Pair(document, raw)
+
+
+def priority_of(item: Item[Any]) -> int:
+    """Return the priority of an item; other programs may have written anything."""
+    priority: Any = item.priority
+    return priority if isinstance(priority, int) else 0
+
+
+def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
+    """Return the trails of all, as one, in the order in which it happened."""
+    entries: list[Any] = []
+    if not any(_is_recorded(member) for member in members):
+        return entries
+    for member in members:
+        stored = member.item.stored("trail")
+        own = {"trail": stored if isinstance(stored, list) else []}
+        marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
+        entries += marks.in_document(own).get("trail", own["trail"])
+    told = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
+    return sorted(told, key=_settled)[-HOPS:]
+
+
+def _is_recorded(member: Member) -> bool:
+    mark = member.context.stage
+    return (mark is not None and mark.trail) or member.item.stored("trail") is not None
+
+
+def _settled(entry: Any) -> float:
+    at = entry.get("settled") if isinstance(entry, Mapping) else None
+    return at.timestamp() if isinstance(at, datetime) else 0.0
+
+
+def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
+    """Return the statements by which items leave for good: deleted, or kept as history, or as ids to be remembered."""
+    statements: list[Statement] = []
+    gone: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
+    for member in members:
+        update = kept_update(member.context, member.item, now, {})
+        rest = {name: value for name, value in member.where.items() if name != "_id"}
+        if update is None:
+            gone.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
+        else:
+            marked = Marker(member.context, "done", at=now).marks(member.item).on(update)
+            statements.append(("UpdateOne", {"filter": member.where, "update": _in_its_queue(member, marked)}))
+    statements += [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in gone.values()]
+    return statements
+
+
+def buried(
+    member: Member, now: datetime, *, reason: str | None, error: Exception | None, missed: bool = False
+) -> Statement:
+    """Return the statement by which an item goes to the error queue, as if from the queue that it came by."""
+    context, item = member.context, member.item
+    marker = Marker(context, "dead", at=now, to=context.settings.dead)
+    update, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    told = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
+    if missed:
+        told["$set"] = {**told["$set"], MISSED: True}
+    return "UpdateOne", {"filter": member.where, "update": told}
+
+
+def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
+    """Return an update that leaves an item in the queue that it came by, with its own key, and not where it waited."""
+    if member.item.stored("parked") is None:
+        return update
+    key = member.item.key
+    changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
+    gone = {name: "" for name in PARKED if name not in changes}
+    return {**update, "$set": changes, "$unset": {**update["$unset"], **gone}}

@@ -1,0 +1,101 @@
+"""Bindings made and undone: each one update of the document that holds them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import DEAD_SUFFIX, queue_name
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.topics import TOPICS_ID, Bound, bound_in, read
+from mongoq.protocol.base.transaction import transactional
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Refused, ask
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["bind", "bindings", "unbind"]
+
+RACES = 5
+"""How often somebody else may be faster before a binding gives up."""
+DEAD = "is a dead queue: it takes what failed, by moves of single items"
+
+
+def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
+    """Bind queues to a topic, and return all that are bound to it now (``findAndModify``, upsert).
+
+    The filter refuses a chain, so that nobody can make one at the same moment; the upsert then meets the document
+    itself as a duplicate.
+    """
+    name, names = _alive(topic, "topic"), _queue_names(queues)
+    if not names:
+        raise ArgumentInvalid("queues", f"name at least one queue to bind to topic {name!r}")
+    for place, queue in enumerate(names):
+        if _alive(queue, f"queues[{place}]") == name:
+            raise ArgumentInvalid(f"queues[{place}]", f"{name!r} cannot be bound to itself")
+    yield from ready(broker, write=True) if broker.serverless else transactional(broker)
+    added = [{"topic": name, "queue": queue} for queue in names]
+    update = {"$addToSet": {"bound": {"$each": added}}}
+    for left in reversed(range(RACES)):
+        try:
+            bound = yield from _changed(broker, _unchained(name, names), update, upsert=True)
+        except Duplicate:
+            _refuse_chains((yield from read(broker)), name, names)
+            if not left:
+                raise
+        else:
+            return bound[name]
+    raise AssertionError("the last race is won, or raises")
+
+
+def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
+    """Undo bindings, all of the topic when no queue is named, and return those that are left (``findAndModify``)."""
+    name, names = queue_name(topic, "topic"), _queue_names(queues)
+    yield from ready(broker, write=True)
+    which: dict[str, Any] = {"topic": name, **({"queue": {"$in": names}} if names else {})}
+    bound = yield from _changed(broker, {"_id": TOPICS_ID}, {"$pull": {"bound": which}}, upsert=False)
+    return bound.get(name, ())
+
+
+def bindings(broker: BrokerContext) -> Flow[dict[str, tuple[str, ...]]]:
+    """Read the bindings of all topics (``find`` of one control document)."""
+    yield from ready(broker, write=False)
+    return dict((yield from read(broker)))
+
+
+def _alive(name: Any, argument: str) -> str:
+    if queue_name(name, argument).endswith(DEAD_SUFFIX):
+        raise ArgumentInvalid(argument, f"{name!r} {DEAD}")
+    return str(name)
+
+
+def _queue_names(queues: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(queue_name(queue, f"queues[{place}]") for place, queue in enumerate(queues)))
+
+
+def _changed(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Flow[Bound]:
+    asked_at = time.monotonic()
+    arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
+    try:
+        document: Any = yield from ask(Command("find_one_and_update", arguments))
+    except Refused:
+        yield from read(broker)  # says what is wrong with it
+        raise
+    bound = bound_in(broker, document)
+    broker.topics.put(bound, asked_at, written=True)
+    return bound
+
+
+def _unchained(topic: str, queues: list[str]) -> dict[str, Any]:
+    return {"_id": TOPICS_ID, "bound.topic": {"$nin": queues}, "bound.queue": {"$ne": topic}}
+
+
+def _refuse_chains(bound: Bound, topic: str, queues: list[str]) -> None:
+    for queue in queues:
+        if bound.get(queue):
+            problem = f"{queue!r} is a topic itself, and what is pushed to a topic goes no further than one step"
+            raise ArgumentInvalid("queues", f"{problem}; bind {', '.join(bound[queue])} to {topic!r} instead")
+    for other, others in bound.items():
+        if topic in others:
+            problem = f"{topic!r} is bound to topic {other!r}, and what is pushed to a topic goes no further"
+            raise ArgumentInvalid("topic", f"{problem} than one step; bind the queues to {other!r} instead")

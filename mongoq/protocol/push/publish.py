@@ -1,0 +1,174 @@
+"""Publications: what is pushed to a topic goes into each queue bound to it, all in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.envelope import Document, is_same_push, spliced
+from mongoq.model.publication import published
+from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.flow.chunking import chunks
+from mongoq.protocol.flow.commands import Command, Flow
+from mongoq.protocol.push.insert import find_pushed, id_taken, inserted
+from mongoq.protocol.push.keyed import Keyed, upserted
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["BYTES", "COPIES", "Copy", "copied", "insert_joined", "publish", "publish_many"]
+
+COPIES = 30_000
+BYTES = 32 * 1024 * 1024
+"""The most that one transaction carries: the server keeps all of it in its cache until the end."""
+
+
+class Copy(NamedTuple):
+    """A copy as it is sent."""
+
+    queue: str
+    id: ObjectId
+    document: RawBSONDocument
+
+
+class _Put(NamedTuple):
+    """What a queue holds of a publication, and whether it is new there."""
+
+    queue: str
+    id: ObjectId
+    new: bool
+
+
+def publish(
+    broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed | None, *, given: bool, joined: bool
+) -> Flow[None]:
+    """Put a copy of an envelope into each queue, or into none; ``joined`` to a transaction of the caller's.
+
+    A single copy needs no transaction. Without a server, where there are none, the copies are put one after the other.
+    """
+    at = broker.clock.now()
+    copies = [published(envelope, queue, at) for queue in queues]
+    make = partial(_one_by_one, broker, copies, keyed, given=given)
+    if len(copies) > 1 and not broker.serverless:
+        size = broker.encoding.size(copies[0]) * len(copies)
+        if size > BYTES:
+            raise PayloadTooLarge(f"payload for {len(copies)} queues", size, BYTES)
+        if keyed is None:
+            raw = [Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
+            make = partial(_at_once, broker, raw, given=given)
+        if not joined:
+            make = partial(transacted, broker, make)
+    _noted(broker, (yield from make()), envelope)
+
+
+def publish_many(
+    broker: BrokerContext,
+    envelope: Document,
+    fresh: Sequence[tuple[ObjectId, bytes]],
+    queues: Sequence[str],
+    *,
+    given: bool,
+    joined: bool = False,
+) -> Flow[None]:
+    """Put copies of many envelopes, which differ in id and payload alone, into each queue: all of them, or none.
+
+    In a transaction of their own, unless they are ``joined`` to one of the caller's.
+    """
+    size = sum(len(wrapped) for _, wrapped in fresh)
+    _check_room(len(fresh) * len(queues), size * len(queues), f"{len(fresh):,} for {len(queues)} queues")
+    at = broker.clock.now()
+    copies = [copied(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh]
+    if broker.serverless:
+        documents = [copy.document for copy in copies]
+        puts = yield from _one_by_one(broker, documents, None, given=given)
+    else:
+        make = partial(_at_once, broker, copies, given=given)
+        puts = yield from make() if joined else transacted(broker, make)
+    _noted(broker, puts, envelope)
+
+
+def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, given: bool) -> Flow[None]:
+    """Put many items into their queue in a transaction of the caller's, all of them or none.
+
+    They differ from the ``envelope`` in id and payload alone. An id that may be there already must spoil nothing.
+    """
+    size = sum(len(item.document.raw) for item in items)
+    _check_room(len(items), size, f"{len(items):,}")
+    _noted(broker, (yield from _at_once(broker, items, given=given)), envelope)
+
+
+def _check_room(number: int, size: int, what: str) -> None:
+    for many, limit, unit in ((number, COPIES, "copies"), (size, BYTES, "bytes")):
+        if many > limit:
+            problem = f"{what} are {many:,} {unit} in one transaction, and {limit:,} is"
+            raise ArgumentInvalid("payloads", f"{problem} the limit; push them in parts")
+
+
+def copied(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
+    """Return the copy of an envelope for a bound queue, its payload given as ``{"payload": payload}`` in BSON."""
+    head = published(envelope, queue, at)
+    del head["payload"]
+    raw = spliced(bytes(broker.encoding.raw(head).raw), wrapped)
+    return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
+
+
+def _one_by_one(
+    broker: BrokerContext, copies: Sequence[Document], keyed: Keyed | None, *, given: bool
+) -> Flow[list[_Put]]:
+    puts = []
+    for copy in copies:
+        if keyed is None:
+            id, new = copy["_id"], (yield from inserted(broker, copy, given=given))
+        else:
+            id, new = yield from upserted(broker, copy, keyed, given=given)
+        puts.append(_Put(copy["q"], id, new))
+    return puts
+
+
+def _at_once(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
+    """Put copies without a key in few commands; ids that may be there already are upserted.
+
+    An ``insert`` that is refused would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
+    """
+    puts = []
+    for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
+        new = set(range(len(chunk)))
+        if given:
+            requests = [("UpdateOne", _upsert(copy)) for copy in chunk]
+            reply: Any = yield from Command("bulk_write", {"requests": requests, "ordered": True})
+            new = set(reply.upserted_ids)
+            yield from _check_same([copy for place, copy in enumerate(chunk) if place not in new], broker)
+        else:
+            documents = [copy.document for copy in chunk]
+            yield from Command[Any]("insert_many", {"documents": documents, "ordered": True})
+        puts += [_Put(copy.queue, copy.id, place in new) for place, copy in enumerate(chunk)]
+    return puts
+
+
+def _check_same(copies: Sequence[Copy], broker: BrokerContext) -> Flow[None]:
+    """Refuse copies whose ids are there from another push (``find``, only if there are any)."""
+    if not copies:
+        return
+    wanted = {copy.id: copy.document for copy in copies}
+    for found in (yield from find_pushed(broker, list(wanted))):
+        if not is_same_push(found, wanted[found["_id"]]["into"]):
+            raise id_taken(found, wanted[found["_id"]])
+
+
+def _upsert(copy: Copy) -> dict[str, Any]:
+    return {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True}
+
+
+def _noted(broker: BrokerContext, puts: Sequence[_Put], envelope: Document) -> None:
+    """Count what is new, and wake who waits for it in this process."""
+    there: dict[str, list[_Put]] = {}
+    for put in puts:
+        there.setdefault(put.queue, []).append(put)
+    for queue, found in there.items():
+        broker.state(queue).heads.note(envelope["priority"], envelope["when"])
+        broker.counters.add(queue, "put", sum(put.new for put in found))
+        broker.tell(queue, envelope["when"], id=found[0].id if len(found) == 1 else None, number=len(found))

@@ -1,0 +1,116 @@
+"""Push: one envelope, one ``insert``, which callers may share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, PayloadInvalid
+from mongoq.model.arguments import Duration, duration, moment, object_id
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.codec import HEADERS_LIMIT, Encoding
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.topics import producing
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.push.draft import Draft
+from mongoq.protocol.push.insert import inserted
+from mongoq.protocol.push.keyed import OnDuplicate, keyed_by, push_keyed
+from mongoq.protocol.push.publish import publish
+from mongoq.protocol.push.shared_push import insert_together
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["REMEMBER", "check_due", "checked_headers", "push", "remembered"]
+
+REMEMBER = timedelta(days=7)
+"""How long an id given by the producer is remembered unless it says otherwise."""
+
+
+def push(
+    context: QueueContext[Any],
+    payload: Any,
+    *,
+    delay: Duration | None,
+    when: datetime | None,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    id: ObjectId | None,
+    once: Duration | None,
+    key: str | None = None,
+    on_duplicate: OnDuplicate = "keep",
+    session: Any = None,
+) -> Flow[ObjectId]:
+    """Insert one item, or a copy of it for each queue bound to this one, and return its id.
+
+    The same ``id`` again, while it is remembered, inserts nothing. Before a push within a transaction of the caller's,
+    which has a ``session``, the bindings were read.
+    """
+    broker, joined = context.broker, session is not None
+    keyed = None if key is None and on_duplicate == "keep" else keyed_by(key, on_duplicate)
+    draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
+    yield from prepared(context, fresh=False) if joined else producing(context)
+    draft.stamp()
+    identified = draft.given is not None
+    if identified:
+        context.state.expect_remembered(draft.remember)
+    if bound := broker.topics.bound.get(context.name):
+        yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
+    elif keyed is not None:
+        return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
+    elif joined or broker.lanes is None:
+        if (yield from inserted(broker, draft.encoded(), given=identified)):
+            draft.noted()
+    else:
+        yield from insert_together(broker.lanes, draft)
+    return draft.id
+
+
+def _drafted(
+    context: QueueContext[Any],
+    payload: Any,
+    *,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    delay: Duration | None,
+    when: datetime | None,
+    id: ObjectId | None,
+    once: Duration | None,
+) -> Draft:
+    """Check what a push is told."""
+    wrapped = context.codec.wrapped(payload)
+    stored_headers = None if headers is None else checked_headers(headers, context.broker.encoding)
+    given = None if id is None else object_id(id)
+    remember = REMEMBER if once is None else remembered(once, given is not None)
+    if delay is not None or when is not None:
+        check_due(delay, when)
+    return Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
+
+
+def remembered(once: Duration | None, identified: bool) -> timedelta:
+    """Return for how long ids are remembered; an item whose id nobody gave is not pushed again."""
+    if once is None:
+        return REMEMBER
+    if not identified:
+        raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
+    return duration(once, "once", zero=False)
+
+
+def check_due(delay: Duration | None, when: datetime | None) -> None:
+    """Refuse both at once, and either when it makes no time."""
+    if delay is not None and when is not None:
+        raise ArgumentInvalid("when", "give either delay= or when=, not both")
+    if delay is not None:
+        duration(delay, "delay")
+    if when is not None:
+        moment(when, "when")
+
+
+def checked_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
+    """Return the headers in the form to send; raises ``PayloadInvalid`` or ``PayloadTooLarge``."""
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise PayloadInvalid("headers", f"a document, not {type(headers).__name__}")
+    return encoding.encode("headers", headers, limit=HEADERS_LIMIT)

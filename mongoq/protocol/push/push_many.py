@@ -1,0 +1,256 @@
+"""Pushes of many items: ``insert`` in chunks, and what is known when one of them fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
+from mongoq.model.arguments import Duration, listed, object_id
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.envelope import Stencil, is_same_push, new_envelope
+from mongoq.model.ids import new_ids
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.topics import producing
+from mongoq.protocol.flow.chunking import chunks, finish, own_error, placed
+from mongoq.protocol.flow.commands import (
+    Command,
+    Duplicate,
+    Flow,
+    PartlyRefused,
+    ReplyLost,
+    insisted,
+    number_matched,
+    persisted,
+)
+from mongoq.protocol.push.draft import due
+from mongoq.protocol.push.insert import find_pushed
+from mongoq.protocol.push.publish import Copy, insert_joined, publish_many
+from mongoq.protocol.push.push import check_due, checked_headers, remembered
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["Identified", "inserted_in_chunks", "push_many"]
+
+logger = logging.getLogger("mongoq.push")
+
+Failures = dict[ObjectId, Exception]
+Identified = tuple[bytes, bytes, *tuple[Any, ...]]
+"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
+Fresh = TypeVar("Fresh", bound=Identified)
+
+
+def push_many(
+    context: QueueContext[Any],
+    payloads: Iterable[Any],
+    *,
+    delay: Duration | None,
+    when: datetime | None,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    ids: Iterable[ObjectId] | None,
+    once: Duration | None,
+    session: Any = None,
+) -> Flow[list[ObjectId]]:
+    """Insert many items, or copies of them for each bound queue, and return their ids in order.
+
+    Nothing is sent unless all of them can be stored. Before a push within a transaction of the caller's, which has a
+    ``session``, the bindings were read.
+    """
+    joined = session is not None
+    values = _wrapped(context, payloads)
+    given = None if ids is None else _given(ids, len(values))
+    stored_headers = checked_headers(headers, context.broker.encoding)
+    priority = checked_priority(priority)
+    remember = remembered(once, given is not None)
+    check_due(delay, when)
+    if not values:
+        return []
+    yield from prepared(context, fresh=False) if joined else producing(context)
+    clock = context.broker.clock
+    raw = new_ids(len(values)) if given is None else [id.binary for id in given]
+    identities = given or list(map(ObjectId, raw))
+    eligible = due(clock, delay, when)
+    until = None if given is None else clock.now() + remember
+    if given is not None:
+        context.state.expect_remembered(remember)
+    envelope = new_envelope(
+        context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
+    )
+    if bound := context.broker.topics.bound.get(context.name):
+        fresh = list(zip(identities, values, strict=True))
+        yield from publish_many(context.broker, envelope, fresh, bound, given=given is not None, joined=joined)
+        return identities
+    stencil = Stencil(context.broker.encoding, envelope)
+    if joined:
+        copies = [
+            Copy(context.name, id, stencil.envelope(one, value))
+            for id, one, value in zip(identities, raw, values, strict=True)
+        ]
+        yield from insert_joined(context.broker, copies, envelope, given=given is not None)
+        return identities
+    try:
+        yield from inserted_in_chunks(
+            context,
+            list(zip(raw, values, strict=True)),
+            lambda one: stencil.envelope(*one),
+            lambda one: stencil.size(one[1]),
+            again=given is not None,
+        )
+    finally:
+        context.placed(priority, eligible)
+    return identities
+
+
+def _wrapped(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
+    """Check and encode each payload, as ``{"payload": payload}``."""
+    given = listed(payloads, "payloads")
+    with suppress(ArgumentInvalid):
+        return context.codec.wrapped_many(given)
+    values = []
+    for place, payload in enumerate(given):  # one of them is refused
+        try:
+            values.append(context.codec.wrapped(payload))
+        except ArgumentInvalid as error:
+            raise placed(error, f"payloads[{place}]", "payload") from error
+    return values
+
+
+def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
+    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+    if len(given) != number:
+        raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
+    if len({id.binary for id in given}) != number:
+        raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
+    return given
+
+
+def inserted_in_chunks(
+    context: QueueContext[Any],
+    fresh: Sequence[Fresh],
+    envelope: Callable[[Fresh], RawBSONDocument],
+    size: Callable[[Fresh], int],
+    *,
+    again: bool,
+) -> Flow[None]:
+    """Send the chunks; after a lost reply the next one is still sent, after any other error none.
+
+    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` is said of ids that may be
+    there already.
+    """
+    failed: Failures = {}
+    stopped: Exception | None = None
+    lost = False
+    for chunk in chunks(fresh, size):
+        try:
+            if stopped is not None:
+                raise stopped
+            envelopes = [envelope(one) for one in chunk]
+            refused, unknown = yield from _inserted(context, chunk, envelopes, again=again)
+        except Exception as error:
+            stopped = error
+            refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
+        failed |= refused
+        lost |= unknown
+    if not failed:
+        return
+    done = [id for id in _ids(fresh) if id not in failed]
+    if lost:
+        # whoever pushes does not know the ids yet, and so could not look for what was pushed
+        raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
+    finish(context.name, done, failed)
+
+
+def _ids(chunk: Iterable[Identified]) -> list[ObjectId]:
+    """Return ids that somebody asks for; most often nobody does."""
+    return [ObjectId(one[0]) for one in chunk]
+
+
+def _inserted(
+    context: QueueContext[Any], chunk: Sequence[Identified], envelopes: list[RawBSONDocument], *, again: bool
+) -> Flow[tuple[Failures, bool]]:
+    """Insert a chunk; return the error of each that is not known to be there, and whether some of them may be.
+
+    Ids given by the producer are remembered, so that such a chunk is safe to send again; another could double an item
+    that has come and gone in the meantime.
+    """
+    command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
+    try:
+        yield from (persisted(command.__iter__) if again else command)
+    except PartlyRefused as refused:
+        context.count("put", refused.total)
+        context.broker.tell(context.name, number=refused.total)
+        failed = {
+            place: own_error(error)
+            for place, error in refused.refusals.items()
+            if not (again and isinstance(error, Duplicate))
+        }
+        there = [place for place in refused.refusals if place not in failed]
+        met, unknown = yield from _met(
+            context, [chunk[place] for place in there], [envelopes[place] for place in there]
+        )
+        return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
+    except ReplyLost as reply:
+        missing = ids = _ids(chunk)
+        taken: Failures = {}
+        try:
+            missing = yield from _missing(context, ids)
+            if again:
+                taken, _ = yield from _taken(context, ids)
+        except Exception as error:
+            logger.debug("what was pushed could not be looked for: %r", error)
+        context.count("put", len(ids) - len(missing))
+        context.broker.tell(context.name, number=len(ids) - len(missing))
+        return taken | dict.fromkeys(missing, reply.cause), bool(missing)
+    context.count("put", len(envelopes))
+    context.broker.tell(context.name, number=len(envelopes))
+    return {}, False
+
+
+def _met(
+    context: QueueContext[Any], chunk: Sequence[Identified], envelopes: Sequence[RawBSONDocument]
+) -> Flow[tuple[Failures, bool]]:
+    """Compare items whose ids are there with the pushes that used these ids, and return what ``_inserted`` does.
+
+    What had an id may have gone since: then the item is inserted.
+    """
+    if not chunk:
+        return {}, False
+    taken, found = yield from _taken(context, _ids(chunk))
+    gone = [place for place, one in enumerate(chunk) if one[0] not in found]
+    if not gone:
+        return taken, False
+    more, unknown = yield from _inserted(
+        context, [chunk[place] for place in gone], [envelopes[place] for place in gone], again=True
+    )
+    return taken | more, unknown
+
+
+def _taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
+    """Return the errors of the ids that other pushes have used (``find``), and which ids are there."""
+    documents = yield from find_pushed(context.broker, ids)
+    taken: Failures = {
+        document["_id"]: DuplicateItem(
+            document.get("q", ""), None, document["_id"], id=document["_id"], to=context.name
+        )
+        for document in documents
+        if not is_same_push(document, context.name)
+    }
+    return taken, {document["_id"].binary for document in documents}
+
+
+def _missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
+    """Return which are not there, by an update that changes nothing and waits for the majority as any does."""
+    nothing = {"$unset": {"unheard_of": ""}}
+    command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
+    if (yield from insisted(command)) == len(ids):
+        return []
+    found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
+    there = {document["_id"] for document in found}
+    return [id for id in ids if id not in there]

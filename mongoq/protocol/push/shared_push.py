@@ -1,0 +1,68 @@
+"""Pushes of callers who share an ``insert``: each is told exactly what became of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mongoq.protocol.flow.chunking import chunks
+from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
+from mongoq.protocol.push.draft import Draft, Kind
+from mongoq.protocol.push.insert import insert_command, inserted, is_new
+from mongoq.protocol.state.batcher import Lanes, copies
+
+__all__ = ["insert_together"]
+
+
+def insert_together(lanes: Lanes, draft: Draft) -> Flow[None]:
+    """Insert the item of a draft with those of other callers."""
+    broker = draft.context.broker
+    lane, caller = lanes.lane("push", _inserted, abreast=2, shares=2), lanes.caller
+    if caller is not None and lane.set_out(caller()):
+        try:
+            if (yield from inserted(broker, draft.encoded(), given=draft.given is not None, here=True)):
+                draft.noted()
+        finally:
+            lane.back()
+            lanes.go_on(lane)
+        return
+    try:
+        yield Shared(lane, draft)
+    except (Duplicate, ReplyLost) as error:
+        if (yield from is_new(broker, error, draft.encoded(), given=draft.given is not None)):
+            draft.noted()
+
+
+def _inserted(drafts: list[Draft]) -> Flow[list[Any]]:
+    """Insert the items of several drafts; a lost reply, or any other error, is told to those of its command."""
+    if len(drafts) == 1:
+        yield insert_command(drafts[0].encoded())
+        drafts[0].noted()
+        return [None]
+    told: list[Any] = []
+    for chunk in chunks(drafts, lambda draft: draft.size):
+        refusals: Mapping[int, Exception] = {}
+        documents = [draft.encoded() for draft in chunk]
+        try:
+            yield from Command[Any]("insert_many", {"documents": documents, "ordered": False})
+        except PartlyRefused as refused:
+            refusals = refused.refusals
+        except Exception as error:
+            refusals = dict(enumerate(copies(error, len(chunk))))
+        _noted(draft for place, draft in enumerate(chunk) if place not in refusals)
+        told += [refusals.get(place) for place in range(len(chunk))]
+    return told
+
+
+def _noted(drafts: Iterable[Draft]) -> None:
+    """Count items that have just been inserted, and tell who claims from their queues, or waits there."""
+    kinds: dict[Kind, list[Draft]] = {}
+    for draft in drafts:
+        kinds.setdefault(draft.kind, []).append(draft)
+    for (queue, priority, at), alike in kinds.items():
+        context = alike[0].context
+        if queue in context.broker.hub.rooms:  # who waits there knows each again when the change stream tells of it
+            for draft in alike:
+                context.put(priority, at, id=draft.id)
+        else:
+            context.put(priority, at, number=len(alike))

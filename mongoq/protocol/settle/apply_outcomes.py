@@ -1,0 +1,124 @@
+"""Outcomes of handlers carried out: what becomes of each item of a batch, whatever became of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from mongoq.errors import MongoqError
+from mongoq.model.arguments import duration
+from mongoq.model.envelope import error_document
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Apart, Dead, Failed, Fork, Move, Outcome, Release
+from mongoq.protocol.base.fence import is_back
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle import move, settle
+from mongoq.protocol.settle.bulk import Settlement, tallied
+from mongoq.protocol.settle.fork import forked
+from mongoq.protocol.settle.move_many import Moves, Resolve, moved
+from mongoq.protocol.settle.settle_many import (
+    Batch,
+    burying,
+    committing,
+    releasing,
+    rolling_back,
+)
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["carried_out", "carried_out_together"]
+
+Verdict = tuple[Item[Any], "Outcome | None"]
+
+
+def carried_out(
+    context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
+) -> Flow[Mapping[Any, Exception]]:
+    """Settle items, each as its outcome says, in as few commands as that takes; ``None`` and ``Drop`` commit.
+
+    What needs a transaction comes last, many items in each.
+
+    A ``Retry`` has become a ``Failed`` by now, which knows the delay.
+
+    Returns by ``id_key`` the errors of those that were not settled. What a handler asked for and cannot be done, such
+    as a move into a queue of no valid name, leaves its item as it is.
+
+    A crash in between leaves some items settled and the others reserved to the ends of their leases.
+    """
+    return (yield from carried_out_together([(context, verdicts)], resolve))
+
+
+def carried_out_together(
+    parts: Iterable[tuple[QueueContext[Any], Iterable[Verdict]]], resolve: Resolve
+) -> Flow[Mapping[Any, Exception]]:
+    """Do the same for the items of several queues: what is settled in a way of its own goes together."""
+    failed: dict[Any, Exception] = {}
+    apart: dict[Any, list[Any]] = {}
+    for context, verdicts in parts:
+        plain: list[Verdict] = []
+        for item, outcome in verdicts:
+            if isinstance(outcome, Apart):
+                apart.setdefault(outcome.way, []).append(outcome.told)
+            else:
+                plain.append((item, outcome))
+        if plain:
+            failed |= yield from _carried_out(context, plain, resolve)
+    for way, told in apart.items():
+        failed |= yield from way(told)
+    return failed
+
+
+def _carried_out(
+    context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
+) -> Flow[dict[Any, Exception]]:
+    yield from prepared(context)
+    batch, moves = Batch(context.broker.clock), Moves(context, resolve)
+    wanted: list[tuple[Item[Any], Settlement]] = []
+    failed: dict[Any, Exception] = {}
+    released: list[Item[Any]] = []
+    forks: list[tuple[Item[Any], Fork]] = []
+    for item, outcome in verdicts:
+        if isinstance(outcome, Fork) and outcome.moves:
+            forks.append((item, outcome))
+            continue
+        try:
+            wanted.append((item, _settlement(context, item, outcome, batch, moves)))
+        except MongoqError as error:
+            failed[id_key(item.id)] = error
+        if isinstance(outcome, Release):
+            released.append(item)
+    tally = yield from tallied(context, wanted)
+    for item in released:
+        context.placed(item.priority, item.due or batch.now)
+    failed |= tally.failed
+    failed |= yield from forked(context, forks, batch, moves)
+    return failed
+
+
+def _settlement(
+    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, batch: Batch, moves: Moves
+) -> Settlement:
+    if isinstance(outcome, Failed):
+        if not outcome.counted:
+            return _unblamed(context, outcome, batch)
+        return rolling_back(context, item, batch, length=duration(outcome.delay, "delay"), error=outcome.error)
+    if isinstance(outcome, Dead):
+        alone = partial(move.bury, context, reason=outcome.reason, error=None)
+        return burying(context, item, batch, reason=outcome.reason, error=None, alone=alone)
+    if isinstance(outcome, Move):
+        return moved(context, item, moves.told(outcome), batch)
+    if isinstance(outcome, Release):
+        return releasing(context, item, batch)
+    return committing(context, item, batch)
+
+
+def _unblamed(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Settlement:
+    """Return how an item goes back that has failed for no fault of its own: later, its attempt not counted."""
+    when = batch.now + duration(outcome.delay, "delay")
+    failure = error_document(outcome.error, batch.now)
+    update = settle.rollback_update(when, failure)
+    update["$inc"] = {"attempts": -1}
+    alone = partial(settle.back, context, update=update)
+    happened = partial(is_back, when=when, fewer=1)
+    return Settlement(update, happened, "rollback", alone, wakes=(context.name, when))

@@ -1,0 +1,391 @@
+"""Bulks: the fenced updates and deletes of many items in few commands, and who of them was settled.
+
+The server answers a bulk with totals only. When fewer items were found than were sent, what is stored tells which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain, repeat
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, ReservationLost
+from mongoq.model.counters import Event
+from mongoq.model.envelope import Document
+from mongoq.model.held import Held, ids_of
+from mongoq.model.item import Item, id_key, reservation_key
+from mongoq.protocol.base.fence import MARGIN, ends_by, lost, may_be_new
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error
+from mongoq.protocol.flow.commands import (
+    Command,
+    Flow,
+    Interruption,
+    PartlyRefused,
+    Refused,
+    ReplyLost,
+    number_matched,
+    persisted,
+)
+from mongoq.protocol.settle.patch import misfit, too_large
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = [
+    "STATE",
+    "Group",
+    "Settlement",
+    "Statement",
+    "Tally",
+    "Wanted",
+    "did",
+    "found_by",
+    "groups",
+    "settled",
+    "settled_alike",
+    "statement",
+    "statements",
+    "tallied",
+    "tallied_alike",
+    "total_of",
+]
+
+STATEMENTS = 1_000
+STATE: dict[str, Any] = dict.fromkeys(
+    ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
+)
+
+Statement = tuple[str, dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """What is to become of items that are treated alike: those of them under one token share a statement.
+
+    Attributes:
+        update: the update that does it; ``None`` deletes the items.
+        happened: tells from what is stored of an item whether it was done.
+        event: what to count; ``None`` leaves the items reserved.
+        alone: the flow that does it to one item by a command of its own, whose answer is exact.
+        patch: the most bytes that a patch in it adds, or ``None`` without one. What is patched shares no statement: a
+            patch that does not fit one item must not fail another.
+        room: the condition that a patch leaves room.
+        size: the bytes of the update, when they count.
+        telling: no item looks settled in this way unless this update did it.
+        told: what the caller is told of an item that was settled so, where ``alone`` tells something.
+        wakes: who waits for items of this queue, due then.
+    """
+
+    update: Mapping[str, Any] | None
+    happened: Callable[[Document, Item[Any]], bool | None]
+    event: Event | None
+    alone: Callable[[Item[Any]], Flow[Any]]
+    patch: int | None = None
+    room: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
+    telling: bool = True
+    told: Any = None
+    wakes: tuple[str, datetime] | None = None
+
+
+Wanted = tuple[Item[Any], Settlement]
+
+
+@dataclass(slots=True)
+class Group:
+    """The items of one statement.
+
+    Attributes:
+        settlement: what is to become of them.
+        items: reserved under one token.
+        ids: theirs. After a command has been waited for, to ask each item again takes longer than to keep them.
+    """
+
+    settlement: Settlement
+    items: list[Item[Any]]
+    ids: list[Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known so far: what is done; by ``id_key``, the answers of single commands, and the errors of others."""
+
+    done: list[ObjectId] = field(default_factory=list)
+    answers: dict[Any, Any] = field(default_factory=dict)
+    failed: dict[Any, Exception] = field(default_factory=dict)
+
+
+def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
+    """Settle items, and return by ``id_key`` what their own flows returned, of those that did not go in a bulk.
+
+    All are tried; then one ``BatchIncomplete`` tells which failed. Each command is safe to send again, and is sent
+    again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
+    """
+    tally = yield from tallied(context, wanted)
+    _finish(context, tally, (item for item, _ in wanted))
+    return tally.answers
+
+
+def settled_alike(
+    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
+) -> Flow[dict[Any, Any]]:
+    """Do the same with items that have the settlement in common, and what ``held`` tells."""
+    tally = yield from tallied_alike(context, items, settlement, held)
+    _finish(context, tally, items)
+    return tally.answers
+
+
+def _finish(context: QueueContext[Any], tally: Tally, items: Iterable[Item[Any]]) -> None:
+    """Tell what failed by the id itself; one of another program's that cannot be a key, a document say, by its text."""
+    ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
+    failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
+    finish(context.name, tally.done, failed)
+
+
+def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]:
+    """Do the same, and return what is known of each item, raising nothing."""
+    soon = context.broker.clock.now() + MARGIN
+    alone: list[Wanted] = []
+    together: list[Wanted] = []
+    for one in wanted:
+        (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
+    return (yield from _tallied(context, list(groups(together)), alone))
+
+
+def tallied_alike(
+    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
+) -> Flow[Tally]:
+    """Do the same with items that have the settlement in common, and what ``held`` tells."""
+    if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
+        return (yield from tallied(context, [(item, settlement) for item in items]))
+    together = _cut(settlement, items, held.ids) if held.together else groups(zip(items, repeat(settlement)))
+    return (yield from _tallied(context, list(together), []))
+
+
+def _tallied(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[Tally]:
+    tally = Tally()
+    try:
+        for bulk in chunks(together, _size, items=_number, most=STATEMENTS):
+            alone += yield from _in_bulk(context, bulk, tally)
+        for item, settlement in alone:
+            yield from _by_itself(item, settlement, tally)
+    except Exception as error:
+        known = {*map(id_key, tally.done), *tally.failed}
+        rest = [key for item, _ in [*_each(together), *alone] if (key := id_key(item.id)) not in known]
+        tally.failed |= dict.fromkeys(rest, own_error(error))
+    return tally
+
+
+def _size(group: Group) -> int:
+    return group.settlement.size
+
+
+def _number(group: Group) -> int:
+    return len(group.items)
+
+
+def _by_itself(item: Item[Any], settlement: Settlement, tally: Tally) -> Flow[None]:
+    try:
+        tally.answers[id_key(item.id)] = yield from settlement.alone(item)
+        tally.done.append(item.id)
+    except (Interruption, ReservationLost, ArgumentInvalid) as error:
+        tally.failed[id_key(item.id)] = own_error(error)
+
+
+def statement(
+    token: ObjectId | None, ids: Sequence[Any], update: Any, room: Mapping[str, Any] | None = None
+) -> Statement:
+    """Return the fenced statement for items under one token; that of a single item is one the driver sends again."""
+    many = len(ids) > 1
+    arguments: dict[str, Any] = {
+        "filter": {"_id": {"$in": list(ids)} if many else ids[0], "token": token, **(room or {})}
+    }
+    if update is not None:
+        arguments["update"] = update
+    return ("Delete" if update is None else "Update") + ("Many" if many else "One"), arguments
+
+
+def groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
+    """Put together what may share a statement: the same token, and the same settlement."""
+    found: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
+    for item, settlement in wanted:
+        key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
+        if key in found:
+            found[key][1].append(item)
+        else:
+            found[key] = settlement, [item]
+    return chain.from_iterable(_cut(settlement, items, ids_of(items)) for settlement, items in found.values())
+
+
+def _cut(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
+    starts = range(0, len(items), IDS)
+    return (Group(settlement, items[start : start + IDS], ids[start : start + IDS]) for start in starts)
+
+
+def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flow[list[Wanted]]:
+    """Send one bulk; what it cannot tell apart is returned, to be settled alone."""
+    requests = statements(bulk)
+    command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of)
+    command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
+    try:
+        (refusals, total), again = yield from persisted(lambda: _sent(command))
+    except ReplyLost as reply:
+        tally.failed |= {id_key(id): reply.cause for group in bulk for id in group.ids}
+        return []
+    sent = [group for place, group in enumerate(bulk) if place not in refusals]
+    if total == sum(map(_number, sent)):
+        did(context, sent, tally)
+    else:
+        yield from _told_apart(context, _each(sent), None if again else total, tally)
+    _refused({place: bulk[place] for place in refusals}, refusals, tally)
+    halfway = [bulk[place] for place in refusals if len(bulk[place].items) > 1]
+    return (yield from _halfway(context, _each(halfway), tally))
+
+
+def statements(bulk: Iterable[Group]) -> list[Statement]:
+    """Return the fenced statements of a bulk."""
+    return [
+        statement(group.items[0].token, group.ids, group.settlement.update, group.settlement.room) for group in bulk
+    ]
+
+
+def _each(bulk: Iterable[Group]) -> list[Wanted]:
+    return [(item, group.settlement) for group in bulk for item in group.items]
+
+
+def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Flow[list[Wanted]]:
+    """Find out how far refused statements of several items had come; the rest of them is settled alone."""
+    if not sent:
+        return []
+    ids = [item.id for item, _ in sent]
+    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"token": 1})
+    held = {id_key(document["_id"]): document.get("token") for document in read}
+    alone: list[Wanted] = []
+    rest: list[Wanted] = []
+    for item, settlement in sent:
+        (alone if held.get(id_key(item.id)) == item.token else rest).append((item, settlement))
+    if rest:
+        yield from _told_apart(context, rest, None, tally)
+    return alone
+
+
+def did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None:
+    """Note what was settled, as ``fenced`` does for an item of its own."""
+    events: Counter[Event] = Counter()
+    woken: Counter[tuple[str, datetime]] = Counter()
+    for group in done:
+        settlement, number = group.settlement, len(group.items)
+        tally.done += group.ids
+        if settlement.event is not None:
+            if context.broker.unsettled:
+                context.broker.unsettled.difference_update(map(reservation_key, group.items))
+            events[settlement.event] += number
+        if settlement.wakes is not None:
+            woken[settlement.wakes] += number
+    for (queue, when), number in woken.items():
+        context.broker.tell(queue, when, number=number)
+    for event, number in events.items():
+        context.count(event, number)
+
+
+METHODS = {
+    "DeleteMany": "delete_many",
+    "DeleteOne": "delete_one",
+    "UpdateMany": "update_many",
+    "UpdateOne": "update_one",
+}
+
+
+def found_by(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
+    """Send statements in their order, in one bulk where there is a server, and return how many items they found."""
+    if not broker.serverless:
+        return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, total_of))
+    found = 0
+    for kind, arguments in requests:
+        parse = _deleted if kind.startswith("Delete") else number_matched
+        found += yield from Command(METHODS[kind], arguments, parse)
+    return found
+
+
+def _deleted(reply: Any) -> int:
+    return int(reply.deleted_count)
+
+
+def total_of(reply: Any) -> int:
+    """Return how many items a bulk has found."""
+    return int(reply.matched_count + reply.deleted_count)
+
+
+def _sent(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:
+    try:
+        return {}, (yield from command)
+    except PartlyRefused as refused:
+        return refused.refusals, refused.total
+
+
+def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: Tally) -> None:
+    for place, group in groups.items():
+        if len(group.items) > 1:
+            continue
+        error, patched = refusals[place], group.settlement.patch is not None
+        fits = not (patched and isinstance(error, Refused))
+        tally.failed[id_key(group.ids[0])] = own_error(error) if fits else misfit(error)
+
+
+def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: Tally) -> Flow[None]:
+    """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost.
+
+    The server keeps no record of a statement of many. After a lost reply, what a delete may have deleted and what
+    another holder may have settled look alike: both are gone, and stay uncertain.
+    """
+    ids = [item.id for item, _ in sent]
+    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
+    found = {id_key(document["_id"]): document for document in read}
+    read_as = {id_key(item.id): _verdict(item, settlement, found.get(id_key(item.id))) for item, settlement in sent}
+    new = {key for item, _ in sent if (key := id_key(item.id)) in found and may_be_new(found[key], item)}
+    verdicts = _verdicts(read_as, new, total, telling=all(settlement.telling for _, settlement in sent))
+    for item, settlement in sent:
+        verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
+        if verdict:
+            did(context, [Group(settlement, [item], [item.id])], tally)
+        elif verdict is None:
+            tally.failed[id_key(item.id)] = ReservationLost(item.id, item.queue, certain=False)
+        elif document and settlement.patch is not None and document.get("token") == item.token:
+            tally.failed[id_key(item.id)] = too_large(settlement.patch)
+        else:
+            tally.failed[id_key(item.id)] = lost(context, item, document)
+
+
+def _verdict(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:
+    if document is None:
+        return None
+    if settlement.patch is not None and document.get("token") == item.token:
+        return False  # there was no room for the patch
+    return settlement.happened(document, item)
+
+
+def _verdicts(
+    read: Mapping[Any, bool | None], new: Set[Any], total: int | None, *, telling: bool
+) -> dict[Any, bool | None]:
+    """Settle what reading could not, by the number of items that were settled.
+
+    ``new`` are those whose looks tell nothing, since a push may have brought what is stored.
+    """
+    likely = {id for id, verdict in read.items() if verdict}
+    certain = likely - new
+    known = {id: None if id in new and verdict else verdict for id, verdict in read.items()}
+    if total is None:
+        return known
+    if total == 0:
+        return dict.fromkeys(read, False)
+    if total == sum(verdict is not False for verdict in read.values()):
+        return {id: verdict is not False for id, verdict in read.items()}
+    if total == len(certain) and telling:
+        return {id: id in certain for id in read}
+    if total < len(certain if telling else likely):  # some of them looked like this before
+        return {id: None if verdict else verdict for id, verdict in known.items()}
+    return known

@@ -1,0 +1,128 @@
+"""Settling by id and token alone: for whoever holds no items, but knows what was claimed and under which fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from bson import ObjectId
+
+from mongoq.errors import MongoqError, ReservationLost
+from mongoq.model.item import Document, Item, id_key
+from mongoq.model.settings import queue_options
+from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.chunking import IDS, own_error
+from mongoq.protocol.flow.commands import Flow, Interruption
+from mongoq.protocol.settle.bulk import Wanted, tallied
+from mongoq.protocol.settle.move import Handover, hand_over
+from mongoq.protocol.settle.move_many import moved
+from mongoq.protocol.settle.settle_many import Batch, committing
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = ["Held", "Settled", "settle_held"]
+
+UNREAD = ("payload", "headers", "error", "origin")
+"""What the settling of an item does not look at, and may be large."""
+
+
+class Held(NamedTuple):
+    """An item under a fence, and what is to become of it.
+
+    Attributes:
+        id: the item.
+        token: the fence.
+        handed: the move; ``None`` commits the item.
+        payload: what a move puts in the place of the payload, as ``{"payload": payload}`` in BSON.
+    """
+
+    id: ObjectId
+    token: ObjectId
+    handed: Handover | None = None
+    payload: bytes | None = None
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of items.
+
+    Attributes:
+        done: how many were settled now.
+        lost: those that are no longer under their token: settled before, taken by somebody else, or removed; or settled
+            now by a command whose reply was lost, which cannot be told from that.
+        failed: the errors of the others.
+        queues: the queues that they were in.
+    """
+
+    done: int = 0
+    lost: list[ObjectId] = field(default_factory=list)
+    failed: dict[ObjectId, Exception] = field(default_factory=dict)
+    queues: set[str] = field(default_factory=set)
+
+    def take(self, id: ObjectId, error: Exception) -> None:
+        """Take in what became of an item that was not settled."""
+        if isinstance(error, ReservationLost):
+            self.lost.append(id)
+        else:
+            self.failed[id] = error
+
+
+def settle_held(broker: BrokerContext, held: Sequence[Held]) -> Flow[Settled]:
+    """Commit and move items, each once, in the queues that hold them, as the settings of those say.
+
+    Each is read first (``find`` of 10,000 at a time, without payloads): what is not under its token any more is lost,
+    and what it says of its history and of its id decides how it is settled. Then one ``bulkWrite`` for the items of a
+    queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
+    """
+    told = Settled()
+    yield from ready(broker, write=True)
+    for start in range(0, len(held), IDS):
+        some = held[start : start + IDS]
+        found = yield from _found(broker, some)
+        queues: dict[str, list[tuple[Held, Document]]] = {}
+        for one in some:
+            document = found.get(one.id.binary)
+            if document is None or document.get("token") != one.token:
+                told.lost.append(one.id)
+            else:
+                queues.setdefault(document["q"], []).append((one, document))
+        told.queues |= queues.keys()
+        for queue, those in queues.items():
+            yield from _settled(QueueContext(broker, queue_options(queue), broker.untyped), those, told)
+    return told
+
+
+def _found(broker: BrokerContext, held: Sequence[Held]) -> Flow[Mapping[bytes, Document]]:
+    ids = [one.id for one in held]
+    filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
+    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD, 0))
+    return {document["_id"].binary: document for document in documents}
+
+
+def _settled(context: QueueContext[Any], those: Iterable[tuple[Held, Document]], told: Settled) -> Flow[None]:
+    """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
+    yield from prepared(context)
+    batch = Batch(context.broker.clock)
+    together: list[Wanted] = []
+    alone: list[tuple[Item[Any], Handover]] = []
+    for one, document in those:
+        item = context.raw_item(document, batch.now)
+        if one.handed is None:
+            together.append((item, committing(context, item, batch)))
+        elif "key" in one.handed.changes:
+            alone.append((item, replace(one.handed, payload=one.payload)))
+        else:
+            together.append((item, moved(context, item, (one.handed, one.payload), batch)))
+    tally = yield from tallied(context, together)
+    told.done += len(tally.done)
+    for item, _ in together:
+        if failure := tally.failed.get(id_key(item.id)):
+            told.take(item.id, failure)
+    for item, handed in alone:
+        try:
+            yield from hand_over(context, item, handed)
+            told.done += 1
+        except (Interruption, MongoqError) as error:
+            told.take(item.id, own_error(error))

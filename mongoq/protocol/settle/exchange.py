@@ -1,0 +1,136 @@
+"""Exchanges: reserved items settled, and others written for them, in one transaction; it carries many.
+
+None of them can fail another: what a transaction cannot do is looked for, and the rest is tried again without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from bson.errors import BSONError
+
+from mongoq.errors import MongoqError, OutcomeInvalid
+from mongoq.model.item import Item, id_key
+from mongoq.protocol.base.fence import lost
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.flow.chunking import own_error
+from mongoq.protocol.flow.commands import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
+from mongoq.protocol.settle.bulk import STATE
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["Exchange", "PutOff", "Short", "exchanged"]
+
+W = TypeVar("W")
+R = TypeVar("R")
+Failed = dict[Any, Exception]
+
+
+class Short(Exception):
+    """Fewer items were found under their tokens than there were to settle."""
+
+
+class PutOff(Exception):
+    """An item is as it was, and is to be settled again in a moment: what it needs is about to come."""
+
+
+OWN = (
+    *(Short, MongoqError, Refused, PartlyRefused, Duplicate, Unreadable),
+    # what other programs have put into the fields of an item may be anything
+    *(ArithmeticError, AttributeError, BSONError, LookupError, TypeError, ValueError),
+)
+"""Errors that are about one of the items, and not about the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Generic[W, R]):
+    """How items are exchanged.
+
+    Attributes:
+        context: the queue of the items.
+        attempt: settles all that it is given, and writes what there is to write for them; raises ``Short`` when it has
+            not found all of them. It is called in a transaction, perhaps several times, and changes nothing else.
+        item: the item of one.
+        done: told what the attempt returned that was committed.
+    """
+
+    context: QueueContext[Any]
+    attempt: Callable[[Sequence[W]], Flow[R]]
+    item: Callable[[W], Item[Any]]
+    done: Callable[[R], None]
+
+
+def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+    """Exchange all of them in one transaction, and return by ``id_key`` the errors of those that cannot be.
+
+    Without a server, where there are no transactions, they are exchanged one after the other.
+
+    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled. What
+    the server knows of a transaction whose client has died, it drops after ``transactionLifetimeLimitSeconds``, 60 by
+    default; until then nobody else can claim its items.
+    """
+    if not wanted:
+        return {}
+    broker = exchange.context.broker
+    attempt = partial(exchange.attempt, wanted)
+    if broker.serverless and len(wanted) > 1:
+        return (yield from _by_halves(exchange, wanted))
+    try:
+        result = yield from attempt() if broker.serverless else transacted(broker, attempt)
+    except OWN as error:
+        return (yield from _apart(exchange, wanted, error))
+    except Exception as error:
+        return {id_key(exchange.item(one).id): own_error(error) for one in wanted}
+    exchange.done(result)
+    return {}
+
+
+def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
+    """Find out whom an error is about, and try again with the others."""
+    context, item = exchange.context, exchange.item
+    gone = (yield from _lost(context, [item(one) for one in wanted])) if isinstance(error, Short) else {}
+    if gone:
+        rest = [one for one in wanted if id_key(item(one).id) not in gone]
+        return {**gone, **(yield from exchanged(exchange, rest))}
+    if len(wanted) > 1:
+        return (yield from _by_halves(exchange, wanted))
+    [one] = wanted
+    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, Short) else _told(error)}
+
+
+def _told(error: Exception) -> Exception:
+    """Return the error of one item: what the server will refuse again is told as one that is not to be tried again."""
+    cause = own_error(error)
+    if isinstance(error, MongoqError) or not _stays(error):
+        return cause
+    told = OutcomeInvalid(f"it cannot be settled like that: {cause}")
+    told.__cause__ = cause
+    return told
+
+
+def _stays(error: Exception) -> bool:
+    """Say whether an error would be the same another time."""
+    if isinstance(error, PartlyRefused):
+        return all(isinstance(one, Refused | Duplicate) for one in error.refusals.values())
+    return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
+
+
+def _by_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+    half = len(wanted) // 2
+    failed = yield from exchanged(exchange, wanted[:half])
+    return {**failed, **(yield from exchanged(exchange, wanted[half:]))}
+
+
+def _lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
+    """Read which items somebody else has, or has settled."""
+    ids = [item.id for item in items]
+    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
+    found = {id_key(document["_id"]): document for document in read}
+    return {
+        key: lost(context, item, found.get(key))
+        for item in items
+        if (found.get(key := id_key(item.id)) or {}).get("token") != item.token
+    }

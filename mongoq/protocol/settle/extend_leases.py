@@ -1,0 +1,68 @@
+"""Leases that are kept running while handlers work: those of all queues of a worker in one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.model.item import id_key
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow.chunking import IDS
+from mongoq.protocol.flow.commands import Command, Flow, number_matched, persisted
+from mongoq.protocol.settle.bulk import Statement, statement
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["Kept", "kept"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Items under one token whose leases are to go on.
+
+    Attributes:
+        token: the fence.
+        ids: which of its items.
+        lease: how long from now.
+    """
+
+    token: ObjectId
+    ids: Sequence[Any]
+    lease: timedelta
+
+
+def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
+    """Extend leases (``bulkWrite`` of ``update`` of many), and return their new ends, and what was lost.
+
+    What was lost is told by ``id_key`` and token: somebody else has it, or it was settled meanwhile. Sent again when
+    the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer stays so.
+    """
+    now = broker.clock.now()
+    ends = [now + one.lease for one in wanted]
+    requests = list(_statements(wanted, ends))
+    arguments = {"requests": requests, "ordered": False}
+    command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
+    held, _ = yield from persisted(command.__iter__)
+    if held == sum(len(one.ids) for one in wanted):
+        return ends, set()
+    return ends, (yield from _lost(broker, wanted))
+
+
+def _statements(wanted: Iterable[Kept], ends: Iterable[datetime]) -> Iterable[Statement]:
+    for one, until in zip(wanted, ends, strict=True):
+        for start in range(0, len(one.ids), IDS):
+            yield statement(one.token, one.ids[start : start + IDS], {"$max": {"when": until}})
+
+
+def _lost(broker: BrokerContext, wanted: Iterable[Kept]) -> Flow[set[tuple[Any, Any]]]:
+    """Read who holds the items now: of all leases together, since those not read yet are not extended meanwhile."""
+    held = [(id, one.token) for one in wanted for id in one.ids]
+    tokens: dict[Any, Any] = {}
+    for start in range(0, len(held), IDS):
+        ids = [id for id, _ in held[start : start + IDS]]
+        found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"token": 1})
+        tokens.update((id_key(document["_id"]), document.get("token")) for document in found)
+    return {(id_key(id), token) for id, token in held if tokens.get(id_key(id)) != token}

@@ -1,0 +1,91 @@
+"""What a token holds: many items by their ids, kept or read, of which none may be missed.
+
+Whoever reads the items of a claim and misses one that it holds would have it settled unread. A read may miss one: a
+server that was elected a moment ago, or that does not know yet that it was voted out, shows an older state. An update
+does not, since it waits for the majority. So what a read has not found is asked for by an update that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ServerUnavailable
+from mongoq.model.item import id_key
+from mongoq.protocol.base.find import find_reply
+from mongoq.protocol.flow.chunking import IDS
+from mongoq.protocol.flow.commands import Command, Flow, Wait, number_matched, persisted
+from mongoq.protocol.state.context import BrokerContext
+
+__all__ = ["affirmed", "held_documents", "in_chunks", "prolonged", "updated"]
+
+LOOKS = 100
+PAUSE = 0.1
+"""Seconds between looks for what is there for certain."""
+
+
+def in_chunks(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut ids into those of one command."""
+    for start in range(0, len(ids), IDS):
+        yield ids[start : start + IDS]
+
+
+def prolonged(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[int]:
+    """Let the leases of items end so long from now, and return how many the token holds (``update`` of many).
+
+    Also of those whose leases ran out, as long as nobody has taken them. Sent again when the reply is lost.
+    """
+    return (yield from _found(token, ids, {"$max": {"when": broker.clock.now() + lease}}))
+
+
+def affirmed(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[list[Any]]:
+    """Do the same for as many items as there are, and return the ids of those that the token holds, in their order."""
+    held: list[Any] = []
+    for chunk in in_chunks(ids):
+        if (yield from prolonged(broker, token, chunk, lease)) == len(chunk):
+            held += chunk
+        else:
+            found = yield from held_documents(broker, token, chunk, {"_id": 1})
+            held += [document["_id"] for document in found or ()]
+    return held
+
+
+def held_documents(
+    broker: BrokerContext, token: ObjectId, ids: Sequence[Any], projection: Mapping[str, Any]
+) -> Flow[list[dict[str, Any]] | None]:
+    """Read those items that the token holds, in the order of the ids, with majority read concern (``find``).
+
+    ``None`` when they are more than the 16 MB of one reply: ask for fewer.
+
+    Raises:
+        ServerUnavailable: the server has items that it does not show, for ten seconds.
+    """
+    rest = {id_key(id): id for id in ids}
+    found: dict[Any, dict[str, Any]] = {}
+    for _ in range(LOOKS):
+        filter = {"_id": {"$in": list(rest.values())}, "token": token}
+        documents, complete = yield from find_reply(broker, filter, len(rest), projection)
+        if not complete:
+            return None
+        for document in documents:
+            key = id_key(document["_id"])
+            found[key] = document
+            del rest[key]
+        if not rest or not (yield from _found(token, list(rest.values()), {"$set": {"reserved": True}})):
+            return [found[key] for key in map(id_key, ids) if key in found]
+        yield from Wait(PAUSE)
+    raise ServerUnavailable("the server does not show items that it holds: run it again when the replica set is well")
+
+
+def _found(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
+    filter = {"_id": {"$in": list(ids)}, "token": token}
+    found, _ = yield from persisted(updated(filter, update).__iter__)
+    return found
+
+
+def updated(filter: Mapping[str, Any], update: Any) -> Command[int]:
+    """Return an update of many that may be sent again, since it is fenced and finds nothing twice; it counts them."""
+    return Command("update_many", {"filter": filter, "update": update}, number_matched, resolved=True)

@@ -1,0 +1,204 @@
+"""Moves of many items: what each is told, checked once for those that are told the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import datetime
+from functools import partial
+from itertools import repeat
+from operator import attrgetter, is_
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
+from mongoq.model.arguments import listed, moment
+from mongoq.model.envelope import Document, spliced
+from mongoq.model.error_text import spoken
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
+from mongoq.protocol.base.fence import is_gone
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.chunking import placed
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle.bulk import Settlement, settled
+from mongoq.protocol.settle.move import Destination, Handover, destination, hand_over, handover
+from mongoq.protocol.settle.patch import growth, patched
+from mongoq.protocol.settle.settle_many import Batch, all_settled, checked_items
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["Moves", "Resolve", "Told", "move_many", "moved"]
+
+Resolve = Callable[[Any], "str | QueueContext[Any]"]
+"""Turns a handle into its context."""
+Told = tuple[Handover, bytes | None]
+"""What a move is told, and the payload that it brings, as ``{"payload": payload}`` in BSON."""
+_Way = Callable[[Item[Any], bytes | None], Settlement]
+"""Makes the settlement of a move, given the item and that payload."""
+
+
+def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
+    """Hand items on to other queues; ``resolve`` turns a handle into its context."""
+    items, given = _apart(moves)
+    items, held = checked_items(context, items, "moves")
+    alike = _are_alike(given)
+    told = _told(context, given[:1] if alike else given, resolve)
+    if not items:
+        return
+    yield from prepared(context)
+    batch = Batch(context.broker.clock)
+    if alike:
+        same = partial(moved, context, told=told[0], batch=batch)
+        yield from all_settled(context, items, same, held if context.stage is None else None)
+    else:
+        each = zip(items, told, strict=True)
+        yield from settled(context, [(item, moved(context, item, one, batch)) for item, one in each])
+
+
+def _apart(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
+    """Return what should be the items, and the moves beside them."""
+    pairs = listed(moves, "moves")
+    if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
+        given = [move for _, move in pairs]
+        if {Move}.issuperset(map(type, given)):
+            return [item for item, _ in pairs], given
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    return [item for item, _ in pairs], [move for _, move in pairs]
+
+
+def _told(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
+    moves, told = Moves(context, resolve), []
+    for place, move in enumerate(given):
+        try:
+            told.append(moves.told(move))
+        except ArgumentInvalid as error:
+            raise placed(error, f"moves[{place}].") from error
+    return told
+
+
+_attributes = [attrgetter(each.name) for each in fields(Move)]
+
+
+def _are_alike(moves: Sequence[Move]) -> bool:
+    """Say whether all are told the very same, and leave the payloads as they are."""
+    if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
+        return False
+    first = vars(moves[0])
+    if len(first) == 1 and {Move}.issuperset(map(type, moves)):  # it is told nothing but where to go
+        with suppress(Exception):  # what is compared may be of any class
+            return list(map(vars, moves)).count(first) == len(moves)
+    # equal is not enough: 1 equals True, which is refused
+    return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)
+
+
+_but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
+
+
+class Moves:
+    """Checks moves; those that are told the very same objects, but for the payload, share a handover."""
+
+    def __init__(self, context: QueueContext[Any], resolve: Resolve) -> None:
+        self._context = context
+        self._resolve = resolve
+        self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
+
+    def told(self, move: Move) -> Told:
+        """Return what a move is told, checked."""
+        try:
+            return self._checked(move)
+        except MongoqError:
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what a handler returns may be of any class, and raise anything
+            raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
+
+    def _checked(self, move: Move) -> Told:
+        own, to = move.payload is not KEEP, move.to
+        key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
+        if key in self._known:
+            handed, queue, _ = self._known[key]
+            return handed, queue.codec.wrapped(move.payload) if own else None
+        queue = destination(self._context, self._resolve(to))
+        handed = _handover(self._context, queue, move)
+        self._known[key] = handed, queue, move  # which keeps what it was told, and so the identities
+        return handed, handed.payload
+
+
+def moved(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
+    """Return how an item of a batch is moved, as it was told."""
+    handed, payload = told
+    if handed not in batch.ways:
+        batch.ways[handed] = (_patching if handed.patch else _moving)(context, handed, batch)
+    return batch.ways[handed](item, payload)
+
+
+def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handover:
+    return handover(
+        context,
+        to,
+        payload=move.payload,
+        replace_payload=move.payload is not KEEP,
+        patch=move.patch,
+        delay=move.delay,
+        when=move.when,
+        priority=move.priority,
+        headers=move.headers,
+        replace_headers=move.headers is not KEEP,
+    )
+
+
+def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
+    """Return what makes the settlements of a move; those whose updates are the same share one."""
+    when, equal, encoding = _when(handed, batch), batch.alike, context.broker.encoding
+    happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
+    update = handed.update(when)
+    gone, wakes = update["$unset"], (handed.queue, when)
+    taken, shared = tuple(gone), bytes(encoding.raw(update["$set"]).raw)
+
+    def one(item: Item[Any], payload: bytes | None) -> Settlement:
+        raw = shared if payload is None else spliced(shared, payload)
+        marks = marker.marks(item, payload=payload)
+        key = raw, taken, marks
+        if key not in equal:
+            sent = marks.on({"$set": encoding.of_bytes(raw), "$unset": gone})  # those very bytes
+            alone = partial(_hand_over, context, handed, payload)
+            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size, wakes=wakes)
+        return equal[key]
+
+    return one
+
+
+def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
+    """Return what makes the settlements of a move with a patch."""
+    when, equal, added = _when(handed, batch), batch.alike, growth(context, handed.patch)
+    happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
+    alone = partial(hand_over, context, handed=handed)
+
+    def one(item: Item[Any], _: bytes | None) -> Settlement:
+        marks = marker.marks(item, added=added)
+        key = handed, marks
+        if key not in equal:
+            sent, room, most = patched(context, marks.on(handed.update(when)), handed.patch)
+            size = context.broker.encoding.size(sent)
+            equal[key] = Settlement(sent, happened, "move", alone, most, room, size, wakes=(handed.queue, when))
+        return equal[key]
+
+    return one
+
+
+def _is_moved(handed: Handover, when: datetime) -> Callable[[Document, Item[Any]], bool | None]:
+    return partial(is_gone, queue=handed.queue, when=when, fixed=handed.when is not None)
+
+
+def _when(handed: Handover, batch: Batch) -> datetime:
+    return batch.due(handed.delay, handed.when and moment(handed.when, "when"))
+
+
+def _hand_over(context: QueueContext[Any], handed: Handover, payload: bytes | None, item: Item[Any]) -> Flow[None]:
+    return hand_over(context, item, replace(handed, payload=payload))

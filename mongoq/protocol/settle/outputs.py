@@ -1,0 +1,42 @@
+"""Outputs: the new items that come of one that is settled, or that is gone already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import OutcomeInvalid
+from mongoq.model.envelope import Document, new_envelope
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
+from mongoq.protocol.push.draft import due
+from mongoq.protocol.settle.move_many import Moves
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["noted", "output"]
+
+
+def output(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId) -> dict[str, Any]:
+    """Return the envelope of a new item, as a move of the old one was told."""
+    handed, payload = moves.told(move)
+    if handed.patch:
+        raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
+    return new_envelope(
+        handed.queue,
+        item.stored("payload") if payload is None else context.broker.encoding.unwrapped("payload", payload),
+        id=id,
+        when=due(context.broker.clock, handed.delay, handed.when),
+        priority=handed.changes.get("priority", item.priority),
+        headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
+        once=None,
+    )
+
+
+def noted(context: QueueContext[Any], envelope: Document) -> None:
+    """Count what was put into a queue, and wake who waits for it in this process."""
+    broker, queue = context.broker, envelope["q"]
+    broker.state(queue).heads.note(envelope["priority"], envelope["when"])
+    broker.counters.add(queue, "put", 1)
+    broker.tell(queue, envelope["when"], id=envelope["_id"])

@@ -1,0 +1,152 @@
+"""Marks: what a stage of a pipeline leaves on the items that it settles, in the very update that settles them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from mongoq.model.envelope import shorten, spliced
+from mongoq.model.item import Item
+from mongoq.model.trail import LARGE, Kept, StageMark, is_countable, most_hops, without_payloads
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["NOTHING", "Ended", "Marker", "Marks"]
+
+Ended = Literal["moved", "done", "dead"]
+BY_BYTES = 128
+TRAIL_BYTES = 32 * 1024
+"""More than a trail takes that has no payloads."""
+EMPTY: list[Any] = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """What is left on items; those that are treated alike share it.
+
+    Attributes:
+        operators: what an update does besides ``$set``.
+        changes: what it sets besides.
+        size: the most bytes of both.
+    """
+
+    operators: Mapping[str, Mapping[str, Any]]
+    changes: Mapping[str, Any]
+    size: int = 0
+
+    def on(self, update: dict[str, Any]) -> dict[str, Any]:
+        """Return an update that leaves them as well."""
+        changes = {"$set": {**update["$set"], **self.changes}} if self.changes else {}
+        return {**update, **self.operators, **changes}
+
+    def in_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that they come to in a document that is written as a whole; a trail and nothing else."""
+        appended = self.operators.get("$push", {}).get("trail")
+        if appended is None:
+            return dict(self.changes)
+        return {"trail": [*document.get("trail", EMPTY), *appended["$each"]][appended["$slice"] :]}
+
+
+NOTHING = Marks({}, {})
+
+
+class Marker:
+    """Makes the marks of items that end alike, and makes room for their payloads where a trail stands in the way.
+
+    A handle that no stage works with leaves none.
+    """
+
+    def __init__(self, context: QueueContext[Any], ended: Ended, *, at: datetime, to: str | None = None) -> None:
+        self._context = context
+        self._mark = context.stage
+        self._ended = ended
+        self._at = at
+        self._to = to
+        self._known: dict[Any, Marks] = {}
+        self._entries: dict[Any, bytes] = {}
+
+    def marks(
+        self, item: Item[Any], *, payload: bytes | None = None, added: int = 0, attempts: int | None = None
+    ) -> Marks:
+        """Return what is left on an item.
+
+        Args:
+            item: as it was claimed.
+            payload: what it gets, as ``{"payload": payload}`` in BSON.
+            added: the most bytes that a patch adds to the one it has.
+            attempts: those that count, if not all.
+        """
+        mark = self._mark
+        if mark is None and not added and (payload is None or len(payload) <= LARGE):
+            return NOTHING
+        trail = item.stored("trail", EMPTY)
+        anew = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
+        if mark is None:
+            return NOTHING if anew is None else Marks({}, {"trail": anew}, TRAIL_BYTES)
+        if mark.trail and not isinstance(trail, list):
+            anew = []  # some other program's, and the server would not append to it
+        if mark.keeps or anew is not None:
+            return self._made(mark, item, attempts, anew, large=mark.keeps and self._is_large(item, payload, added))
+        alike = is_countable(item.stored("hops", 0)), mark.trail and (item.read_at, item.by, item.attempts, attempts)
+        if alike not in self._known:
+            self._known[alike] = self._made(mark, item, attempts, None)
+        return self._known[alike]
+
+    def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
+        """Say whether the payload that the item is to have leaves no room for others in its trail."""
+        if payload is not None:
+            return len(payload) > LARGE
+        return added > 0 and self._kept(item).size + added > LARGE
+
+    def _kept(self, item: Item[Any]) -> Kept:
+        return item.kept or self._context.as_claimed(item.stored("payload"))
+
+    def _made(
+        self, mark: StageMark, item: Item[Any], attempts: int | None, anew: list[Any] | None, *, large: bool = False
+    ) -> Marks:
+        """Make the marks; with a trail ``anew`` all of it is written, and not only the new entry."""
+        operators: dict[str, Mapping[str, Any]] = {}
+        changes: dict[str, Any] = {}
+        if self._ended == "moved":
+            if is_countable(item.stored("hops", 0)):
+                operators["$inc"] = {"hops": 1}
+            else:
+                changes["hops"] = 1
+        size = 0
+        if mark.trail:
+            keeps = mark.keeps and item.stored("payload", NOTHING) is not NOTHING  # or settled unseen
+            payload = self._kept(item).wrapped if keeps and not large else None
+            bare = self._entry(mark, item, attempts, large=keeps and payload is None)
+            entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
+            most, size = most_hops(bare), len(entry.raw)
+            if anew is None:
+                operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}
+            else:
+                changes["trail"] = [*anew, entry][-most:]
+        elif anew is not None:
+            changes["trail"] = anew
+        return Marks(operators, changes, size + (0 if anew is None else TRAIL_BYTES))
+
+    def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> bytes:
+        """Return an entry of a trail in BSON, its payload aside."""
+        counted = item.attempts if attempts is None else attempts
+        key = item.read_at, item.by, counted, large
+        if key not in self._entries:
+            entry: dict[str, Any] = {
+                "queue": self._context.name,
+                "stage": mark.name,
+                "by": shorten(str(item.by), BY_BYTES),
+                "taken": item.read_at,
+                "settled": self._at,
+                "attempts": counted,
+                "ended": self._ended,
+                **({} if self._to is None else {"to": self._to}),
+                **({"large": True} if large else {}),
+            }
+            self._entries[key] = bytes(self._context.broker.encoding.raw(entry).raw)
+        return self._entries[key]
+
+
+def _has_payloads(trail: Any) -> bool:
+    return isinstance(trail, list) and any(isinstance(entry, Mapping) and "payload" in entry for entry in trail)

@@ -1,0 +1,372 @@
+"""What flows know: the broker's side, and the queue's."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import uniform
+from typing import Any, Generic, TypeVar
+
+from mongoq.errors import PayloadInvalid
+from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
+from mongoq.model.codec import Codec, Encoding
+from mongoq.model.counters import EVENTS, Counters, Event
+from mongoq.model.identity import Identity
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.item import Document, Item, id_key, items_of, with_stored
+from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
+from mongoq.model.trail import Kept, StageMark, kept
+from mongoq.model.unreadable import UnreadableDocument
+from mongoq.protocol.state.batcher import Lanes
+from mongoq.protocol.state.claim_hints import Heads, Start
+from mongoq.protocol.state.contention import Crowd
+from mongoq.protocol.state.prefetch import Shelf
+from mongoq.protocol.state.waiter_registry import Hub
+
+__all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
+
+logger = logging.getLogger("mongoq.foreign")
+
+M = TypeVar("M")
+REMEMBERS = timedelta(minutes=1)
+
+FIRST_USE = 3600.0
+"""Seconds after which a process that claims from a queue, and finds nothing, says that it uses it."""
+SWEEPS = 3600.0
+"""Seconds within which a process first looks for idle queues, by chance; many are gone by then."""
+
+
+@dataclass(slots=True)
+class Known:
+    """How fresh what this process knows of a control document is.
+
+    Attributes:
+        read_at: when it was asked for, on the monotonic clock.
+        changed_at: when the change stream last told of a change of it.
+    """
+
+    read_at: float = float("-inf")
+    changed_at: float = float("-inf")
+
+    def stale(self, age: float, hub: Hub | None = None) -> bool:
+        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told.
+
+        They are told by the stream of the ``hub``, if it is open.
+        """
+        if self.read_at <= self.changed_at:
+            return True
+        now = time.monotonic()
+        told = hub is not None and now < hub.alive_until and self.read_at > hub.since
+        return not told and now - self.read_at >= age
+
+
+@dataclass(slots=True)
+class Topics(Known):
+    """What this process knows of the topics of a collection.
+
+    Attributes:
+        bound: the queues bound to each, in the order they were bound.
+        written_at: when this process last changed them; what was asked for before is old.
+    """
+
+    bound: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    written_at: float = float("-inf")
+
+    def put(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
+        """Remember what was read or written; of a write it is not known what has happened since it was asked for."""
+        if written:
+            self.written_at = time.monotonic()
+        elif asked_at < max(self.written_at, self.read_at):
+            return
+        self.bound, self.read_at = bound, asked_at
+
+
+@dataclass(slots=True)
+class QueueState(Known):
+    """What this process knows of a queue: what it last read of its control document, and where to claim from it.
+
+    Shared by the handles of a broker.
+
+    Attributes:
+        paused: nothing is handed out.
+        stored: the options that are stored, in the form used inside.
+        heads: where the queue begins.
+        crowd: how far to keep from others who claim batches.
+        shelf: what was read of its head and not claimed yet.
+        fenced_off: the priorities with a document at their end.
+        calm_until: until when, on the monotonic clock, an operation need not look whether anything is to be done first.
+        calm_at: when that was found out, on the server's clock.
+        lost_at: when, on the monotonic clock, stored options were last found to be gone: they expire with a queue that
+            nobody uses, and go with one that is dropped.
+        used_until: until when, on the monotonic clock, this process need not say that it uses the queue.
+        told_used: it has said so.
+        fenced_at: since when ``fenced_off`` holds: a document at an end expires with a queue that nobody uses.
+        asserted: the options that this process has let hold because its code gives them, each once.
+        held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
+            others off the first of it.
+        remembers_until: until when, on the monotonic clock, pops expect remembered ids; set by a push that gives one,
+            and by a pop that met one.
+    """
+
+    paused: bool = False
+    stored: Mapping[str, Any] = field(default_factory=dict)
+    heads: Heads = field(default_factory=Heads)
+    crowd: Crowd = field(default_factory=Crowd)
+    shelf: Shelf = field(default_factory=Shelf)
+    fenced_off: set[int] = field(default_factory=set)
+    calm_until: float = float("-inf")
+    calm_at: datetime = BEGINNING
+    held_up: float = 0.0
+    lost_at: float = float("-inf")
+    used_until: float = field(default_factory=lambda: time.monotonic() + FIRST_USE)
+    told_used: bool = False
+    fenced_at: float = field(default_factory=time.monotonic)
+    asserted: set[tuple[str, Any]] = field(default_factory=set)
+    remembers_until: float = float("-inf")
+
+    def expect_remembered(self, remember: timedelta = REMEMBERS) -> None:
+        """Let pops go by updates for so long, a minute at most; the server logs each delete that it refuses."""
+        until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
+        self.remembers_until = max(self.remembers_until, until)
+
+    def claimed(self, start: Start, first: Document | None) -> None:
+        """Take in what a claim of one item found first; ``None`` when there was nothing."""
+        self.heads.found(start, first)
+        if first is not None and self.shelf.is_filled:
+            self.shelf.took({id_key(first["_id"])})
+
+    def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
+        """Remember what was read or written; the same options keep their identity."""
+        self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
+        if stored is not None and stored != self.stored:
+            if self.stored.keys() - stored.keys():
+                self.lost_at = time.monotonic()
+            self.stored = stored
+
+
+@dataclass(slots=True)
+class BrokerContext:
+    """What all queues of a broker share.
+
+    Attributes:
+        namespace: ``database.collection``.
+        clock: the server's clock.
+        encoding: how values become BSON.
+        serverless: a collection without a server behind it (mongomock): no ``hello``, no partial indexes.
+        measured: the server's clock was measured once.
+        measuring: somebody measures it again right now, and the others go by what is known.
+        checked: the schema and the collection were found suitable.
+        indexed: the indexes and the schema document were written.
+        states: what is known of each queue's control document.
+        topics: what is known of the topics.
+        calm_until: until when, on the monotonic clock, a push need not look whether anything is to be done first.
+        lanes: where callers share commands; ``None`` when each sends its own.
+        counters: what was done and not yet written down.
+        stats: the last answer of ``stats``, and when it was read.
+        untyped: the codec of queues without a model.
+        hub: who waits for items in this process.
+        unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
+        received: the queues into which this process has put something, moved or pushed, since it last said so.
+        look_at: from when on, on the monotonic clock, counters may be written with a look at which queues are empty.
+        sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.idle``).
+        settings_from: which settings win where those given in code differ from those that are stored.
+    """
+
+    namespace: str
+    clock: Clock
+    encoding: Encoding
+    serverless: bool = False
+    identity: Identity = field(default_factory=Identity)
+    checked: bool = False
+    measured: bool = False
+    measuring: bool = False
+    indexed: bool = False
+    states: dict[str, QueueState] = field(default_factory=dict)
+    topics: Topics = field(default_factory=Topics)
+    calm_until: float = float("-inf")
+    unsettled: set[Any] = field(default_factory=set)
+    lanes: Lanes | None = None
+    counters: Counters = field(default_factory=Counters)
+    stats: tuple[float, Mapping[str, Any]] | None = None
+    settings_from: SettingsFrom = "stored"
+    received: set[str] = field(default_factory=set)
+    look_at: float = float("-inf")
+    sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * SWEEPS)
+    untyped: Codec[Any] = field(init=False)
+    hub: Hub = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.untyped = Codec(self.encoding)
+        self.hub = Hub(lambda: self.serverless or isinstance(self.clock, VirtualClock))
+
+    @property
+    def collection(self) -> str:
+        """The collection's name."""
+        return self.namespace.partition(".")[2]
+
+    def state(self, queue: str) -> QueueState:
+        """Return what is known of the queue, made at first use."""
+        return self.states.setdefault(queue, QueueState())
+
+    def tell(
+        self,
+        queue: str,
+        when: datetime | None = None,
+        *,
+        id: Any = None,
+        number: int = 1,
+        priority: int | None = None,
+    ) -> None:
+        """Wake who waits in this process for what was just put into a queue, or at the time that it is due.
+
+        And claim nothing from there that was read before and stands behind it; without a ``priority``, nothing at all.
+        """
+        self.received.add(queue)
+        state = self.states.get(queue)
+        if state is not None and state.shelf.is_filled and number > 0 and (when is None or when <= self.clock.now()):
+            state.shelf.placed(priority, when)
+        room = self.hub.rooms.get(queue)
+        if room is not None and number > 0:
+            due = 0.0 if when is None else (when - self.clock.now()).total_seconds()
+            room.tell(due, number, None if id is None or when is None else event_key(id, when))
+
+
+def event_key(id: Any, when: datetime) -> Any:
+    """Return what an item and its date are known by when the change stream tells of them."""
+    return id_key(id), milliseconds(when)
+
+
+@dataclass(slots=True)
+class QueueContext(Generic[M]):
+    """One queue handle: what it was told and its codec, and the broker it belongs to.
+
+    Attributes:
+        broker: the broker's side.
+        options: what the handle was told.
+        name: the queue's name.
+        codec: how its payloads are encoded.
+        state: what is known of the queue's control document.
+        overriding: settings that hold for this handle alone, whatever is stored.
+        stage: the stage of a pipeline that works with this handle, if one does: what it settles tells of it.
+        settings_from: which settings win for this handle; by default as for its broker.
+        saved: what the handle was told stands in the control document, or something else does.
+        saved_at: when that was found out, on the monotonic clock; a handle that was told nothing need not look again.
+        unfit: how many items were buried as they were claimed, since they could not be handed out.
+    """
+
+    broker: BrokerContext
+    options: QueueOptions
+    codec: Codec[M]
+    overriding: Mapping[str, Any] = field(default_factory=dict)
+    stage: StageMark | None = None
+    settings_from: SettingsFrom | None = None
+    name: str = field(init=False)
+    state: QueueState = field(init=False)
+    saved: bool = field(init=False)
+    saved_at: float = field(init=False, default=float("inf"))
+    unfit: int = field(init=False, default=0)
+    _untyped: bool = field(init=False)
+    _once: Mapping[Event, tuple[str, Event, int]] = field(init=False)
+    _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
+    _settings: QueueSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.options.name
+        self.state = self.broker.state(self.name)
+        self.saved = not self.options.given
+        self.settings_from = self.settings_from or self.broker.settings_from
+        self._untyped = self.codec.untyped
+        self._once = {event: (self.name, event, 1) for event in EVENTS}
+
+    @property
+    def settings(self) -> QueueSettings:
+        """What holds now, as far as this process knows."""
+        options, stored = self.options, self.state.stored
+        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
+            self._settings = resolved(options, {**stored, **self.overriding})
+            self._resolved_from = options, stored
+        return self._settings
+
+    def count(self, event: Event, number: int = 1) -> None:
+        """Count something that has happened to the queue."""
+        self.broker.counters.append(self._once[event] if number == 1 else (self.name, event, number))
+
+    def put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
+        """Count what was just put into the queue, and tell who claims from there, or waits, in this process.
+
+        It is due ``at`` so many milliseconds since 1970.
+        """
+        broker, state = self.broker, self.state
+        broker.counters.append((self.name, "put", number))
+        if state.heads.fast:
+            state.heads.note(priority, time_of(at))
+        if state.shelf.is_filled or self.name in broker.hub.rooms:
+            broker.tell(self.name, time_of(at), id=id, number=number, priority=priority)
+
+    def placed(self, priority: int, when: datetime) -> None:
+        """Take in that an item was put into the queue, perhaps before what this process claims next."""
+        if self.state.heads.fast:
+            self.state.heads.note(priority, when)
+
+    def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
+        """Return the item in an envelope, with its payload as it is stored."""
+        payload = document.get("payload")
+        if self.stage is None or not self.stage.keeps or "payload" not in document:
+            return Item(document, payload, now, self.broker.namespace, due)
+        return Item(document, payload, now, self.broker.namespace, due, kept=self.as_claimed(payload))
+
+    def raw_items(self, documents: Sequence[Document], now: datetime, dues: Sequence[datetime]) -> list[Item[Any]]:
+        """Return the items in many envelopes likewise."""
+        if self.stage is None or not self.stage.keeps:
+            return items_of(documents, now, self.broker.namespace, dues)
+        return [self.raw_item(document, now, due=due) for document, due in zip(documents, dues, strict=True)]
+
+    def as_claimed(self, payload: Any) -> Kept:
+        """Return a payload as a trail keeps it."""
+        return kept(payload, self.broker.encoding)
+
+    def preserved(self, item: Item[M]) -> Item[M]:
+        """Return an item whose stored payload stays as it is, whatever a handler does to the values it was given."""
+        try:
+            raw = self.broker.encoding.raw({"payload": item.stored("payload")})
+        except Exception:  # what came decoded in a way of the caller's own may not be encoded again
+            return item
+        return with_stored(item, "payload", raw["payload"])
+
+    def item(self, document: Document, now: datetime) -> Item[M]:
+        """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
+        item = self.raw_item(document, now)
+        if isinstance(document, UnreadableDocument):
+            hint = f"{document.problem} (item {item.id}); remove(id) deletes it, and its bytes are in the error's raw"
+            raise PayloadInvalid("payload", hint, item=item, raw=document.raw)
+        if self.codec.untyped:
+            return item
+        try:
+            return self.decoded(item)
+        except PayloadInvalid as invalid:
+            hint = f"{invalid.problem} (item {item.id}); a queue handle without a model shows it as it is"
+            raise PayloadInvalid(invalid.path, hint, item=item) from invalid
+
+    def items(self, documents: Iterable[Document], now: datetime) -> list[Item[M]]:
+        """Return the items in envelopes, as ``item`` does; those that cannot be decoded are left out, and logged."""
+        return [self.item(document, now) for document in documents if self.is_readable(document)]
+
+    def is_readable(self, document: Document) -> bool:
+        """Say whether a document could be decoded; log one that could not."""
+        if not isinstance(document, UnreadableDocument):
+            return True
+        id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
+        logger.warning("left out document %s of queue %r: %s; %s", id, self.name, document.problem, hint)
+        return False
+
+    def decoded(self, item: Item[Any]) -> Item[M]:
+        """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
+        return item if self._untyped else item.with_payload(self.codec.load(item.payload))
+
+
+def context_of(to: Any) -> Any:
+    """Return the context of a queue's handle; a name as it is."""
+    return getattr(to, "_context", to)

@@ -1,0 +1,250 @@
+"""The change stream: one for all who wait in this process, read only while somebody does.
+
+It stands on the items themselves, so nobody has to write anything for it, and a busy process, whose consumers never
+find their queues empty, has none. Its commands are plain ones, the same with every driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mongoq.model.item import id_key
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
+from mongoq.protocol.base.topics import TOPICS_ID
+from mongoq.protocol.flow.commands import Command, Flow, Interruption, ReplyLost, Rest
+from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.state.waiter_registry import LINGER
+
+__all__ = ["kill_command", "listening", "pipeline"]
+
+logger = logging.getLogger("mongoq.listening")
+
+FIRST = 0.05
+"""Seconds that the server holds its first answers back; while nothing happens, twice as long each time.
+
+So a stream just opened is soon opened again for those who come a moment later.
+"""
+PACE = 0.005
+"""Seconds between two answers that told nobody anything."""
+PAUSE, LONGEST = 0.05, 5.0
+"""Seconds before the stream is opened again after an error, at first and at most."""
+KILLED = frozenset({43, 237})
+"""The cursor is gone: killed, to tell of more queues for instance, or this is another server."""
+UNSUPPORTED = frozenset({13, 59, 115, 303, 40324, 40573})
+"""No change streams here: a standalone server, something else that speaks the protocol, or no right to open one."""
+
+Event = Mapping[str, Any]
+
+
+def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
+    """Return the stream of what makes items of these queues eligible, and of changes of any control document.
+
+    No payload travels. The server looks up the document of an update, for its queue, once the conditions but the last
+    are met: those are decided before, and most of them while the log is read.
+    """
+    control = {"documentKey._id": {"$regex": f"^({CONTROL_PREFIX}|{TOPICS_ID}$)"}}
+    names = {"$in": sorted(queues)}
+    changed = "updateDescription.updatedFields"
+    given_back = {  # claims set a token; a pop that is taken back may bring an old one
+        "operationType": "update",
+        f"{changed}.when": {"$exists": True},
+        "$or": [{f"{changed}.token": {"$exists": False}}, {"updateDescription.removedFields": "processed"}],
+    }
+    kinds = [{"operationType": {"$in": ["insert", "replace"]}}, given_back, control]
+    nowhere_else = [{f"{changed}.q": {"$exists": False}}, {f"{changed}.q": names}]
+    ours = [{"fullDocument.q": names}, {f"{changed}.q": names}, control]
+    resume = {} if token is None else {"resumeAfter": token}
+    fields = {
+        "id": "$documentKey._id",
+        "q": {"$ifNull": [f"${changed}.q", "$fullDocument.q"]},
+        "when": _milliseconds({"$ifNull": [f"${changed}.when", "$fullDocument.when"]}),
+    }
+    return [
+        {"$changeStream": {"fullDocument": "updateLookup", **resume}},
+        {"$match": {"$and": [{"$or": kinds}, {"$or": nowhere_else}, {"$or": ours}]}},
+        {"$project": fields},
+    ]
+
+
+def _milliseconds(date: Any) -> dict[str, Any]:
+    """Some other program's date may be none, or beyond what Python can hold."""
+    return {"$convert": {"input": date, "to": "long", "onError": None, "onNull": None}}
+
+
+def listening(broker: BrokerContext, number: int) -> Flow[None]:
+    """Read the stream until nobody waits any more; errors are got over, and end nothing but the stream."""
+    reader = _Reader(broker, number)
+    try:
+        yield from reader.run()
+    except Exception as error:
+        logger.debug("the change stream has ended: %r", error)
+    finally:
+        broker.hub.ended(number)
+
+
+class _Reader:
+    """Opens the stream, reads it, and opens it again after errors: where it was, or else anew."""
+
+    def __init__(self, broker: BrokerContext, number: int) -> None:
+        self._broker = broker
+        self._hub = broker.hub
+        self._number = number
+        self._session: Any = None
+        self._cursor: int | None = None
+        self._seconds = FIRST
+        self._pause = PAUSE
+
+    def run(self) -> Flow[None]:
+        """Read on until nobody has waited for a moment, or there is nothing to read."""
+        self._session = yield from Command("start", {}, target="sessions")
+        while self._is_needed():
+            try:
+                if (yield from self._stepped()):
+                    break
+            except Exception as error:
+                if self._hub.deaf or not self._is_needed():
+                    break
+                yield from self._got_over(error)
+        if not self._hub.closed:
+            yield from self._shut()
+        yield from Command("end", {"committed": False}, target="sessions", session=self._session)
+
+    def _is_needed(self) -> bool:
+        return not self._hub.closed and self._hub.running == self._number
+
+    def _stepped(self) -> Flow[bool]:
+        """Do what comes next; says whether it was the last."""
+        if self._cursor is None:
+            yield from self._opened()
+        elif not self._hub.is_awaited():
+            return (yield from self._is_idle())
+        elif self._hub.begin_reading(self._number, self._seconds):
+            yield from self._read()
+        else:
+            yield from self._shut()
+        return False
+
+    def _is_idle(self) -> Flow[bool]:
+        """Rest until somebody rests as well; say whether nobody has waited all the time."""
+        bell = self._hub.reader
+        bell.rung = False
+        if self._hub.is_awaited():
+            return False
+        self._hub.unheard()
+        yield from Rest(bell, LINGER)
+        return not bell.rung and self._hub.stop()
+
+    def _opened(self) -> Flow[None]:
+        queues, token = self._hub.wanted(), self._hub.token
+        spelled = {"aggregate": self._broker.collection, "pipeline": pipeline(queues, token), "cursor": {}}
+        try:
+            reply = yield from self._sent(spelled)
+        except Exception as error:
+            if _code(error) in UNSUPPORTED:
+                self._hub.deaf = True
+                logger.info("there is no change stream, and consumers look now and then: %r", error)
+            raise
+        cursor = reply["cursor"]
+        if cursor["id"] == 0:
+            raise _Ended
+        self._cursor, self._seconds = cursor["id"], FIRST
+        if self._hub.answered(self._number, cursor["postBatchResumeToken"]):
+            self._hub.opened(cursor["id"], queues, lossless=token is not None)
+            self._heard(cursor["firstBatch"])
+
+    def _read(self) -> Flow[None]:
+        more = {"getMore": self._cursor, "collection": self._broker.collection}
+        reply = yield from self._sent({**more, "maxTimeMS": int(self._seconds * 1000)})
+        cursor = reply["cursor"]
+        if not self._hub.answered(self._number, cursor["postBatchResumeToken"]):
+            return
+        self._pause = PAUSE
+        events = cursor["nextBatch"]
+        told = self._heard(events)
+        if cursor["id"] == 0:
+            raise _Ended
+        if not events:
+            self._seconds = min(self._seconds * 2, self._hub.patience)
+        elif not told:
+            yield from Rest(self._hub.ending, PACE)
+
+    def _sent(self, command: Mapping[str, Any]) -> Flow[Any]:
+        return (yield from Command("command", {"command": command}, target="database", session=self._session))
+
+    def _shut(self) -> Flow[None]:
+        """Close the stream; it may be opened again where it was."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            yield from kill_command(self._broker, cursor)
+
+    def _got_over(self, error: Exception) -> Flow[None]:
+        """See to it that the stream is opened again, where it was unless the server refuses that."""
+        opening, self._cursor = self._cursor is None, None
+        self._hub.silence()
+        if not _is_of_network(error) and _code(error) not in KILLED:
+            if opening and self._hub.token is None and self._pause == PAUSE:
+                self._hub.alarm()
+            self._hub.token = None
+        logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
+        yield from Rest(self._hub.ending, self._pause)
+        self._pause = min(self._pause * 2, LONGEST)
+
+    def _heard(self, events: Sequence[Event]) -> bool:
+        """Tell the rooms; says whether that was news to any of them."""
+        told, now = False, self._broker.clock.now()
+        queues = set()
+        for event in events:
+            queue, id = event.get("q"), event["id"]
+            if id == TOPICS_ID:
+                self._broker.topics.changed_at = time.monotonic()
+                self._broker.calm_until = -math.inf
+                told = True
+            elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
+                self._changed(id.removeprefix(CONTROL_PREFIX))
+                told = True
+            elif isinstance(queue, str):
+                queues.add(queue)
+                told |= self._eligible(queue, id, event.get("when"), now)
+        if queues - self._hub.wanted():
+            self._hub.narrow()
+        return told
+
+    def _eligible(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
+        room = self._hub.rooms.get(queue)
+        if room is None:
+            return False
+        due = 0.0 if when is None else when / 1000 - now.timestamp()
+        return room.heard(due, (id_key(id), when))
+
+    def _changed(self, queue: str) -> None:
+        """Let what is known of a control document be read again, by who waits if anybody does."""
+        state = self._broker.states.get(queue)
+        if state is not None:
+            state.changed_at = time.monotonic()
+            state.calm_until = -math.inf
+        self._broker.tell(queue)
+
+
+class _Ended(Exception):
+    """The stream has come to its end: the collection was dropped or renamed."""
+
+    code = -1
+
+
+def kill_command(broker: BrokerContext, cursor: int) -> Command[Any]:
+    """Return the command that closes the stream; who reads it meets an error."""
+    kill = {"killCursors": broker.collection, "cursors": [cursor]}
+    return Command("command", {"command": kill}, target="database")
+
+
+def _code(error: Exception) -> Any:
+    return getattr(error.cause if isinstance(error, Interruption) else error, "code", None)
+
+
+def _is_of_network(error: Exception) -> bool:
+    return isinstance(error, ReplyLost) or _code(error) is None
