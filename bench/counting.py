@@ -12,7 +12,7 @@ from bench.measure import Spread, Way, interleave
 from bench.pairs import QUEUES, Pairs, deafened
 from bench.place import Place
 from bench.shells import SHELLS, Shell
-from mongoq.drive.background import INTERVAL
+from mongoq.drivers.counter_flush import INTERVAL
 from mongoq.model.counters import Counters, Event
 from mongoq.protocol.history import stats
 

@@ -2,7 +2,6 @@
 
 from mongoq.aio import AsyncBroker, AsyncDeadQueue, AsyncQueue, AsyncTransaction
 from mongoq.connection import connect, connect_async
-from mongoq.drive.once import once, once_async
 from mongoq.errors import (
     ArgumentInvalid,
     AuthenticationFailed,
@@ -31,6 +30,7 @@ from mongoq.errors import (
     StageStopped,
     TransactionsUnavailable,
 )
+from mongoq.idempotency import once, once_async
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Failure, Item, Origin
 from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Retry

@@ -13,8 +13,7 @@ from pymongo.driver_info import DriverInfo
 from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, OperationFailure, PyMongoError
 
 from mongoq.aio import AsyncBroker
-from mongoq.drive.background import PATIENCE
-from mongoq.drive.connection_string import (
+from mongoq.drivers.connection_string import (
     advice_on,
     connection_errors,
     has_option,
@@ -23,8 +22,9 @@ from mongoq.drive.connection_string import (
     refusal_of,
     sentence_of,
 )
-from mongoq.drive.numbered import numbering
-from mongoq.drive.refusals import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drivers.counter_flush import PATIENCE
+from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drivers.retryable_writes import numbering
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.settings import SettingsFrom, checked_source

@@ -85,7 +85,7 @@ NAMES = {
 # The longest match wins, and covers what lies below it: mongoq.aio.queue becomes mongoq.sync.queue.
 DOTTED = {
     "mongoq.aio": "mongoq.sync",
-    "mongoq.drive.aio": "mongoq.drive.threads",
+    "mongoq.drivers.aio": "mongoq.drivers.threads",
     "mongoq.worker.aio": "mongoq.worker.threads",
     "mongoq.worker.hands_aio": "mongoq.worker.hands_threads",
     "pymongo.asynchronous": "pymongo.synchronous",

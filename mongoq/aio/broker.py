@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
-from mongoq.drive.aio import AioDriver
-from mongoq.drive.backends import open_backend
+from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock

@@ -9,8 +9,8 @@ import os
 import threading
 
 from mongoq.connection import connect
-from mongoq.drive.scan import Scan
 from mongoq.spark.given import Place
+from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 
 __all__ = ["PLAN_PATIENCE", "TASK_PATIENCE", "broker_at", "scan_at"]

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mongoq.drive.documents import Garbled
+from mongoq.drivers.documents import Garbled
 from mongoq.model.codec import codec_options
 from mongoq.model.delivery import delivery_parts
 from mongoq.model.stream_claim import entry_time

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.indexes import HISTORY
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
@@ -21,6 +20,7 @@ from mongoq.spark.jsontext import iso_text
 from mongoq.spark.known import refuse_unknown
 from mongoq.spark.plan import ITEMS, ScanPartition, parts_of
 from mongoq.spark.reader import read_partition
+from mongoq.spark.scan import Scan
 from mongoq.spark.schema import Columns
 from mongoq.spark.stream_options import HistoryStreamOptions
 from mongoq.spark.views import Period, View, next_millisecond, view_of

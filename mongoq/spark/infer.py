@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql.types import StringType, StructType
 
-from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.column import NO_PAYLOAD, only, stored_path
 from mongoq.spark.depth import too_deep
@@ -15,6 +14,7 @@ from mongoq.spark.envelope import CORRUPT, ENVELOPE, PAYLOAD, default_schema, en
 from mongoq.spark.known import items_of
 from mongoq.spark.modes import PERMISSIVE
 from mongoq.spark.options import ReadOptions
+from mongoq.spark.scan import Scan
 from mongoq.spark.seen import MOST_FIELDS, Seen, alike
 from mongoq.spark.views import Branch, view_of
 

@@ -14,7 +14,7 @@ from bson import Decimal128, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.dbref import DBRef
 
-from mongoq.drive.documents import Garbled
+from mongoq.drivers.documents import Garbled
 
 __all__ = ["TextGarbled", "iso_text", "json_shown", "json_text"]
 

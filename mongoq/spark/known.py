@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
+from mongoq.spark.scan import Scan
 from mongoq.spark.selection import Queues
 from mongoq.spark.views import DATE
 

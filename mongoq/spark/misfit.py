@@ -9,7 +9,7 @@ from typing import Any
 from bson import Decimal128, ObjectId
 from pyspark.sql.types import DataType
 
-from mongoq.drive.documents import Garbled
+from mongoq.drivers.documents import Garbled
 
 __all__ = ["Misfit", "name_of"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-from mongoq.drive.scan import PREFERENCES
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.given import PATH, PLACE, Given, Place
 from mongoq.spark.modes import FAIL, MODES
+from mongoq.spark.scan import PREFERENCES
 from mongoq.spark.selection import WAYS, Queues
 from mongoq.spark.views import VIEWS, Period
 

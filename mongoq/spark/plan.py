@@ -10,10 +10,10 @@ from typing import Any
 from bson import ObjectId
 from pyspark.sql.datasource import InputPartition
 
-from mongoq.drive.scan import Scan
 from mongoq.spark.known import refuse_unknown
 from mongoq.spark.options import ReadOptions
 from mongoq.spark.pushdown import Pushed
+from mongoq.spark.scan import Scan
 from mongoq.spark.target import Condition
 from mongoq.spark.views import view_of
 

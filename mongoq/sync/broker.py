@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar, overload
 from bson import ObjectId
 from pydantic import TypeAdapter
 
-from mongoq.drive.backends import open_backend
-from mongoq.drive.threads import ThreadDriver
+from mongoq.drivers.backend import open_backend
+from mongoq.drivers.threads import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock

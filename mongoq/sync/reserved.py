@@ -7,7 +7,7 @@ import logging
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from mongoq.drive.threads import ThreadDriver
+from mongoq.drivers.threads import ThreadDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.error_text import spoken

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from mongoq.drive.aio import AioDriver
-from mongoq.drive.sessions import Sessions
-from mongoq.drive.threads import ThreadDriver
+from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.threads import ThreadDriver
 from mongoq.protocol.flow.commands import Flow
 
 __all__ = ["VirtualDriver"]

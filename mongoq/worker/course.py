@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
-from mongoq.drive.refusals import UNAUTHORIZED, missing_right
+from mongoq.drivers.errors import UNAUTHORIZED, missing_right
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.dice import dice
 from mongoq.model.error_text import spoken

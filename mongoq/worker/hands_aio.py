@@ -9,7 +9,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-from mongoq.drive.wakeup import rest_aio
+from mongoq.drivers.sleep import rest_aio
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.daemon_threads import DaemonThreads, JobInThread

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from mongoq.drive.wakeup import rest
+from mongoq.drivers.sleep import rest
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.run import Run

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from mongoq.drive.wakeup import rest
+from mongoq.drivers.sleep import rest
 from mongoq.model.error_text import spoken
 from mongoq.protocol.coordination.records import Yielded, yielded
 from mongoq.protocol.flow.event import Bell

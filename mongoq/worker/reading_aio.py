@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mongoq.drive.wakeup import rest_aio
+from mongoq.drivers.sleep import rest_aio
 from mongoq.worker.reading import REST, Reading
 from mongoq.worker.run_context import RunContext
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from mongoq.drive.deferral import on_main_thread
+from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid
 
 __all__ = ["check_signals", "listening"]

@@ -13,7 +13,7 @@ import pytest
 from pymongo import AsyncMongoClient
 
 import mongoq
-from mongoq.drive import aio_background, background
+from mongoq.drivers import counter_flush, counter_flush_aio
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60
@@ -84,11 +84,11 @@ async def test_the_change_stream_is_read_after_its_first_reader_was_cancelled_be
 async def test_counters_are_written_after_their_task_was_cancelled_before_it_began(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "INTERVAL", 0.05)
+    monkeypatch.setattr(counter_flush, "INTERVAL", 0.05)
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         written = broker._driver._background
-        assert isinstance(written, aio_background.AioBackground)
+        assert isinstance(written, counter_flush_aio.AioBackground)
         await queue.push(1)
         assert written.armed
         written._start()

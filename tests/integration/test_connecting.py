@@ -17,7 +17,7 @@ from pymongo.monitoring import CommandStartedEvent
 
 import mongoq
 from mongoq import connection
-from mongoq.drive.connection_string import has_option, sentence_of
+from mongoq.drivers.connection_string import has_option, sentence_of
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.base import bootstrap
 from mongoq.protocol.state.context import BrokerContext

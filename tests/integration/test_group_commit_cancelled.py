@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.drive.aio_lanes import AioLanes
+from mongoq.drivers.group_commit_aio import AioLanes
 
 
 async def test_a_caller_that_is_cancelled_leaves_its_item_to_the_next_one(uri: str, database: str, raw: Any) -> None:

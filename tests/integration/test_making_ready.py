@@ -14,8 +14,8 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import PyMongoError
 
 import mongoq
-from mongoq.drive.scan import Scan
 from mongoq.model import clock as clocks
+from mongoq.spark.scan import Scan
 from tests.clients import opened
 from tests.proxy import Kind, Proxy
 

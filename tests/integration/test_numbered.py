@@ -19,7 +19,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure, P
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.drive.numbered import Numbered, Numbers, numbers_of
+from mongoq.drivers.retryable_writes import Numbered, Numbers, numbers_of
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.flow.commands import SENDS
 from mongoq.protocol.state.batcher import Lane

@@ -18,7 +18,7 @@ import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
-from mongoq.drive.numbered import SENDS
+from mongoq.drivers.retryable_writes import SENDS
 from mongoq.model.clock import ServerClock
 from tests.proxy import Kind, Proxy
 from tests.shells import Awaited

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mongoq.drive.documents import decoded
+from mongoq.drivers.documents import decoded
 from mongoq.model.codec import codec_options
 from mongoq.spark import ColumnMismatch
 from mongoq.spark.convert import JSON_MARK

@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.drive.documents import Garbled, decoded, slices
+from mongoq.drivers.documents import Garbled, decoded, slices
 
 documents = st.lists(st.integers(0, 300), min_size=1, max_size=30).map(
     lambda sizes: [bson.encode({"n": n, "x": "x" * size}) for n, size in enumerate(sizes)]

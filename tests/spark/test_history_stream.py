@@ -249,7 +249,7 @@ def test_a_batch_is_found_by_the_index_alone(stream: Any, store: Any, processed:
 
 
 def test_an_idle_stream_asks_once_a_second(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mongoq.drive.scan import Scan
+    from mongoq.spark.scan import Scan
 
     asked: list[float] = []
     now = Scan.now

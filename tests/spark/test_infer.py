@@ -144,7 +144,7 @@ def test_a_sample_of_many_queues_takes_some_of_each_or_of_some(store: Any, infer
 
 
 def test_a_sample_of_large_items_ends_early(store: Any, inferred: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mongoq.drive import scan
+    from mongoq.spark import scan
 
     monkeypatch.setattr(scan, "END", 1_000_000)
     monkeypatch.setattr(scan, "END_ROWS", 2)

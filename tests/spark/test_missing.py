@@ -131,8 +131,8 @@ def test_spark_says_so_before_a_task_starts(store: Any, load: Any) -> None:
 
 
 def test_looking_costs_a_few_keys(store: Any) -> None:
-    from mongoq.drive.scan import Scan
     from mongoq.spark import known
+    from mongoq.spark.scan import Scan
     from mongoq.spark.selection import Queues
 
     store.add_many(2_000, queue="other")

@@ -13,7 +13,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
-from mongoq.drive.documents import decoded
+from mongoq.drivers.documents import decoded
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark import ColumnMismatch
 from mongoq.spark.schema import Columns

@@ -172,7 +172,7 @@ def test_what_the_driver_refuses_is_named(reader: Any, change: dict[str, Any], s
 
 
 def test_the_database_is_the_one_of_the_uri_or_mongoq(store: Any, reader: Any) -> None:
-    from mongoq.drive.scan import Scan
+    from mongoq.spark.scan import Scan
 
     with Scan(store.uri, None, "c") as scan:
         assert scan._collection.full_name == "mongoq.c"
@@ -183,7 +183,7 @@ def test_the_database_is_the_one_of_the_uri_or_mongoq(store: Any, reader: Any) -
 
 
 def test_reads_ask_for_majority_from_the_preference_of_the_uri(store: Any) -> None:
-    from mongoq.drive.scan import Scan
+    from mongoq.spark.scan import Scan
 
     for uri, preference in ((store.uri, "primary"), (f"{store.uri}&readPreference=nearest", "nearest")):
         with Scan(uri, "app", "mongoq") as scan:

@@ -12,7 +12,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import InvalidOperation
 
-import mongoq.drive.scan as scans
+import mongoq.spark.scan as scans
 from mongoq.spark import plan as planning
 from mongoq.spark.plan import id_ranges, prefer_ids
 

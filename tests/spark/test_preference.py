@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pymongo import monitoring
 
-from mongoq.drive.scan import Scan
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.options import ReadOptions
+from mongoq.spark.scan import Scan
 
 GOOD = {"uri": "mongodb://localhost", "queue": "orders"}
 
@@ -58,7 +58,7 @@ class Watch(monitoring.CommandListener):
 def test_planning_and_reading_go_there(store: Any, reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from functools import partial
 
-    import mongoq.drive.scan as scans
+    import mongoq.spark.scan as scans
 
     watch = Watch()
     monkeypatch.setattr(scans, "MongoClient", partial(scans.MongoClient, event_listeners=[watch]))

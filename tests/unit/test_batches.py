@@ -20,7 +20,7 @@ from bson import Code, DatetimeMS, Decimal128, ObjectId
 from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
 
 import mongoq
-from mongoq.drive.backends import interruption, open_backend
+from mongoq.drivers.backend import interruption, open_backend
 from mongoq.model.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mongoq.drive.wakeup import rest
+from mongoq.drivers.sleep import rest
 from mongoq.protocol.flow.event import Bell
 from tests.waiting import until
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mongoq.drive import deferral
-from mongoq.drive.deferral import Deferral
+from mongoq.drivers import signals
+from mongoq.drivers.signals import Deferral
 
 FIRST, LAST = signal.SIGTERM, signal.SIGUSR1
 """In the order in which they are put off, and given back."""
@@ -37,7 +37,7 @@ def heard() -> Iterator[list[int]]:
 
 def when(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
     """Do something as soon as the handler of a signal was changed for the first time."""
-    change, acts = deferral._signal.signal, [act]
+    change, acts = signals._signal.signal, [act]
 
     def changed(changing: int, handler: Any) -> Any:
         former = change(changing, handler)
@@ -45,7 +45,7 @@ def when(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) 
             acts.pop()()
         return former
 
-    monkeypatch.setattr(deferral._signal, "signal", changed)
+    monkeypatch.setattr(signals._signal, "signal", changed)
 
 
 def test_a_signal_that_is_put_off_runs_at_the_end(heard: list[int]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.drive.deferral import on_main_thread
+from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
 from mongoq.model.error_text import printed
 from mongoq.pipeline.feeding import machinery

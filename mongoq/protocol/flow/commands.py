@@ -1,6 +1,6 @@
 """Requests and flows: how an operation says what to do without doing it.
 
-A flow is a generator that yields requests and returns the operation's result. A driver (``mongoq.drive``) runs it:
+A flow is a generator that yields requests and returns the operation's result. A driver (``mongoq.drivers``) runs it:
 it performs each request, sends the parsed reply in, or throws the error in. The same flow so serves threads and
 asyncio.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.drive.backends import is_outage
+from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats

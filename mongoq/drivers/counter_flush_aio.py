@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from mongoq.drive.background import Background
+from mongoq.drivers.counter_flush import Background
 from mongoq.model.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 

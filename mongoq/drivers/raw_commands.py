@@ -2,7 +2,7 @@
 
 For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
 all that is ours. A flow that finds out by itself what became of a command whose reply was lost needs neither; others
-have the record, under a number of ours (``mongoq.drive.numbered``).
+have the record, under a number of ours (``mongoq.drivers.retryable_writes``).
 """
 
 from __future__ import annotations

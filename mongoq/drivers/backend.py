@@ -27,9 +27,9 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from mongoq.drive import plain
-from mongoq.drive.numbered import Numbered, Numbers, numbers_of
-from mongoq.drive.sessions import Sessions
+from mongoq.drivers import raw_commands
+from mongoq.drivers.retryable_writes import Numbered, Numbers, numbers_of
+from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.codec import Options, codec_options
 from mongoq.protocol.flow.commands import (
@@ -97,15 +97,15 @@ class Backend:
         return getattr(self.targets[command.target], command.method)(**arguments)
 
     def is_plain(self, command: Command[Any]) -> bool:
-        """Say whether it goes by ``call_plain`` (``mongoq.drive.plain``)."""
-        return command.resolved and not self.serverless and plain.is_plain(command)
+        """Say whether it goes by ``call_plain`` (``mongoq.drivers.raw_commands``)."""
+        return command.resolved and not self.serverless and raw_commands.is_plain(command)
 
     def call_plain(self, command: Command[Any], lent: Numbered | None) -> Any:
         """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands.
 
         In a session that was ``lent``, and under its number unless the flow finds out what becomes of the command.
         """
-        spelled = plain.spelled(command, self.targets["collection"].name)
+        spelled = raw_commands.spelled(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options
         if lent is None:  # the driver makes a session for each command, which takes longer
             return self.targets["database"].command(spelled, codec_options=options)
@@ -114,12 +114,12 @@ class Backend:
         return self.targets["database"].command(spelled, codec_options=options, session=lent.session)
 
     def lend(self) -> Numbered | None:
-        """Return a session for a command (``mongoq.drive.numbered``)."""
+        """Return a session for a command (``mongoq.drivers.retryable_writes``)."""
         return None if self.numbers is None else self.numbers.lend(self.client)
 
     def numbered(self, command: Command[Any]) -> Numbered | None:
         """Return a number for a write that goes by ``call_plain`` with one; ``None`` where the driver sends it."""
-        if self.numbers is not None and plain.is_one(command):
+        if self.numbers is not None and raw_commands.is_one(command):
             return self.numbers.lend(self.client)
         return None
 
@@ -261,7 +261,7 @@ def _of_bulk(error: BulkWriteError) -> Interruption:
 
 
 def _of_statement(details: Mapping[str, Any]) -> Exception:
-    kind = DuplicateKeyError if details["code"] == plain.DUPLICATE_CODE else WriteError
+    kind = DuplicateKeyError if details["code"] == raw_commands.DUPLICATE_CODE else WriteError
     error = kind(details["errmsg"], details["code"])
     return interruption(error) or error
 

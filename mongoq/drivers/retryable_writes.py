@@ -14,7 +14,7 @@ from typing import Any
 from bson import Int64
 from pymongo.errors import BulkWriteError, OperationFailure, WriteError
 
-from mongoq.drive import forks
+from mongoq.drivers import fork
 from mongoq.protocol.flow.commands import SENDS
 
 __all__ = ["Numbered", "Numbers", "numbering", "numbers_of"]
@@ -88,7 +88,7 @@ class Numbers:
 
     def __init__(self) -> None:
         self.free: list[Numbered] = []
-        forks.attend(self)
+        fork.attend(self)
 
     def lend(self, client: Any) -> Numbered | None:
         """Return a session and a number for a write; ``None`` when no server is seen that keeps them."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from pymongo.errors import AutoReconnect
 
-from mongoq.drive import forks
-from mongoq.drive.deferral import on_main_thread
+from mongoq.drivers import fork
+from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow.commands import Flow, ReplyLost, Shared
 from mongoq.protocol.state.batcher import Lane, Lanes, copies
 
@@ -64,7 +64,7 @@ class ThreadLanes:
         self._undo = undo
         self._lock = threading.Lock()
         self._here = threading.local()
-        forks.attend(self)
+        fork.attend(self)
 
     def forget(self) -> None:
         """Start afresh in a forked child: who waits here is the parent's, and may hold the lock."""

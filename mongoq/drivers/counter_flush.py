@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pymongo
 
-from mongoq.drive import forks
+from mongoq.drivers import fork
 from mongoq.model.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
@@ -34,7 +34,7 @@ class Background(ABC):
         self._counters = counters
         self.flush = flush
         self.armed = self._stopped = False
-        forks.attend(self)
+        fork.attend(self)
 
     def attend(self) -> None:
         """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from mongoq.drive.deferral import on_main_thread
+from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow.event import Bell
 from mongoq.protocol.state.waiter_registry import Hub
 

@@ -22,7 +22,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
-from mongoq.drive.connection_string import (
+from mongoq.drivers.connection_string import (
     advice_on,
     connection_errors,
     has_option,
@@ -31,8 +31,8 @@ from mongoq.drive.connection_string import (
     refusal_of,
     sentence_of,
 )
-from mongoq.drive.documents import Document, decoded, slices
-from mongoq.drive.refusals import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drivers.documents import Document, decoded, slices
+from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.codec import codec_options
 

@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any
 
-from mongoq.drive.backends import Backend, interruption, primary, readable
-from mongoq.drive.refusals import advise
+from mongoq.drivers.backend import Backend, interruption, primary, readable
+from mongoq.drivers.errors import advise
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.flow.commands import ReplyLost
 

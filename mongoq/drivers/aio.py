@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 
 import pymongo
 
-from mongoq.drive import background, plain, wakeup
-from mongoq.drive.aio_background import AioBackground
-from mongoq.drive.aio_lanes import AioLanes, caller
-from mongoq.drive.backends import Backend, interruption
-from mongoq.drive.disturbance import Disturbance
-from mongoq.drive.numbered import Numbered
-from mongoq.drive.sessions import Sessions
-from mongoq.drive.taken import Taken, told
+from mongoq.drivers import counter_flush as background
+from mongoq.drivers import raw_commands, sleep
+from mongoq.drivers.backend import Backend, interruption
+from mongoq.drivers.counter_flush_aio import AioBackground
+from mongoq.drivers.failover import Disturbance
+from mongoq.drivers.group_commit_aio import AioLanes, caller
+from mongoq.drivers.retryable_writes import Numbered
+from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.undo_log import Taken, told
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
@@ -171,7 +172,7 @@ class AioDriver:
     def wake(self, hub: Hub) -> None:
         """Wake who rests when the driver closes."""
         self._hub = hub
-        wakeup.suit(hub, self._backend.client)
+        sleep.suit(hub, self._backend.client)
 
     async def close(self) -> None:
         """Write the counters, refuse further commands, those of waiting calls as well, and wait for what is under way.
@@ -271,7 +272,7 @@ class AioDriver:
         if isinstance(request, Wait):
             return await asyncio.sleep(request.seconds)
         if isinstance(request, Rest):
-            return await wakeup.rest_aio(request.bell, request.seconds)
+            return await sleep.rest_aio(request.bell, request.seconds)
         if isinstance(request, Beside):
             return self._beside(request)
         self._disturbance.look()
@@ -334,7 +335,7 @@ class AioDriver:
     async def _send_plain(self, command: Command[Any]) -> Any:
         lent = self._backend.lend()
         try:
-            return plain.outcome(command, await self._backend.call_plain(command, lent))
+            return raw_commands.outcome(command, await self._backend.call_plain(command, lent))
         finally:
             if lent is not None:
                 lent.back()
@@ -352,7 +353,7 @@ class AioDriver:
         with numbered:
             while True:
                 try:
-                    return plain.outcome(command, await self._backend.call_plain(command, numbered))
+                    return raw_commands.outcome(command, await self._backend.call_plain(command, numbered))
                 except Exception as error:
                     numbered.again(error, lost=isinstance(interruption(error), ReplyLost))
 

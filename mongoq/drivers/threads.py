@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import pymongo
 
-from mongoq.drive import background, plain, wakeup
-from mongoq.drive.backends import Backend, interruption
-from mongoq.drive.background import Background
-from mongoq.drive.deferral import Deferral
-from mongoq.drive.disturbance import Disturbance
-from mongoq.drive.numbered import Numbered
-from mongoq.drive.sessions import Sessions
-from mongoq.drive.taken import Taken, told
-from mongoq.drive.thread_lanes import ThreadLanes
+from mongoq.drivers import counter_flush, raw_commands, sleep
+from mongoq.drivers.backend import Backend, interruption
+from mongoq.drivers.counter_flush import Background
+from mongoq.drivers.failover import Disturbance
+from mongoq.drivers.group_commit_threads import ThreadLanes
+from mongoq.drivers.retryable_writes import Numbered
+from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.signals import Deferral
+from mongoq.drivers.undo_log import Taken, told
 from mongoq.errors import BrokerClosed
 from mongoq.model.clock import Clock
 from mongoq.model.counters import Counters
@@ -119,7 +119,7 @@ class ThreadDriver:
     def wake(self, hub: Hub) -> None:
         """Wake who rests when the driver closes."""
         self._hub = hub
-        wakeup.suit(hub, self._backend.client)
+        sleep.suit(hub, self._backend.client)
 
     def close(self) -> None:
         """Write the counters, and refuse further commands, those of waiting calls as well. Idempotent."""
@@ -137,7 +137,7 @@ class ThreadDriver:
         if cursor is None:
             return
         try:
-            with pymongo.timeout(background.PATIENCE):
+            with pymongo.timeout(counter_flush.PATIENCE):
                 self._send(self._backend.kill_command(cursor))
         except Exception as error:
             logger.debug("the change stream could not be closed: %r", error)
@@ -167,7 +167,7 @@ class ThreadDriver:
         if isinstance(request, Wait):
             return time.sleep(request.seconds)
         if isinstance(request, Rest):
-            return wakeup.rest(request.bell, request.seconds)
+            return sleep.rest(request.bell, request.seconds)
         if isinstance(request, Beside):
             return self._beside(request.flow)
         return self._begun(request.command)
@@ -207,7 +207,7 @@ class ThreadDriver:
     def _send_plain(self, command: Command[Any]) -> Any:
         lent = self._backend.lend()
         try:
-            return plain.outcome(command, self._backend.call_plain(command, lent))
+            return raw_commands.outcome(command, self._backend.call_plain(command, lent))
         finally:
             if lent is not None:
                 lent.back()
@@ -216,7 +216,7 @@ class ThreadDriver:
         with numbered:
             while True:
                 try:
-                    return plain.outcome(command, self._backend.call_plain(command, numbered))
+                    return raw_commands.outcome(command, self._backend.call_plain(command, numbered))
                 except Exception as error:
                     numbered.again(error, lost=isinstance(interruption(error), ReplyLost))
 

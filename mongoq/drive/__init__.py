@@ -1,1 +1,0 @@
-"""Who sends it: the only code that calls a MongoDB driver."""
