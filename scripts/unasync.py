@@ -87,7 +87,7 @@ DOTTED = {
     "mongoq.aio": "mongoq.sync",
     "mongoq.drivers.aio": "mongoq.drivers.threads",
     "mongoq.worker.aio": "mongoq.worker.threads",
-    "mongoq.worker.hands_aio": "mongoq.worker.hands_threads",
+    "mongoq.worker.executor_aio": "mongoq.worker.executor_threads",
     "pymongo.asynchronous": "pymongo.synchronous",
     "anyio.sleep": "time.sleep",
     "asyncio.sleep": "time.sleep",

@@ -17,7 +17,7 @@ from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.source_plan import SourcePlan, source_plan
+from mongoq.worker.sources.plan import SourcePlan, source_plan
 
 __all__ = ["machinery", "suited", "transactional_parts"]
 

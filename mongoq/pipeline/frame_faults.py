@@ -11,7 +11,7 @@ from mongoq.model.arguments import count, duration
 from mongoq.model.stream_claim import MOST
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Frame, Stage
-from mongoq.worker.lazy import is_function
+from mongoq.worker.lazy_results import is_function
 
 __all__ = ["frame_faults"]
 

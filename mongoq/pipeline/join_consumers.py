@@ -27,9 +27,9 @@ from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.consumer import Consumer, consumer
-from mongoq.worker.gathering import Gathering
-from mongoq.worker.judging import Judge, Verdict
-from mongoq.worker.lazy import is_function
+from mongoq.worker.lazy_results import is_function
+from mongoq.worker.outcome_resolver import Judge, Verdict
+from mongoq.worker.settle_group import Gathering
 
 __all__ = ["joining", "takes_job"]
 

@@ -14,7 +14,7 @@ from mongoq.pipeline.join_consumers import takes_job
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Join, Stage
 from mongoq.pipeline.waiting import pairs_queue, parked_queue
-from mongoq.worker.lazy import is_function
+from mongoq.worker.lazy_results import is_function
 
 __all__ = ["join_faults", "join_queue_faults"]
 

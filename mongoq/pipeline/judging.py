@@ -16,7 +16,7 @@ from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Relea
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.stage import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.judging import Judge, Verdict, checked, entries, is_success, shown
+from mongoq.worker.outcome_resolver import Judge, Verdict, checked, entries, is_success, shown
 
 __all__ = ["StageJudge"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.source import BATCH, LEASE, Source
-from mongoq.worker.source_plan import source_plan
+from mongoq.worker.sources.plan import source_plan
 
 __all__ = ["source_faults"]
 

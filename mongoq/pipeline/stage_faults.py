@@ -21,7 +21,7 @@ from mongoq.pipeline.naming import in_a_line
 from mongoq.pipeline.stage import Stage
 from mongoq.protocol.push.push import check_due, checked_headers
 from mongoq.worker.consumer import any_handler, consumer
-from mongoq.worker.lazy import is_function
+from mongoq.worker.lazy_results import is_function
 
 __all__ = ["stage_faults"]
 

@@ -19,7 +19,7 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.run import Run
+from mongoq.worker.handler_call import Run
 
 __all__ = ["VirtualServer"]
 

@@ -25,8 +25,8 @@ from mongoq.testing.result import Result
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.judging import ending
-from mongoq.worker.run import Run
+from mongoq.worker.handler_call import Run
+from mongoq.worker.outcome_resolver import ending
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["Steps", "VirtualStation"]

@@ -14,11 +14,11 @@ from mongoq.model.outcomes import Failed, Outcome, Release
 from mongoq.protocol.flow.event import Bell
 from mongoq.protocol.settle.extend_leases import Kept
 from mongoq.worker.byte_limit import ByteLimit
+from mongoq.worker.circuit_breaker import Probe
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import Run
 from mongoq.worker.leases import Lease, Leases
-from mongoq.worker.pace import Pace
-from mongoq.worker.probe import Probe
-from mongoq.worker.run import Run
+from mongoq.worker.prefetch_sizer import Pace
 
 __all__ = ["Backlog", "Verdict"]
 

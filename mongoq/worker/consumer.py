@@ -13,9 +13,9 @@ from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.protocol.claim.filtering import Screen
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.gathering import Gathering
-from mongoq.worker.judging import Judge
-from mongoq.worker.lazy import is_function
+from mongoq.worker.lazy_results import is_function
+from mongoq.worker.outcome_resolver import Judge
+from mongoq.worker.settle_group import Gathering
 
 __all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
 

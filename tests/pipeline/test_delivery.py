@@ -15,10 +15,10 @@ import mongoq
 from mongoq.protocol.flow.commands import Flow, ReplyLost, Wait
 from mongoq.protocol.push import insert
 from mongoq.protocol.settle import at_most_once
-from mongoq.worker.aio.claims import AsyncClaims
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.threads.claims import Claims
+from mongoq.worker.aio.fetcher import AsyncClaims
 from mongoq.worker.threads.engine import Engine
+from mongoq.worker.threads.fetcher import Claims
 from tests.pipeline.conftest import Site
 
 

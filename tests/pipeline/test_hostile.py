@@ -15,7 +15,7 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.model.outcomes import Outcome
 from mongoq.protocol.wait import next_due
-from mongoq.worker.threads.claims import Claims
+from mongoq.worker.threads.fetcher import Claims
 from tests.pipeline.conftest import QUICK, Site
 from tests.waiting import PATIENCE, until
 

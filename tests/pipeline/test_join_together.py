@@ -16,7 +16,7 @@ from mongoq.protocol.settle.apply_outcomes import carried_out_together
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.gathering import Gathering
+from mongoq.worker.settle_group import Gathering
 from tests.pipeline.conftest import Site, is_busy
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ import pytest
 from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeoutError, WriteError
 
 from mongoq.protocol.state.waiter_registry import Hub
-from mongoq.worker.course import Course
+from mongoq.worker.coordinator import Course
 
 GONE, UNFOUND = AutoReconnect("gone"), ServerSelectionTimeoutError("unfound")
 

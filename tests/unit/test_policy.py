@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from mongoq import Exponential, Fixed, Linear
-from mongoq.worker.pace import MOST, Pace
+from mongoq.worker.prefetch_sizer import MOST, Pace
 
 DAY = 86_400
 

@@ -14,7 +14,7 @@ import pytest
 import mongoq
 from mongoq.model.error_text import printable, printed, spoken, type_name
 from mongoq.testing import VirtualBroker
-from mongoq.worker.judging import is_success
+from mongoq.worker.outcome_resolver import is_success
 from tests.awkward import AWKWARD, awkward
 from tests.worker.conftest import Desk
 

@@ -17,7 +17,7 @@ from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.backlog import LATELY, UNSETTLED, Backlog
 from mongoq.worker.consumer import consumer
-from mongoq.worker.gathering import Gathering
+from mongoq.worker.settle_group import Gathering
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)

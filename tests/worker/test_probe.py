@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.worker.probe import Probe
+from mongoq.worker.circuit_breaker import Probe
 from tests.waiting import until
 from tests.worker.conftest import Desk
 

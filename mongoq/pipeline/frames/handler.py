@@ -15,7 +15,7 @@ from mongoq.pipeline.frames.given import Given, given
 from mongoq.pipeline.frames.results import Results, checked_columns
 from mongoq.pipeline.stage import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.judging import checked, entries, shown
+from mongoq.worker.outcome_resolver import checked, entries, shown
 
 __all__ = ["AsyncFrameHandler", "FrameHandler", "framed"]
 

@@ -33,7 +33,7 @@ from mongoq.spark.clients import broker_at
 from mongoq.spark.envelope import id_shown
 from mongoq.worker.consumer import consumer
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.judging import Verdict, ending, later
+from mongoq.worker.outcome_resolver import Verdict, ending, later
 
 __all__ = ["TOLD", "Settler", "Settling"]
 

@@ -15,7 +15,7 @@ from mongoq.pipeline.on_spark.frame_part import FramePart
 from mongoq.pipeline.on_spark.frame_rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.pipeline.on_spark.halving import Halving
 from mongoq.spark.envelope import CORRUPT, DELIVERY
-from mongoq.worker.judging import checked, shown
+from mongoq.worker.outcome_resolver import checked, shown
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["ATTEMPTS", "FrameWriting"]

@@ -12,7 +12,7 @@ from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.next_due import is_drained, next_whens
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.course import Course
+from mongoq.worker.coordinator import Course
 
 __all__ = ["Lookout"]
 

@@ -36,8 +36,8 @@ from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.given import Place
 from mongoq.sync import Broker
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.course import Course
-from mongoq.worker.source_plan import SourcePlan
+from mongoq.worker.coordinator import Course
+from mongoq.worker.sources.plan import SourcePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,16 +21,16 @@ from mongoq.protocol.flow.event import Bell
 from mongoq.protocol.settle.extend_leases import kept
 from mongoq.protocol.settle.timeouts import timed_out
 from mongoq.protocol.wait.next_due import is_drained
-from mongoq.worker.aio.feed import AsyncFeed
-from mongoq.worker.aio.station import AsyncStation
+from mongoq.worker.aio.consumer_loop import AsyncStation
+from mongoq.worker.aio.source_runner import AsyncFeed
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.course import Course
+from mongoq.worker.coordinator import Course
+from mongoq.worker.executor_aio import AioHands
 from mongoq.worker.failure_log import error_line
-from mongoq.worker.hands_aio import AioHands
-from mongoq.worker.judging import kind
-from mongoq.worker.run import Run
-from mongoq.worker.source_plan import SourcePlan
-from mongoq.worker.watch import Watch
+from mongoq.worker.handler_call import Run
+from mongoq.worker.outcome_resolver import kind
+from mongoq.worker.sources.plan import SourcePlan
+from mongoq.worker.watchdog import Watch
 
 __all__ = ["AsyncEngine"]
 

@@ -23,15 +23,15 @@ from mongoq.protocol.settle.extend_leases import kept
 from mongoq.protocol.settle.timeouts import timed_out
 from mongoq.protocol.wait.next_due import is_drained
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.course import Course
+from mongoq.worker.coordinator import Course
+from mongoq.worker.executor_threads import ThreadHands
 from mongoq.worker.failure_log import error_line
-from mongoq.worker.hands_threads import ThreadHands
-from mongoq.worker.judging import kind
-from mongoq.worker.run import Run
-from mongoq.worker.source_plan import SourcePlan
-from mongoq.worker.threads.feed import Feed
-from mongoq.worker.threads.station import Station
-from mongoq.worker.watch import Watch
+from mongoq.worker.handler_call import Run
+from mongoq.worker.outcome_resolver import kind
+from mongoq.worker.sources.plan import SourcePlan
+from mongoq.worker.threads.consumer_loop import Station
+from mongoq.worker.threads.source_runner import Feed
+from mongoq.worker.watchdog import Watch
 
 __all__ = ["Engine"]
 

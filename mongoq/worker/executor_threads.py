@@ -11,7 +11,7 @@ from typing import Any
 from mongoq.drivers.sleep import rest
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.run import Run
+from mongoq.worker.handler_call import Run
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 

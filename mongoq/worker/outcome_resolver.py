@@ -11,7 +11,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.error_text import name_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Apart, Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
-from mongoq.worker.lazy import close_lazy, refuse_lazy
+from mongoq.worker.lazy_results import close_lazy, refuse_lazy
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer

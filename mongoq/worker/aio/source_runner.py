@@ -1,4 +1,3 @@
-# Generated from mongoq/worker/aio/feed.py by scripts/unasync.py. Do not edit.
 """One source at work: it takes the lease, reads what the generator yields, and pushes that."""
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from mongoq.model.error_text import printable
 from mongoq.protocol.coordination import sources
 from mongoq.protocol.coordination.sources import Held, TakenOver, Tenure
 from mongoq.protocol.flow.event import Bell
-from mongoq.worker.course import Course
-from mongoq.worker.hands_threads import ThreadHands
-from mongoq.worker.judging import kind
-from mongoq.worker.reading import Reading
-from mongoq.worker.source_plan import SourcePlan
+from mongoq.worker.coordinator import Course
+from mongoq.worker.executor_aio import AioHands
+from mongoq.worker.outcome_resolver import kind
+from mongoq.worker.sources.plan import SourcePlan
+from mongoq.worker.sources.reader import Reading
 
-__all__ = ["Feed"]
+__all__ = ["AsyncFeed"]
 
 logger = logging.getLogger("mongoq.source")
 
@@ -28,7 +27,7 @@ SHARE = 3
 """How often a lease is extended while it lasts."""
 
 
-class Feed:
+class AsyncFeed:
     """Runs one source, in one process at a time.
 
     A process that dies leaves the lease behind, and in the queue all that was committed; when the lease ends, another
@@ -42,7 +41,7 @@ class Feed:
         pushed: how many records were pushed here.
     """
 
-    def __init__(self, plan: SourcePlan, course: Course, hands: ThreadHands) -> None:
+    def __init__(self, plan: SourcePlan, course: Course, hands: AioHands) -> None:
         self.plan = plan
         self.active = self.ended = False
         self.failure: BaseException | None = None
@@ -82,12 +81,12 @@ class Feed:
         self._closing = self._abandoned = True
         self._hands.ring(self._bell)
 
-    def _work(self) -> None:
+    async def _work(self) -> None:
         try:
             while self._goes_on():
-                tenure = self._taken()
+                tenure = await self._taken()
                 if tenure is not None:
-                    self._held(tenure)
+                    await self._held(tenure)
         finally:
             self.active = False
             self._course.changed.ring()
@@ -97,20 +96,20 @@ class Feed:
 
     # --- the lease -------------------------------------------------------------------------------
 
-    def _taken(self) -> Tenure | None:
+    async def _taken(self) -> Tenure | None:
         """Take the lease; after a while without it, return ``None``."""
         plan = self.plan
         try:
-            found: Tenure | Held = self._driver.run(sources.taken(self._context.broker, plan.id, plan.lease))
+            found: Tenure | Held = await self._driver.run(sources.taken(self._context.broker, plan.id, plan.lease))
         except Exception as error:
-            self._got_over("lease sources", error)
+            await self._got_over("lease sources", error)
             return None
         self._course.well("lease sources")
         if isinstance(found, Held):
             if not self._waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self._waits = True
-            self._hands.rest(self._bell, min(LOOK, self._third()))
+            await self._hands.rest(self._bell, min(LOOK, self._third()))
             return None
         self._waits = False
         self._put_off()
@@ -123,75 +122,75 @@ class Feed:
         """Take note that the lease was just extended."""
         self._due = time.monotonic() + self._third()
 
-    def _kept(self, tenure: Tenure) -> None:
+    async def _kept(self, tenure: Tenure) -> None:
         """Extend the lease when that is due."""
         if time.monotonic() < self._due:
             return
         try:
-            self._driver.run(sources.extended(self._context.broker, tenure))
+            await self._driver.run(sources.extended(self._context.broker, tenure))
         except TakenOver:
             raise
         except Exception as error:
-            self._got_over("extend the leases of sources", error)
+            await self._got_over("extend the leases of sources", error)
         else:
             self._course.well("extend the leases of sources")
             self._put_off()
 
-    def _given_back(self, tenure: Tenure) -> None:
+    async def _given_back(self, tenure: Tenure) -> None:
         try:
-            self._driver.run(sources.given_back(self._context.broker, tenure))
+            await self._driver.run(sources.given_back(self._context.broker, tenure))
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
-    def _held(self, tenure: Tenure) -> None:
+    async def _held(self, tenure: Tenure) -> None:
         """Work for as long as the lease is ours."""
         try:
             while self._goes_on():
-                self._called(tenure)
+                await self._called(tenure)
                 if self._goes_on():
-                    self._paused(tenure)
+                    await self._paused(tenure)
         except TakenOver as lost:
             words = self.plan.name, lost.held.by or "nobody"
             logger.warning("source %r has lost its lease, which %s has; nothing more is pushed under it", *words)
         else:
-            self._given_back(tenure)
+            await self._given_back(tenure)
 
-    def _paused(self, tenure: Tenure) -> None:
+    async def _paused(self, tenure: Tenure) -> None:
         """Rest until the source is to be called again."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
-            self._kept(tenure)
-            self._hands.rest(self._bell, min(left, self._third()))
+            await self._kept(tenure)
+            await self._hands.rest(self._bell, min(left, self._third()))
 
     # --- the generator ---------------------------------------------------------------------------
 
-    def _called(self, tenure: Tenure) -> None:
+    async def _called(self, tenure: Tenure) -> None:
         """Call the source once, and push what it yields."""
         reading = self.plan.reading(tenure.position, self._ring)
         reading.start(self._hands.context.copy())
         try:
             while self._goes_on() and not reading.over:
-                self._step(tenure, reading)
+                await self._step(tenure, reading)
         finally:
-            self._closed(reading)
+            await self._closed(reading)
         while not (self._abandoned or reading.over):
-            self._pushed(tenure, reading)
+            await self._pushed(tenure, reading)
         self._judge(reading)
 
-    def _step(self, tenure: Tenure, reading: Reading) -> None:
+    async def _step(self, tenure: Tenure, reading: Reading) -> None:
         wait = reading.wait()
         if wait == 0:
-            self._pushed(tenure, reading)
+            await self._pushed(tenure, reading)
             return
-        self._kept(tenure)
-        self._hands.rest(self._bell, self._third() if wait is None else min(wait, self._third()))
+        await self._kept(tenure)
+        await self._hands.rest(self._bell, self._third() if wait is None else min(wait, self._third()))
 
-    def _closed(self, reading: Reading) -> None:
+    async def _closed(self, reading: Reading) -> None:
         """Wait until the generator is closed."""
         reading.close()
         while not (reading.ended or self._abandoned):
-            self._hands.rest(self._bell, LOOK)
+            await self._hands.rest(self._bell, LOOK)
         if not reading.ended:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
@@ -209,12 +208,12 @@ class Feed:
             self.ended = True
             self._course.changed.ring()
 
-    def _pushed(self, tenure: Tenure, reading: Reading) -> None:
+    async def _pushed(self, tenure: Tenure, reading: Reading) -> None:
         """Push a batch, however long that takes; told to stop, try once."""
         batch = reading.take()
         while batch and self.failure is None:
             try:
-                number = self._driver.run(sources.pushed(self._context, tenure, batch))
+                number = await self._driver.run(sources.pushed(self._context, tenure, batch))
             except TakenOver:
                 raise
             except ArgumentInvalid as error:
@@ -223,17 +222,17 @@ class Feed:
                 if self._closing:
                     self._abandoned = True  # what is left comes again
                     return
-                self._got_over("push what sources yield", error)
+                await self._got_over("push what sources yield", error)
             else:
                 self._course.well("push what sources yield")
                 self._put_off()
                 self.pushed += number
                 batch = batch[number:]
 
-    def _got_over(self, what: str, error: Exception) -> None:
+    async def _got_over(self, what: str, error: Exception) -> None:
         """Rest after an error; where it is no use to try again, end."""
         pause = self._course.trouble(what, error)
         if pause is None:
             self._closing = self._abandoned = True
         else:
-            self._hands.rest(self._bell, pause)
+            await self._hands.rest(self._bell, pause)

@@ -1,3 +1,4 @@
+# Generated from mongoq/worker/aio/fetcher.py by scripts/unasync.py. Do not edit.
 """What a consumer claims: as much as there is room for, and what may have killed a worker by itself."""
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.claim.worker_claims import take_alone, take_beside
 from mongoq.protocol.settle.at_most_once import taken_for_good
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.aio.stand import REST, AsyncStand
+from mongoq.worker.threads.consumer_state import REST, Stand
 
-__all__ = ["AsyncClaims"]
+__all__ = ["Claims"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -28,28 +29,28 @@ APART_FOR = 1 / 4
 """Of a lease, what the first of them may have waited by then: it is not due to be extended yet."""
 
 
-class AsyncClaims(AsyncStand):
+class Claims(Stand):
     """The side of a station that claims."""
 
-    async def _fetch(self) -> None:
+    def _fetch(self) -> None:
         self.claiming = True
         try:
             while not self.backlog.closed:
                 try:
-                    await self._fetched()
+                    self._fetched()
                 except PayloadInvalid as invalid:
-                    await self._refuse(invalid)
+                    self._refuse(invalid)
                 except Exception as error:
-                    await self._got_over("claim", error, self.backlog.fetching)
+                    self._got_over("claim", error, self.backlog.fetching)
         finally:
             self.claiming = False
             self.backlog.settling.ring()
             self._course.emptied.ring()
 
-    async def _refuse(self, invalid: PayloadInvalid) -> None:
+    def _refuse(self, invalid: PayloadInvalid) -> None:
         """Send back what does not fit the model, and has no dead queue to go to."""
         item: Any = invalid.item
-        if self.consumer.pops and not await self._is_taken_for_good(item):
+        if self.consumer.pops and not self._is_taken_for_good(item):
             logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
             self.backlog.refuse(item, self.lease(), Release())
             return
@@ -59,10 +60,10 @@ class AsyncClaims(AsyncStand):
         self.backlog.refuse(item, self.lease(), verdict)
         self._halt_for(item, verdict)
 
-    async def _is_taken_for_good(self, item: Item[Any]) -> bool:
+    def _is_taken_for_good(self, item: Item[Any]) -> bool:
         """Take an item out of the queue that is run at most once, and say whether it is certain that we did."""
         try:
-            failed = await self._driver.run(taken_for_good(self.context, [item]))
+            failed = self._driver.run(taken_for_good(self.context, [item]))
         except BaseException as error:  # a handler that has ended may still cancel the task that waits here
             if self._course.halted and not isinstance(error, Exception):
                 raise
@@ -71,10 +72,10 @@ class AsyncClaims(AsyncStand):
             logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, self.consumer.title, failed)
         return not failed
 
-    async def _fetched(self) -> None:
+    def _fetched(self) -> None:
         n = 0 if self._course.is_hushed(self) else min(self.backlog.room(), MOST)
         if n == 0:
-            await self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
+            self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
             return
         consumer = self.consumer
         claim = take_beside(
@@ -84,7 +85,7 @@ class AsyncClaims(AsyncStand):
             over=self._is_interrupted,
             screen=consumer.screen,
         )
-        taken = await self._driver.run(claim)
+        taken = self._driver.run(claim)
         self._course.well("claim")
         if taken is None:
             return
@@ -94,13 +95,13 @@ class AsyncClaims(AsyncStand):
         if not taken.lapsed:
             return
         if consumer.claims is not None:
-            found = await self._fetched_apart(consumer.claims, min(n - len(taken.items), APART))
+            found = self._fetched_apart(consumer.claims, min(n - len(taken.items), APART))
         elif found := not self._course.is_tired():
-            await self._run_alone()
+            self._run_alone()
         if not (found or taken.items):
-            await self._hands.rest(self.backlog.fetching, REST / 10)
+            self._hands.rest(self.backlog.fetching, REST / 10)
 
-    async def _fetched_apart(self, context: QueueContext[Any], room: int) -> bool:
+    def _fetched_apart(self, context: QueueContext[Any], room: int) -> bool:
         """Take what has lapsed where no handler runs, and say whether there was any.
 
         One after the other: one claim of many would wait for a transaction whose process has died, for a minute. The
@@ -110,7 +111,7 @@ class AsyncClaims(AsyncStand):
         deadline = time.monotonic() + self.lease().total_seconds() * APART_FOR
         try:
             while len(found) < room and not self._is_interrupted():
-                told = await self._driver.run(take_alone(context, self.consumer.lease))
+                told = self._driver.run(take_alone(context, self.consumer.lease))
                 if told is None or told[0] is None:
                     break
                 found.append(told[0])
@@ -148,11 +149,11 @@ class AsyncClaims(AsyncStand):
                 with suppress(Exception):  # other programs may have written what cannot be encoded again
                     item._size = self.context.broker.encoding.size(item._document)
 
-    async def _work(self) -> None:
+    def _work(self) -> None:
         """Run what is claimed; the other side's."""
         raise NotImplementedError
 
-    async def _run_alone(self) -> None:
+    def _run_alone(self) -> None:
         """Run what may have killed a worker by itself: nothing else of this worker runs, or waits for a run.
 
         A crash then is its own fault, and counts as such.
@@ -161,33 +162,33 @@ class AsyncClaims(AsyncStand):
             return  # another consumer is at it; this one's turn comes
         in_vain = False
         try:
-            in_vain = not await self._quiet(self._course.patience)
+            in_vain = not self._quiet(self._course.patience)
             while not (in_vain or self.backlog.closed or self._course.is_tired()):
                 taking = take_alone(self.context, self.consumer.lease, screen=self.consumer.screen)
-                told = await self._driver.run(taking)
+                told = self._driver.run(taking)
                 if told is None:
                     return
                 item, lapsed = told
                 if item is None:
                     self._screened(1)
                 else:
-                    await self._ran_alone(item, lapsed=lapsed)
+                    self._ran_alone(item, lapsed=lapsed)
                 if not lapsed:
                     return
         finally:
             self._course.unhush(in_vain=in_vain)
 
-    async def _ran_alone(self, item: Item[Any], *, lapsed: bool) -> None:
+    def _ran_alone(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
             logger.warning("item %s of queue %r may have killed a worker; it runs alone", item.id, item.queue)
         self._accept([item], asked=1)
-        await self._quiet(math.inf)
+        self._quiet(math.inf)
 
-    async def _quiet(self, seconds: float) -> bool:
+    def _quiet(self, seconds: float) -> bool:
         """Wait so long until this worker holds nothing; says whether it does not."""
         deadline = time.monotonic() + seconds
         while self._course.holds_anything():
             if self._course.halted or time.monotonic() > deadline:
                 return False
-            await self._hands.rest(self._course.emptied, REST / 10)
+            self._hands.rest(self._course.emptied, REST / 10)
         return True

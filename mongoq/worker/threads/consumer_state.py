@@ -1,4 +1,4 @@
-# Generated from mongoq/worker/aio/stand.py by scripts/unasync.py. Do not edit.
+# Generated from mongoq/worker/aio/consumer_state.py by scripts/unasync.py. Do not edit.
 """What the sides of a station share: what it was told, what it holds, and how it stops by itself."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from mongoq.model.outcomes import Failed
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.course import Course
+from mongoq.worker.coordinator import Course
+from mongoq.worker.counts import Tally
+from mongoq.worker.executor_threads import ThreadHands
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.hands_threads import ThreadHands
-from mongoq.worker.judging import kind
-from mongoq.worker.tally import Tally
+from mongoq.worker.outcome_resolver import kind
 
 __all__ = ["REST", "Stand"]
 

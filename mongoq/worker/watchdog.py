@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from mongoq.worker.run import Run
+from mongoq.worker.handler_call import Run
 
 __all__ = ["Watch", "stack_of"]
 

@@ -13,7 +13,7 @@ from mongoq.drivers.sleep import rest_aio
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.daemon_threads import DaemonThreads, JobInThread
-from mongoq.worker.run import Run
+from mongoq.worker.handler_call import Run
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 

@@ -1,4 +1,4 @@
-# Generated from mongoq/worker/aio/settlements.py by scripts/unasync.py. Do not edit.
+# Generated from mongoq/worker/aio/settler.py by scripts/unasync.py. Do not edit.
 """What a consumer settles: all that has come to its end since the last time, in as few commands as that takes."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from mongoq.protocol.settle.at_most_once import pushed_on
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.backlog import Verdict
-from mongoq.worker.judging import ending
-from mongoq.worker.threads.stand import REST, Stand
+from mongoq.worker.outcome_resolver import ending
+from mongoq.worker.threads.consumer_state import REST, Stand
 
 __all__ = ["Settlements"]
 

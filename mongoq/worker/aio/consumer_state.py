@@ -11,11 +11,11 @@ from mongoq.model.outcomes import Failed
 from mongoq.protocol.flow.event import Bell
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.course import Course
+from mongoq.worker.coordinator import Course
+from mongoq.worker.counts import Tally
+from mongoq.worker.executor_aio import AioHands
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.hands_aio import AioHands
-from mongoq.worker.judging import kind
-from mongoq.worker.tally import Tally
+from mongoq.worker.outcome_resolver import kind
 
 __all__ = ["REST", "AsyncStand"]
 

@@ -1,4 +1,3 @@
-# Generated from mongoq/worker/aio/station.py by scripts/unasync.py. Do not edit.
 """One consumer at work: loops that claim, run and settle, around a backlog that decides."""
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from typing import Any
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
 from mongoq.protocol.flow.event import Bell
-from mongoq.worker.run import Run
-from mongoq.worker.threads.claims import Claims
-from mongoq.worker.threads.job import Job
-from mongoq.worker.threads.settlements import Settlements
-from mongoq.worker.threads.stand import REST
+from mongoq.worker.aio.consumer_state import REST
+from mongoq.worker.aio.fetcher import AsyncClaims
+from mongoq.worker.aio.job import AsyncJob
+from mongoq.worker.aio.settler import AsyncSettlements
+from mongoq.worker.handler_call import Run
 
-__all__ = ["Station"]
+__all__ = ["AsyncStation"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -25,7 +24,7 @@ NEVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """When the lease of an item ends that is no longer there."""
 
 
-class Station(Claims, Settlements):
+class AsyncStation(AsyncClaims, AsyncSettlements):
     """Claims, runs and settles the items of one consumer."""
 
     def start(self) -> None:
@@ -45,27 +44,27 @@ class Station(Claims, Settlements):
 
     # --- runs ------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    async def _work(self) -> None:
         bell = Bell()
         try:
             while True:
                 run = self.backlog.next(bell)
                 if run is not None:
-                    self._ran(run)
+                    await self._ran(run)
                 elif self.backlog.closed:
                     return
                 else:
-                    self._hands.rest(bell, REST * 60)
+                    await self._hands.rest(bell, REST * 60)
         finally:
             self.backlog.idle.pop(bell, None)
 
-    def _ran(self, run: Run) -> None:
+    async def _ran(self, run: Run) -> None:
         consumer, items = self.consumer, run.items
         verdicts = consumer.judge.refusal(consumer, items)
         if verdicts is None and consumer.pops:
-            verdicts = self._popped(run)
+            verdicts = await self._popped(run)
         if verdicts is None:
-            verdicts = self._called(run)
+            verdicts = await self._called(run)
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
             self._report(run, verdicts)
@@ -92,17 +91,17 @@ class Station(Claims, Settlements):
             logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
         self.settled_by_handlers.difference_update(lost)
 
-    def _called(self, run: Run) -> list[Outcome | None]:
+    async def _called(self, run: Run) -> list[Outcome | None]:
         """Call the handler, and say what becomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
             self._watch_reservations(run)
             extended, gone = self.backlog.extended_apart, consumer.pops
-            run.job = Job(consumer.queue, items, extended, name=consumer.label, gone=gone)
+            run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         run.context = context = self._hands.context.copy()
         try:
-            returned = self._hands.call(consumer, run, payload)
+            returned = await self._hands.call(consumer, run, payload)
             if run.timed_out:
                 return consumer.judge.failures(consumer, items, self.timeout())
             outcomes: list[Outcome | None] = context.call(consumer.judge.outcomes, consumer, items, returned)
@@ -137,11 +136,11 @@ class Station(Claims, Settlements):
         key = reservation_key(item)
         return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
 
-    def _popped(self, run: Run) -> list[Outcome | None] | None:
+    async def _popped(self, run: Run) -> list[Outcome | None] | None:
         """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
         [item] = run.items
         run.pops = True
-        if not self._is_taken_for_good(item):
+        if not await self._is_taken_for_good(item):
             return [Release()]
         run.items[:] = [self.context.preserved(item)]
         self.backlog.extended_apart([item.held_until(NEVER)])

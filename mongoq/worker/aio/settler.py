@@ -13,9 +13,9 @@ from mongoq.protocol.settle.apply_outcomes import carried_out, carried_out_toget
 from mongoq.protocol.settle.at_most_once import pushed_on
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.aio.stand import REST, AsyncStand
+from mongoq.worker.aio.consumer_state import REST, AsyncStand
 from mongoq.worker.backlog import Verdict
-from mongoq.worker.judging import ending
+from mongoq.worker.outcome_resolver import ending
 
 __all__ = ["AsyncSettlements"]
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from mongoq.drivers.sleep import rest_aio
-from mongoq.worker.reading import REST, Reading
 from mongoq.worker.run_context import RunContext
+from mongoq.worker.sources.reader import REST, Reading
 
 __all__ = ["AsyncReading"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
-from mongoq.worker.lazy import is_function
-from mongoq.worker.reading import Reading
-from mongoq.worker.reading_aio import AsyncReading
+from mongoq.worker.lazy_results import is_function
+from mongoq.worker.sources.reader import Reading
+from mongoq.worker.sources.reader_aio import AsyncReading
 
 __all__ = ["MOST", "SourcePlan", "source_plan"]
 
