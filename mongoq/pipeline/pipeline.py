@@ -12,20 +12,20 @@ from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
-from mongoq.pipeline.batching import Batching
-from mongoq.pipeline.comparison import Difference, differences
-from mongoq.pipeline.faults import faults
-from mongoq.pipeline.framing import Framing
-from mongoq.pipeline.graph import Graph
-from mongoq.pipeline.joining import Joining
-from mongoq.pipeline.mermaid import mermaid
-from mongoq.pipeline.naming import handler_name, names, shown, told
-from mongoq.pipeline.picture import description
-from mongoq.pipeline.recipe import graph_of
-from mongoq.pipeline.source import Source
-from mongoq.pipeline.sourcing import Sourcing
-from mongoq.pipeline.stage import Delivery, OnNone, Stage, Trail
-from mongoq.pipeline.starting import Starting
+from mongoq.pipeline.checks.graph import faults
+from mongoq.pipeline.declare.batch_stages import Batching
+from mongoq.pipeline.declare.joins import Joining
+from mongoq.pipeline.declare.sources import Sourcing
+from mongoq.pipeline.declare.spark_frame_stages import Framing
+from mongoq.pipeline.graph.comparison import Difference, differences
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.names import handler_name, names, shown, told
+from mongoq.pipeline.graph.source import Source
+from mongoq.pipeline.graph.stage import Delivery, OnNone, Stage, Trail
+from mongoq.pipeline.recipe.recipe import graph_of
+from mongoq.pipeline.render.mermaid import mermaid
+from mongoq.pipeline.render.text import description
+from mongoq.pipeline.start import Starting
 from mongoq.worker.consumer import OnTimeout
 
 __all__ = ["Pipeline"]

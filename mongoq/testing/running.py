@@ -10,8 +10,8 @@ from typing import Any
 from mongoq.aio import AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
-from mongoq.pipeline.consumers import consumers
 from mongoq.pipeline.pipeline import Pipeline
+from mongoq.pipeline.run.consumers import consumers
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.testing.result import NeverIdle, Result

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.pipeline.graph import Graph
-from mongoq.pipeline.on_spark.halving import Halving
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.on_spark.frames.bisect import Halving
 from mongoq.pipeline.on_spark.naming import consumer_of
-from mongoq.pipeline.stage import Stage
 
 
 def tried(size: int, guilty: Collection[int]) -> tuple[set[int], set[int], set[int], int]:

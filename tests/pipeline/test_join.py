@@ -13,7 +13,7 @@ from bson import Decimal128, Int64, ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.pipeline.consumers import consumers
+from mongoq.pipeline.run.consumers import consumers
 from mongoq.protocol.settle.apply_outcomes import carried_out
 from mongoq.protocol.state.context import context_of
 from mongoq.testing import VirtualBroker

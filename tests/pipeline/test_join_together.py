@@ -10,7 +10,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.item import Item, id_key, with_stored
-from mongoq.pipeline.consumers import consumers
+from mongoq.pipeline.run.consumers import consumers
 from mongoq.protocol.join.match import PATIENCE
 from mongoq.protocol.settle.apply_outcomes import carried_out_together
 from mongoq.protocol.settle.exchange import PutOff

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 import mongoq
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.recipe_file import without_doubles
+from mongoq.pipeline.recipe.file import without_doubles
 from tests.pipeline import stations
 
 HERE = "tests.pipeline.stations"
@@ -540,8 +540,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_without_pyyaml_the_extra_is_named_and_json_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "mongoq.pipeline.yaml_text", raising=False)
-    monkeypatch.delattr("mongoq.pipeline.yaml_text", raising=False)
+    monkeypatch.delitem(sys.modules, "mongoq.pipeline.recipe.yaml_text", raising=False)
+    monkeypatch.delattr("mongoq.pipeline.recipe.yaml_text", raising=False)
     with pytest.raises(mongoq.ArgumentInvalid, match=r"install mongoq-driver\[yaml\], or write the recipe as JSON"):
         mongoq.Pipeline.from_recipe(written(tmp_path, LEAST))
     assert mongoq.Pipeline.from_recipe(written(tmp_path, json.dumps(least()), "recipe.json")).name == "least"

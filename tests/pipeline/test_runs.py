@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 import mongoq
-from mongoq.pipeline.runs import Run
+from mongoq.pipeline.run.run import Run
 from mongoq.testing import VirtualBroker
 from mongoq.worker.signals import listening
 from tests.pipeline.conftest import QUICK

@@ -485,7 +485,7 @@ def test_ids_of_other_programs_are_settled_as_well(frames: Frames) -> None:
 
 
 def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
-    from mongoq.pipeline.on_spark.failures import cause
+    from mongoq.pipeline.on_spark.frames.failures import cause
     from mongoq.spark.given import Place
 
     uri = "mongodb://analyst:s3cret%2Dp4ss@host/app"
@@ -496,8 +496,8 @@ def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
 def test_a_schema_deeper_than_arrow_brings_is_refused_with_its_stage_and_path() -> None:
     from pyspark.sql.types import ArrayType, DataType, IntegerType, StructType
 
-    from mongoq.pipeline.on_spark.frames import _schema_of
-    from mongoq.pipeline.stage import Frame
+    from mongoq.pipeline.graph.stage import Frame
+    from mongoq.pipeline.on_spark.frames.query import _schema_of
 
     deep: DataType = IntegerType()
     for _ in range(63):

@@ -13,7 +13,7 @@ from mongoq.model.typed import TypedValues
 from mongoq.pipeline.frames.formats import frames_of, kind_name
 from mongoq.pipeline.frames.given import Given, given
 from mongoq.pipeline.frames.results import Results, checked_columns
-from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.graph.stage import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import checked, entries, shown
 

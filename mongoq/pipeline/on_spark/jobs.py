@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from mongoq.pipeline.on_spark.shift import Order
+from mongoq.pipeline.on_spark.task import Order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

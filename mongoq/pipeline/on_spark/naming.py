@@ -6,8 +6,8 @@ import hashlib
 from urllib.parse import quote
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.pipeline.graph import Graph
-from mongoq.pipeline.stage import Stage
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.stage import Stage
 
 __all__ = ["consumer_of", "path_of"]
 

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 from bson import ObjectId
 
 from mongoq.errors import BrokerClosed, StageStopped
-from mongoq.pipeline.feeding import machinery, suited
-from mongoq.pipeline.graph import Graph
-from mongoq.pipeline.on_spark.crew import Crew, Lane
-from mongoq.pipeline.on_spark.frame_crew import FrameCrew
-from mongoq.pipeline.on_spark.frames import FrameQuery
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.on_spark.frames.queries import FrameCrew
+from mongoq.pipeline.on_spark.frames.query import FrameQuery
 from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, told
-from mongoq.pipeline.on_spark.lookout import Lookout
+from mongoq.pipeline.on_spark.monitor import Lookout
 from mongoq.pipeline.on_spark.naming import path_of
-from mongoq.pipeline.on_spark.rounds import Rounds
-from mongoq.pipeline.on_spark.shift import Order, Report, Stop, ready_for, worked
-from mongoq.pipeline.on_spark.shipping import Cargo, packed
-from mongoq.pipeline.progress import Progress, progress_of
-from mongoq.pipeline.tallies import Tallies
-from mongoq.pipeline.threaded import ThreadedRun
+from mongoq.pipeline.on_spark.scheduler import Crew, Lane
+from mongoq.pipeline.on_spark.serialization import Cargo, packed
+from mongoq.pipeline.on_spark.task import Order, Report, Stop, ready_for, worked
+from mongoq.pipeline.on_spark.trigger import Rounds
+from mongoq.pipeline.run.counts import Tallies
+from mongoq.pipeline.run.progress import Progress, progress_of
+from mongoq.pipeline.run.sources import machinery, suited
+from mongoq.pipeline.run.threaded import ThreadedRun
 from mongoq.protocol.claim.filtering import checked_by_server
 from mongoq.protocol.coordination.heartbeats import begin, workers_of
 from mongoq.protocol.coordination.stop_signal import halt

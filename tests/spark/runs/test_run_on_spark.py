@@ -27,8 +27,8 @@ from mongoq.errors import (
     TransactionsUnavailable,
 )
 from mongoq.model.delivery import delivery_hash
-from mongoq.pipeline.on_spark import frame_turns
-from mongoq.pipeline.on_spark.shipping import packed, unpacked
+from mongoq.pipeline.on_spark.frames import query_lock
+from mongoq.pipeline.on_spark.serialization import packed, unpacked
 from mongoq.spark import ExecutorError, ExecutorsUnready
 from tests.awkward import AWKWARD, awkward
 from tests.docs.blocks import blocks
@@ -663,7 +663,7 @@ def test_a_second_run_with_frames_leaves_the_first_alone(
         for checkpoint in ("first", "second"):
             with pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"):
                 start(enriching(), checkpoint=tmp_path / checkpoint, available_now=False)
-        monkeypatch.setattr(frame_turns, "_taken", {})  # as in another process
+        monkeypatch.setattr(query_lock, "_taken", {})  # as in another process
         with (
             pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"),
             start(enriching(), checkpoint=tmp_path / "second", available_now=False) as second,
@@ -678,7 +678,7 @@ def test_a_second_run_with_frames_leaves_the_first_alone(
 def test_a_source_that_is_slower_than_its_task_comes_to_its_end(
     drained: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mongoq.pipeline.on_spark.crew.SOURCE_SECONDS", 0.2)
+    monkeypatch.setattr("mongoq.pipeline.on_spark.scheduler.SOURCE_SECONDS", 0.2)
     pipeline = mongoq.Pipeline("slow", outputs="raw")
 
     @pipeline.source(to="raw")

@@ -1,0 +1,123 @@
+"""Types that cannot go together: what a handler takes and returns by its annotations, and what models say.
+
+A fault is only what no payload at all could fit; what annotations leave open is left to the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+
+from mongoq.model.outcomes import Outcome
+from mongoq.pipeline.checks.type_match import CONTAINERS, SCALARS, is_plain, why_never
+from mongoq.pipeline.graph.annotations import classes, elements, returned, taken
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.stage import Stage
+
+__all__ = ["type_faults"]
+
+SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
+
+
+def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
+    """Return what is wrong with the types of a stage, without its name."""
+    if stage.frame is None and callable(stage.handler):
+        if stage.join is None and stage.format is None:
+            yield from _of_what_is_taken(stage)
+        yield from _of_what_is_returned(graph, stage)
+
+
+def _is_batch(stage: Stage) -> bool:
+    return stage.options.get("batch") is not None
+
+
+def _of_what_is_taken(stage: Stage) -> Iterator[str]:
+    annotation = taken(stage.handler)
+    kinds = classes(annotation)
+    if _is_batch(stage):
+        if kinds and all(map(_is_one_payload, kinds)):
+            yield f"model: the handler takes {_names(kinds)}, and with batch= it is given a list of payloads"
+        kinds = classes(elements(annotation))
+    if not kinds:
+        return
+    if stage.model is None:
+        if all(issubclass(kind, BaseModel) or is_dataclass(kind) for kind in kinds):
+            yield (
+                f"model: the handler takes {_names(kinds)}, and without a model payloads come as they are stored; add "
+                f"model={kinds[0].__name__}"
+            )
+        return
+    made: Any = get_origin(stage.model) or stage.model
+    if _is_decided(made) and not any(_holds(kind, made) for kind in kinds):
+        yield f"model: the handler takes {_names(kinds)}, and the model makes {made.__name__}; let them agree"
+
+
+def _is_one_payload(kind: type) -> bool:
+    return issubclass(kind, BaseModel | dict) or kind in SCALARS
+
+
+def _is_decided(made: Any) -> bool:
+    """Say whether what a model makes is known: pydantic lets others make what they like."""
+    return isinstance(made, type) and (made in (*SCALARS, *CONTAINERS) or is_plain(made))
+
+
+def _holds(kind: type, made: type) -> bool:
+    """Say whether what the model makes may be of this kind."""
+    if getattr(kind, "_is_protocol", False) or (made, kind) in ((int, float), (int, complex), (float, complex)):
+        return True
+    try:
+        return issubclass(made, kind) or issubclass(kind, made)
+    except TypeError:  # such as a TypedDict
+        return True
+
+
+def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
+    annotation = returned(stage.handler)
+    kinds = classes(annotation)
+    if stage.is_sink or kinds is None:
+        return
+    if all(kind is NoneType for kind in kinds):
+        if stage.none == "error":
+            yield "the handler returns None, where a payload is due; return one, or declare a sink, or none='drop'"
+        return
+    if _is_batch(stage):
+        if stage.format is None and all(map(_is_one_payload, _payloads(kinds))):
+            yield f"the handler returns {_names(kinds)}, and with batch= a list with an entry for each is due"
+        kinds = classes(elements(annotation)) or []
+    yield from _of_one_return(graph, stage, kinds)
+
+
+def _of_one_return(graph: Graph, stage: Stage, kinds: list[type]) -> Iterator[str]:
+    payloads = _payloads(kinds)
+    if not payloads:
+        return
+    if len(stage.targets) > 1:
+        if len(payloads) == len([kind for kind in kinds if kind is not NoneType]):
+            yield f"the handler returns {_names(payloads)}, and of several targets it is to choose one; return a Move"
+    elif all(issubclass(kind, SEVERAL) for kind in payloads):
+        yield f"the handler returns {_names(payloads)}, where one payload is due; return that, or a document around it"
+    else:
+        for target in stage.targets:
+            yield from _of_what_is_sent(graph, payloads, target)
+
+
+def _payloads(kinds: list[type]) -> list[type]:
+    return [kind for kind in kinds if kind is not NoneType and not issubclass(kind, Outcome | BaseException)]
+
+
+def _of_what_is_sent(graph: Graph, payloads: list[type], target: Any) -> Iterator[str]:
+    for reader in graph.readers(target):
+        reasons = [why_never(kind, reader.model_of(target)) for kind in payloads]
+        if all(reasons):
+            yield (
+                f"the handler returns {_names(payloads)}, which stage {reader.name!r:.150} cannot take from "
+                f"{target!r:.150}: {reasons[0]}; change one of them"
+            )
+
+
+def _names(kinds: list[type]) -> str:
+    return " or ".join(kind.__name__ for kind in kinds)

@@ -1,0 +1,132 @@
+"""What is different in another graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mongoq.model.settings import DEFAULT
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.names import import_path, model_name
+from mongoq.pipeline.graph.routes import in_words, queues
+from mongoq.pipeline.graph.source import Source
+from mongoq.pipeline.graph.stage import Stage
+
+__all__ = ["Difference", "differences"]
+
+WHOLE = ("name", "errors", "inputs", "outputs", "trail")
+SOURCE = ("target", "batch", "every", "lease")
+FIELDS = (
+    "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join",
+    "frame",
+)  # fmt: skip
+UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is different in another pipeline.
+
+    Attributes:
+        subject: what it is about.
+        name: of the stage, the source or the queue; of the first pipeline.
+        change: a stage, a source or a queue that only the other has is ``"added"``.
+        field: what has changed, such as ``"targets"`` or ``"concurrency"``.
+        before: its value in the first; ``DEFAULT`` where it was not given. Handlers and models are import paths.
+        after: its value in the other.
+    """
+
+    subject: Literal["pipeline", "source", "stage", "queue"]
+    name: Any
+    change: Literal["added", "removed", "changed"]
+    field: str | None = None
+    before: Any = None
+    after: Any = None
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        what = f"{self.subject} {self.name!r}"
+        if self.field is None:
+            return f"{what} was {self.change}"
+        return f"{what}: {self.field} was {self.before!r}, and is {self.after!r}"
+
+
+def differences(one: Graph, other: Graph) -> list[Difference]:
+    """Return what is different in the other: of the whole, then by sources, by stages and by queues."""
+    found = [
+        Difference("pipeline", one.name, "changed", field, *values)
+        for field in WHOLE
+        if not _same(field, *(values := (getattr(one, field), getattr(other, field))))
+    ]
+    found += _of_parts("source", one.sources, other.sources)
+    found += _of_parts("stage", one.stages, other.stages)
+    return [*found, *_of_queues(one, other)]
+
+
+def _of_parts(
+    subject: Literal["source", "stage"], one: Sequence[Stage | Source], other: Sequence[Stage | Source]
+) -> Iterator[Difference]:
+    ours, theirs = _by_name(one), _by_name(other)
+    for name, part in ours.items():
+        if name not in theirs:
+            yield Difference(subject, part.name, "removed")
+            continue
+        before, after = _facts(part), _facts(theirs[name])
+        for field in dict.fromkeys([*before, *after]):
+            values = before.get(field, DEFAULT), after.get(field, DEFAULT)
+            if not _same(field, *values):
+                yield Difference(subject, part.name, "changed", field, *values)
+    yield from (Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours)
+
+
+def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
+    ours, theirs = queues(in_words(one)), queues(in_words(other))
+    yield from (Difference("queue", queue, "removed") for queue in ours if queue not in theirs)
+    yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
+
+
+def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
+    """Return the parts by their names; of several with one name, which check() refuses, each."""
+    found: dict[tuple[str, int], Stage | Source] = {}
+    for part in parts:
+        name = part.name if isinstance(part.name, str) else repr(part.name)
+        found[name, sum(known == name for known, _ in found)] = part
+    return found
+
+
+def _facts(part: Stage | Source) -> dict[str, Any]:
+    if isinstance(part, Source):
+        return {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in SOURCE}
+    return _facts_of_stage(part)
+
+
+def _facts_of_stage(stage: Stage) -> dict[str, Any]:
+    facts = {"handler": import_path(stage.handler)} | {field: getattr(stage, field) for field in FIELDS}
+    facts["model"] = _model(stage)
+    options = dict(stage.options)
+    if "success_on" in options:
+        told = options["success_on"]
+        options["success_on"] = tuple(map(import_path, told if isinstance(told, list | tuple) else (told,)))
+    return facts | options
+
+
+def _model(stage: Stage) -> Any:
+    if stage.join is None or not isinstance(stage.model, list | tuple):
+        return None if stage.model is None else model_name(stage.model)
+    return tuple(None if model is None else model_name(model) for model in stage.model)
+
+
+def _same(field: str, one: Any, other: Any) -> bool:
+    if field in UNORDERED and isinstance(one, tuple) and isinstance(other, tuple):
+        return sorted(map(repr, one)) == sorted(map(repr, other))
+    return _equal(one, other)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Say whether two values are equal; True is not 1, since it is not to a filter either."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(part, other[key]) for key, part in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)

@@ -1,0 +1,112 @@
+"""The ways of items through a graph: sent on by a handler, past a filter, or by failing; and what they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from mongoq.model.outcomes import Move
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.stage import Stage
+
+__all__ = ["Way", "comes_back_to", "in_words", "of_strings", "queues", "reached", "ways"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way out of a stage.
+
+    Attributes:
+        stage: where items come from.
+        queue: where they go.
+        kind: ``"to"``: its handler sends them; ``"otherwise"``: they do not fit its filter; ``"errors"``: they have
+            failed for good.
+    """
+
+    stage: Stage
+    queue: str
+    kind: Literal["to", "otherwise", "errors"]
+
+
+def ways(graph: Graph) -> list[Way]:
+    """Return all ways of a graph whose queues are strings."""
+    found: list[Way] = []
+    for stage in graph.stages:
+        found += [Way(stage, queue, "to") for queue in stage.targets]
+        if isinstance(stage.otherwise, Move):
+            found.append(Way(stage, stage.otherwise.to, "otherwise"))
+        errors = graph.errors_of(stage)
+        if errors is not None:
+            found.append(Way(stage, errors, "errors"))
+    return found
+
+
+def queues(graph: Graph) -> list[str]:
+    """Return the queues of a graph, each once, in the order in which they turn up."""
+    found = [*(graph.inputs or ()), *graph.fed]
+    for stage in graph.stages:
+        found += stage.sources
+        found += [way.queue for way in ways(replace(graph, stages=(stage,)))]
+    return list(dict.fromkeys([*found, *graph.outputs]))
+
+
+def reached(graph: Graph, start: Iterable[str]) -> set[str]:
+    """Return the queues that an item may come to from those at the start, which are among them."""
+    next_to: dict[str, list[str]] = {}
+    for way in ways(graph):
+        for source in way.stage.sources:
+            next_to.setdefault(source, []).append(way.queue)
+    seen: set[str] = set()
+    waiting = list(start)
+    while waiting:
+        queue = waiting.pop()
+        if queue not in seen:
+            seen.add(queue)
+            waiting += next_to.get(queue, ())
+    return seen
+
+
+def comes_back_to(graph: Graph, stage: Stage) -> list[str]:
+    """Return the sources of a stage that its own items may come back to."""
+    later = reached(graph, [way.queue for way in ways(replace(graph, stages=(stage,)))])
+    return [source for source in stage.sources if source in later]
+
+
+def of_strings(graph: Graph) -> Graph:
+    """Return the graph without the names of queues that are no strings."""
+    return _converted(graph, lambda names: tuple(name for name in names if isinstance(name, str)))
+
+
+def in_words(graph: Graph) -> Graph:
+    """Return the graph with such names as they are shown."""
+    return _converted(graph, lambda names: tuple(n if isinstance(n, str) else f"{n!r:.150}" for n in names))
+
+
+def _converted(graph: Graph, convert: Callable[[tuple[Any, ...]], tuple[str, ...]]) -> Graph:
+    def one(name: Any) -> str | None:
+        return None if name is None else next(iter(convert((name,))), None)
+
+    def converted(stage: Stage) -> Stage:
+        otherwise = stage.otherwise
+        if isinstance(otherwise, Move):
+            to = one(otherwise.to)
+            otherwise = None if to is None else replace(otherwise, to=to)
+        return replace(
+            stage,
+            sources=convert(stage.sources),
+            targets=convert(stage.targets),
+            otherwise=otherwise,
+            errors=one(graph.errors_of(stage)),
+        )
+
+    return replace(
+        graph,
+        sources=tuple(
+            replace(source, target=target) for source in graph.sources if (target := one(source.target)) is not None
+        ),
+        stages=tuple(map(converted, graph.stages)),
+        errors=one(graph.errors),
+        inputs=None if graph.inputs is None else convert(graph.inputs),
+        outputs=convert(graph.outputs),
+    )

@@ -1,0 +1,115 @@
+"""The batches of a frame stage: what its function returned made durable, and only then the items settled."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+from bson import ObjectId
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from mongoq.errors import StageStopped
+from mongoq.pipeline.on_spark.frames.failures import named
+from mongoq.pipeline.on_spark.frames.part import FramePart
+from mongoq.pipeline.on_spark.frames.rows import FATES
+from mongoq.pipeline.on_spark.frames.settle import TOLD, Settler, Settling
+from mongoq.pipeline.on_spark.frames.write import FrameWriting
+from mongoq.protocol.coordination.stream_notes import Noted, note, noted
+from mongoq.spark.clients import broker_at
+from mongoq.spark.envelope import id_shown
+
+__all__ = ["FrameBatches"]
+
+logger = logging.getLogger("mongoq.spark")
+
+OURS = ("left", "lost", "halted")
+"""What tasks tell besides endings."""
+
+
+class FrameBatches:
+    """Works off the batches of a frame stage at one of its queues.
+
+    For each, what is to become of its items is written to the path of the part, in the place of what was there. Then
+    the claim is noted to have it, and the items are settled; those that the function has left out come last. A driver
+    that dies before the note calls the function again. One that dies after it goes on with what is written, whatever
+    was settled by then.
+
+    Args:
+        part: the stage at its queue.
+        writing: calls its function.
+
+    Attributes:
+        counts: items by what became of them.
+    """
+
+    def __init__(self, part: FramePart, writing: FrameWriting) -> None:
+        self.counts: Counter[str] = Counter()
+        self._part = part
+        self._writing = writing
+
+    def work_off(self, frame: DataFrame) -> None:
+        """Work off one batch.
+
+        Raises:
+            StageStopped: an item has failed for good, and there is no error queue; the others are settled.
+        """
+        spark, part = frame.sparkSession, self._part
+        frame = frame.persist()
+        try:
+            first = frame.select("_token").head()
+            if first is None:
+                return  # all of it was settled, and its checkpoint not written
+            token = ObjectId(first[0])
+            claim = self._claim(token)
+            if claim.note != part.path or not self._is_there(spark):
+                self._writing.write(frame, Settling(part).most)
+                self._note(token)
+        finally:
+            frame.unpersist()
+        self._settle(spark, token, {id_shown(id): id for id in claim.others})
+
+    def _claim(self, token: ObjectId) -> Noted:
+        broker = broker_at(self._part.place)
+        return broker._driver.run(noted(broker._context, self._part.consumer, token))
+
+    def _note(self, token: ObjectId) -> None:
+        broker = broker_at(self._part.place)
+        broker._driver.run(note(broker._context, self._part.consumer, token, self._part.path))
+
+    def _is_there(self, spark: SparkSession) -> bool:
+        try:
+            self._fates(spark)
+        except AnalysisException:  # somebody has removed it
+            return False
+        return True
+
+    def _fates(self, spark: SparkSession) -> DataFrame:
+        return spark.read.schema(FATES).parquet(self._part.path)
+
+    # --- settling ----------------------------------------------------------------------------------
+
+    def _settle(self, spark: SparkSession, token: ObjectId, others: dict[str, Any]) -> None:
+        """Settle what the function has made something of, and then what it has left out."""
+        told, halted = self._settled(spark, Settler(self._part, token, others, left=False))
+        if told["left"]:
+            more, also = self._settled(spark, Settler(self._part, token, others, left=True))
+            told, halted = told + more, [*halted, *also]
+        if told["lost"]:
+            sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
+            logger.warning(sentence, told["lost"], self._part.name)
+        self.counts += Counter({ending: number for ending, number in told.items() if ending not in OURS})
+        if halted:
+            item, text = halted[0]
+            id = others[item] if item in others else ObjectId(item)
+            raise StageStopped(self._part.name, self._part.source, id) from named("StageFailed", text)
+
+    def _settled(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
+        told: Counter[str] = Counter()
+        halted = []
+        for ending, number, item, text in self._fates(spark).mapInArrow(settler, TOLD).collect():
+            told[ending] += number
+            if ending == "halted":
+                halted.append((item, text))
+        return told, halted

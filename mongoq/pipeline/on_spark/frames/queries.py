@@ -1,0 +1,87 @@
+"""The frame stages of a run: a streaming query for each of their queues."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from mongoq.errors import StageStopped
+from mongoq.pipeline.on_spark.frames.query import FrameQuery
+from mongoq.pipeline.run.counts import StageTally, Tallies
+
+__all__ = ["FrameCrew"]
+
+logger = logging.getLogger("mongoq.spark")
+
+
+class FrameCrew:
+    """Starts the queries, looks after them, and stops them.
+
+    Args:
+        queries: with the names of their stages.
+
+    Attributes:
+        failure: what has ended a query, if no stage has stopped by itself.
+        stops: stages that have stopped by themselves, by name.
+    """
+
+    def __init__(self, queries: Iterable[tuple[str, FrameQuery]]) -> None:
+        self.failure: BaseException | None = None
+        self.stops: dict[str, StageStopped] = {}
+        self._queries = list(queries)
+        self._tallies: dict[str, StageTally] = {}
+
+    def start(self) -> None:
+        """Start the queries, all or none."""
+        try:
+            for stage, query in self._queries:
+                try:
+                    query.start()
+                except BaseException as error:
+                    error.add_note(f"while the query of frame stage {stage!r} was started")
+                    raise
+        except BaseException:
+            self.end(0)
+            raise
+
+    def look(self) -> None:
+        """See what has been settled since the last look, and what has ended."""
+        counted: dict[str, Counter[str]] = {}
+        for stage, query in self._queries:
+            counted[stage] = counted.get(stage, Counter()) + query.counts()
+            self._note(stage, query.failure)
+        now = time.time()
+        for stage, endings in counted.items():
+            before = self._tallies.get(stage, StageTally())
+            if endings != before.endings:
+                before = StageTally(endings, first=before.first or now, last=now)
+            self._tallies[stage] = StageTally(endings, 0, before.first, before.last, stage in self.stops)
+
+    def _note(self, stage: str, error: BaseException | None) -> None:
+        if isinstance(error, StageStopped):
+            if stage not in self.stops:
+                logger.error("stage %r has stopped by itself: %s", stage, error)
+            self.stops.setdefault(stage, error)
+        else:
+            self.failure = self.failure or error
+
+    @property
+    def have_stopped(self) -> bool:
+        """Whether all of them have stopped by themselves, or there are none."""
+        return all(stage in self.stops for stage, _ in self._queries)
+
+    @property
+    def tallies(self) -> Tallies:
+        """What was counted at the last look."""
+        return Tallies(dict(self._tallies))
+
+    def end(self, grace: float) -> None:
+        """Stop them in good order, each within so many seconds: what they hold is given back."""
+        for stage, query in self._queries:
+            try:
+                query.stop(grace)
+            except Exception as error:
+                logger.warning("the query of stage %r could not be stopped in good order: %r", stage, error)
+        self.look()

@@ -1,0 +1,268 @@
+"""The streaming query of a frame stage at one of its queues."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+import mongoq.spark
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import duration
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.stage import Frame, Stage
+from mongoq.pipeline.on_spark.frames.batches import FrameBatches
+from mongoq.pipeline.on_spark.frames.part import FramePart
+from mongoq.pipeline.on_spark.frames.query_lock import ended, in_plain_words, taken
+from mongoq.pipeline.on_spark.frames.rows import HASH, ID
+from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriting
+from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
+from mongoq.pipeline.run.handles import marked
+from mongoq.spark.clients import broker_at
+from mongoq.spark.depth import too_deep
+from mongoq.spark.envelope import CORRUPT, DELIVERY, PAYLOAD
+from mongoq.spark.errors import ExecutorError
+from mongoq.spark.given import Place
+from mongoq.spark.modes import PERMISSIVE
+from mongoq.spark.stage_option import StageOption
+
+__all__ = ["FrameQuery"]
+
+logger = logging.getLogger("mongoq.spark")
+
+GRACE = 25.0
+"""Seconds that a batch may take to its end once the query is told to stop."""
+LOOK = 0.1
+OWN = {
+    ID: StringType(),
+    "_token": StringType(),
+    ATTEMPTS: IntegerType(),
+    DELIVERY: StringType(),
+    CORRUPT: StringType(),
+}
+"""Columns that are read whatever the schema says."""
+
+
+class FrameQuery:
+    """The streaming query of a frame stage at one of its queues.
+
+    What it is to do with the items of a batch is written below the checkpoint before the first of them is settled, so a
+    driver that is killed and started again with the same checkpoint does the same with each, once.
+
+    Args:
+        spark: the session. The format ``mongoq`` is registered with it.
+        place: where the queues are.
+        graph: the pipeline's, checked.
+        stage: the stage, one with a ``frame``.
+        source: one of its queues.
+        checkpoint: a folder of its own, which Spark can write to, and keeps over restarts.
+        every: seconds from the begin of a batch to that of the next; ``None`` for at once.
+        available_now: end when what is eligible at the start is worked off.
+
+    Raises:
+        ArgumentInvalid: the schema cannot be read by Spark, or a column has a type that cannot be used.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        place: Place,
+        graph: Graph,
+        stage: Stage,
+        source: str,
+        *,
+        checkpoint: str,
+        every: float | None = None,
+        available_now: bool = False,
+    ) -> None:
+        assert stage.frame is not None
+        checkpoint = checkpoint.rstrip("/")
+        self._spark = spark
+        self._frame = stage.frame
+        self._part = FramePart.of(place, graph, stage, source, path=f"{checkpoint}/results")
+        self._checkpoint = f"{checkpoint}/query"
+        self._trigger = _trigger(every, available_now=available_now)
+        self._ends = available_now
+        told = _schema_of(stage.name, stage.frame)
+        self._schema = _with_own(told)
+        writing = FrameWriting(
+            self._part,
+            stage.handler,
+            [name for name in told.fieldNames() if name not in (ID, ATTEMPTS, HASH)],
+            tells_misfits=CORRUPT not in told.fieldNames(),
+            stopping=lambda: self._stopping,
+        )
+        self._batches = FrameBatches(self._part, writing)
+        self._turn = threading.Lock()
+        self._ending = self._stopping = self._worked = False
+        self._failure: BaseException | None = None
+        self._query: Any = None
+
+    def __repr__(self) -> str:
+        """Name the stage and the queue."""
+        return f"<{type(self).__name__} of stage {self._part.name!r} at {self._part.source!r}>"
+
+    @property
+    def consumer(self) -> str:
+        """The name under which it reads the queue."""
+        return self._part.consumer
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs; where Spark has ended, nothing does."""
+        return self._query is not None and not has_ended(self._spark) and bool(self._query.isActive)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended it, if that was no stop: ``StageStopped``, or an error of Spark's or the server's."""
+        if self._failure is not None or self._query is None or self._ending or self.is_active:
+            return self._failure
+        if has_ended(self._spark):
+            return ExecutorError(ENDED)
+        part = self._part
+        self._failure = in_plain_words(self._query.exception(), part.place, part.consumer)
+        if self._failure is None and not self._ends:
+            where = f"stage {part.name!r} at queue {part.source!r}"
+            self._failure = ExecutorError(f"the query of {where} was stopped, and not by its run; start the run again")
+        return self._failure
+
+    def counts(self) -> Counter[str]:
+        """Return how many items were settled so far, by what became of them, in the words of a worker."""
+        return Counter(self._batches.counts)
+
+    def start(self) -> None:
+        """Start; returns when the query runs. Errors of its batches are told by ``failure``.
+
+        Raises:
+            ConsumerBusy: this process has such a query already.
+            ArgumentInvalid: the checkpoint is in a folder that cannot be written to.
+        """
+        taken(self._part.place, self.consumer, lambda: self._query is not None and not self._query.isActive)
+        try:
+            self._start()
+        except BaseException as error:
+            ended(self._part.place, self.consumer)
+            if isinstance(error, Py4JJavaError) and error.java_exception.getClass().getName().startswith("java.io."):
+                problem = f"stage {self._part.name!r}: Spark cannot write there: {error.java_exception.getMessage()}"
+                raise ArgumentInvalid("checkpoint", problem) from None
+            raise
+
+    def _start(self) -> None:
+        mongoq.spark.register(self._spark)
+        reader = self._spark.readStream.format("mongoq").options(**self._options()).schema(self._schema)
+        writer = reader.load().writeStream.foreachBatch(self._work_off)
+        writer = writer.option("checkpointLocation", self._checkpoint).trigger(**self._trigger)
+        self._query = writer.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for its end, for so many seconds at most, and say whether it has come; raises nothing."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_active:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK)
+        return True
+
+    def stop(self, grace: float = GRACE) -> None:
+        """End it in good order, and give back at once what it holds, the attempt not counted.
+
+        A batch that is under way is worked off, for ``grace`` seconds at most. What it has not settled by then comes
+        back; what it has settled stays so. That holds where Spark has ended as well: no query settles anything then.
+        """
+        try:
+            if self._query is not None:
+                self._end(grace)
+        finally:
+            if self._worked:  # else it is another query's, or none's
+                broker_at(self._part.place).release_claims(self.consumer)
+
+    def _end(self, grace: float) -> None:
+        self._ending = True
+        turn = self._turn.acquire(timeout=grace)
+        self._stopping = True
+        try:
+            if not has_ended(self._spark):
+                self._query.stop()
+        finally:
+            if turn:
+                self._turn.release()
+            ended(self._part.place, self.consumer)
+
+    def _work_off(self, frame: DataFrame, _number: int) -> None:
+        """Work off a batch. To return is to say that it is done, so that what is left of it is settled."""
+        while not self._turn.acquire(timeout=LOOK):
+            self._check_going_on()
+        self._worked = True
+        try:
+            self._check_going_on()
+            self._batches.work_off(frame)
+        except BaseException as error:
+            if not (self._stopping or isinstance(error, _Ended)):
+                self._failure = error
+            raise
+        finally:
+            self._turn.release()
+
+    def _check_going_on(self) -> None:
+        if self._ending:
+            raise _Ended(f"{self!r} is stopped; this batch comes again")
+
+    def _options(self) -> dict[str, str]:
+        part, frame = self._part, self._frame
+        handle = marked(part.graph, part.stage, broker_at(part.place).queue(part.source))
+        lease = part.stage.options.get("lease")
+        told = {
+            "uri": part.place.uri,
+            "database": part.place.database,
+            "collection": part.place.collection,
+            "queue": part.source,
+            "consumer": part.consumer,
+            "maxItems": frame.items,
+            "partitions": frame.partitions,
+            "mode": PERMISSIVE,
+            "missing": "empty",
+            "lease": None if lease is None else duration(lease, "lease").total_seconds(),
+            "stage": StageOption.of(handle._context.stage, handle._context.overriding).text(),
+        }
+        return {name: str(value) for name, value in told.items() if value is not None}
+
+
+class _Ended(Exception):
+    """Nothing is wrong with the batch that this ends."""
+
+
+def _trigger(every: float | None, *, available_now: bool) -> dict[str, Any]:
+    if available_now:
+        return {"availableNow": True}
+    return {"processingTime": f"{0 if every is None else round(every * 1000)} milliseconds"}
+
+
+def _schema_of(stage: str, frame: Frame) -> StructType:
+    if frame.schema is None:
+        return StructType([StructField(PAYLOAD, StringType())])
+    try:
+        told = StructType.fromDDL(frame.schema) if isinstance(frame.schema, str) else frame.schema
+    except Exception as error:  # of Spark's parser
+        first = str(error).strip().splitlines()[0]
+        raise ArgumentInvalid("schema", f"stage {stage!r}: Spark cannot read {frame.schema!r:.200}: {first}") from None
+    if not isinstance(told, StructType):
+        problem = f"stage {stage!r}: columns with names, such as 'carrier string', not {frame.schema!r:.200}"
+        raise ArgumentInvalid("schema", problem)
+    for field in told.fields:
+        if deep := too_deep(field.name, field.dataType):
+            raise ArgumentInvalid("schema", f"stage {stage!r}: field {deep}; make it a string, which holds it as JSON")
+    return told
+
+
+def _with_own(told: StructType) -> StructType:
+    """Return the columns to read: those of the schema, which may all be null, and those that are needed besides."""
+    fields = [StructField(each.name, each.dataType, nullable=True, metadata=each.metadata) for each in told.fields]
+    fields = [field for field in fields if field.name != HASH]
+    names = {field.name for field in fields}
+    return StructType([*fields, *(StructField(name, type) for name, type in OWN.items() if name not in names)])

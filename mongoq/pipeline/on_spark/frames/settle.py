@@ -1,0 +1,239 @@
+"""Items of a frame settled, in Spark's tasks: as the stage's own judge says, and by the operations of workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from bson import ObjectId
+
+from mongoq.errors import MongoqError, OutcomeInvalid, ReservationLost
+from mongoq.model.arguments import REASON_BYTES
+from mongoq.model.codec import Wrapped
+from mongoq.model.envelope import shorten
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Retry
+from mongoq.model.settings import KEEP
+from mongoq.pipeline.on_spark.frames.failures import named
+from mongoq.pipeline.on_spark.frames.part import FramePart
+from mongoq.pipeline.on_spark.serialization import absent
+from mongoq.pipeline.run.consumers import DEFAULTS
+from mongoq.pipeline.run.handles import marked, stage_judge
+from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.exchange import PutOff
+from mongoq.protocol.settle.held_items import held_documents
+from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.spark.clients import broker_at
+from mongoq.spark.envelope import id_shown
+from mongoq.worker.consumer import consumer
+from mongoq.worker.failure_log import log_failure
+from mongoq.worker.outcome_resolver import Verdict, ending, later
+
+__all__ = ["TOLD", "Settler", "Settling"]
+
+logger = logging.getLogger("mongoq.spark")
+
+TOLD = "ending string, number long, item string, text string"
+"""What tasks tell: how many items came to which end; ``left``: how many are left for later; ``lost``; ``halted``, with
+the item and the error, where one has failed for good and there is no error queue."""
+TOLD_FIELDS = [
+    pa.field("ending", pa.string()),
+    pa.field("number", pa.int64()),
+    pa.field("item", pa.string()),
+    pa.field("text", pa.string()),
+]
+ITEMS = 1_000
+BYTES = 16 * 1024 * 1024
+"""Of what is settled at a time."""
+ROUNDS = 5
+"""How often what was put off, or failed anew, is tried."""
+MISFIT = "the payload does not fit the columns of the stage"
+UNREAD = {"payload": 0}
+
+
+class Settling:
+    """A stage at one of its queues, as whoever settles its items knows it.
+
+    Args:
+        part: it.
+    """
+
+    def __init__(self, part: FramePart) -> None:
+        self.broker = broker_at(part.place)
+        graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
+        own = marked(graph, stage, handle)
+        self.context = own._context
+        self.broker._driver.run(_prepared(self.context))
+        options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
+        self.consumer = consumer(own, absent, **{**DEFAULTS, **options, "batch": ITEMS}, coroutines=False)
+        self.judge = stage_judge(graph, stage, handle, self.broker)
+        self.targets = stage.targets
+        self._title = f"stage {stage.name!r}"
+
+    @property
+    def most(self) -> int | None:
+        """How many runs an item gets before the stage stops, where there is no error queue."""
+        return None if self.judge._most is None else self.judge._most()
+
+    # --- what becomes of an item -------------------------------------------------------------------
+
+    def verdict(self, item: Item[Any], fate: Mapping[str, Any]) -> Verdict:
+        """Return what becomes of an item, as the row of ``FATES`` says that was made of it."""
+        kind, text = fate["kind"], fate["text"]
+        if kind == "spent":
+            refused = self.judge.refusal(self.consumer, [item])
+            return self._told(item, Retry()) if refused is None else refused[0]
+        if kind == "unblamed":
+            return Failed(named(*json.loads(text)), later(self.consumer, item), counted=False)
+        try:
+            return self._told(item, self._entry(kind, text, fate))
+        except MongoqError as error:
+            return self.judge.failure(self.consumer, item, error)
+
+    def _told(self, item: Item[Any], entry: Any) -> Verdict:
+        return self.judge.outcomes(self.consumer, [item], [entry])[0]
+
+    def _entry(self, kind: str, text: str | None, fate: Mapping[str, Any]) -> Any:
+        """Return what a batch handler would have returned for it."""
+        if kind == "left":
+            return Drop() if self.targets else None
+        if kind == "retry":
+            return Retry(fate["delay"], error=text)
+        if kind == "dead":
+            return Dead(shorten(text or "", REASON_BYTES) or None)
+        if kind == "misfit":
+            return Dead(MISFIT)
+        if kind == "refused":
+            return OutcomeInvalid(text or "")
+        if kind == "fault":
+            return named(*json.loads(text or ""))
+        moves = [self._move(output) for output in fate["outputs"]]
+        return moves[0] if len(moves) == 1 else Fork(moves)
+
+    def _move(self, output: Mapping[str, Any]) -> Move:
+        raw, to = output["payload"], output["to"]
+        target = self.targets[0] if to is None else to
+        return Move(target, payload=KEEP if raw is None else Wrapped(bytes(raw)), delay=output["delay"])
+
+    # --- settling ----------------------------------------------------------------------------------
+
+    def settle(
+        self, token: ObjectId, fates: Sequence[Mapping[str, Any]], others: Mapping[str, Any]
+    ) -> tuple[Counter[str], list[tuple[str, str]]]:
+        """Settle items that a token holds; returns how many came to which end, and which have halted the stage by what.
+
+        Raises:
+            MongoqError: what cannot be settled, and errors of the server; some are settled by then.
+        """
+        ids = [others[shown] if (shown := fate["id"]) in others else ObjectId(shown) for fate in fates]
+        unread = {} if self._reads_payloads(fates) else UNREAD
+        found = {id_shown(item.id): item for item in self._items(token, ids, unread)}
+        verdicts = [(found[fate["id"]], self.verdict(found[fate["id"]], fate)) for fate in fates if fate["id"] in found]
+        endings: Counter[str] = Counter({"lost": len(fates) - len(verdicts)})
+        halted = []
+        for item, verdict in self._carried_out(verdicts, endings):
+            if isinstance(verdict, Failed):
+                log_failure(logger, self.context, item, verdict, self._title, counted=verdict.counted)
+            endings[ending(verdict, spent=self.context.settings.is_spent(item.attempts))] += 1
+            if isinstance(verdict, Failed) and verdict.halts:
+                halted.append((str(item.id), str(verdict.error)))
+        return +endings, halted
+
+    def _items(self, token: ObjectId, ids: Sequence[Any], unread: Mapping[str, int]) -> list[Item[Any]]:
+        """Read what the token still holds; the others were settled before, or somebody else has them."""
+        documents = self.broker._driver.run(held_documents(self.broker._context, token, ids, unread))
+        if documents is None:  # more than one reply holds
+            half = len(ids) // 2
+            return [*self._items(token, ids[:half], unread), *self._items(token, ids[half:], unread)]
+        now = self.broker._context.clock.now()
+        return [self.context.raw_item(document, now) for document in documents]
+
+    def _reads_payloads(self, fates: Sequence[Mapping[str, Any]]) -> bool:
+        """Say whether payloads are needed: by a trail that keeps them, or for outputs that have them too."""
+        assert self.context.stage is not None
+        return self.context.stage.keeps or any(
+            len(fate["outputs"] or ()) > 1 and any(output["payload"] is None for output in fate["outputs"])
+            for fate in fates
+        )
+
+    def _carried_out(
+        self, verdicts: list[tuple[Item[Any], Verdict]], endings: Counter[str]
+    ) -> Iterator[tuple[Item[Any], Outcome | None]]:
+        failed: Mapping[Any, Exception] = {}
+        for _ in range(ROUNDS):
+            if not verdicts:
+                return
+            failed = self.broker._driver.run(carried_out(self.context, verdicts, context_of))
+            again = []
+            for item, verdict in verdicts:
+                error = failed.get(id_key(item.id))
+                if error is None:
+                    yield item, verdict
+                elif isinstance(error, ReservationLost):
+                    endings["lost"] += 1
+                else:
+                    again.append((item, self._another(item, verdict, error)))
+            verdicts = again
+        if verdicts:
+            raise next(iter(failed.values()))
+
+    def _another(self, item: Item[Any], verdict: Verdict, error: Exception) -> Verdict:
+        """Return what becomes of an item that was not settled, as a worker does."""
+        if isinstance(error, PutOff):
+            return verdict
+        if not isinstance(error, MongoqError) or isinstance(verdict, Failed):
+            raise error
+        logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
+        return self.judge.failure(self.consumer, item, error)
+
+
+def _prepared(context: QueueContext[Any]) -> Flow[None]:
+    yield from prepared(context)
+
+
+class Settler:
+    """Settles items by ``FATES``; called with those of one task.
+
+    Args:
+        part: the stage at its queue.
+        token: what holds the items.
+        others: the ids that are no ObjectIds, by how they are shown.
+        left: settle those that were left out, and no others.
+    """
+
+    def __init__(self, part: FramePart, token: ObjectId, others: Mapping[str, Any], *, left: bool) -> None:
+        self._part = part
+        self._token = token
+        self._others = others
+        self._left = left
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield ``TOLD``."""
+        settling: Settling | None = None
+        told: list[tuple[str, int, str | None, str | None]] = []
+        for fates, left in self._some(batches):
+            told += [("left", left, None, None)] if left else []
+            if not fates:
+                continue
+            settling = settling or Settling(self._part)
+            endings, halted = settling.settle(self._token, fates, self._others)
+            told += [(ending, number, None, None) for ending, number in endings.items()]
+            told += [("halted", 1, id, text) for id, text in halted]
+        columns = zip(*told, strict=True) if told else [()] * len(TOLD_FIELDS)
+        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, TOLD_FIELDS, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(TOLD_FIELDS))
+
+    def _some(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
+        """Yield what is to be settled now, some at a time, and how many are to be later."""
+        for batch in batches:
+            rows = max(1, min(ITEMS, BYTES * batch.num_rows // max(batch.nbytes, 1)))
+            for start in range(0, batch.num_rows, rows):
+                fates = batch.slice(start, rows).to_pylist()
+                now = [fate for fate in fates if (fate["kind"] == "left") is self._left]
+                yield now, 0 if self._left else len(fates) - len(now)

@@ -1,0 +1,182 @@
+"""The function of a frame stage called, and what is to become of each item written, so that it outlives the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from mongoq.errors import OutcomeInvalid
+from mongoq.pipeline.on_spark.frames.bisect import Halving
+from mongoq.pipeline.on_spark.frames.failures import cause
+from mongoq.pipeline.on_spark.frames.part import FramePart
+from mongoq.pipeline.on_spark.frames.rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
+from mongoq.spark.envelope import CORRUPT, DELIVERY
+from mongoq.worker.outcome_resolver import checked, shown
+from mongoq.worker.run_context import RunContext
+
+__all__ = ["ATTEMPTS", "FrameWriting"]
+
+ATTEMPTS = "_attempts"
+ROW = ("text string", "to string", "delay double", "payload binary")
+
+
+class FrameWriting:
+    """Calls the function with the frames of batches, and writes ``FATES``.
+
+    Args:
+        part: the stage at its queue.
+        function: its function.
+        columns: those of the schema, as the function is to see them.
+        tells_misfits: items that do not fit the schema fail; else the function sees them, by ``_corrupt``.
+        stopping: says that the query is to end, so that a failure says nothing of the items.
+    """
+
+    def __init__(
+        self,
+        part: FramePart,
+        function: Callable[[DataFrame], Any],
+        columns: Sequence[str],
+        *,
+        tells_misfits: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._part = part
+        self._function = function
+        self._columns = columns
+        self._tells_misfits = tells_misfits
+        self._stopping = stopping
+        self._context = RunContext.current()
+
+    def write(self, frame: DataFrame, most: int | None) -> None:
+        """Write what is to become of the items of a frame, in the place of what was written before.
+
+        When the function fails, it is called with parts of the frame, until the items are found that are the cause.
+        What it returned for the others is written all the same.
+
+        Args:
+            frame: the batch; it is read again and again, so it should be cached.
+            most: items with more attempts have had all their runs, and the function does not get them.
+
+        Raises:
+            Exception: the frame cannot be read, or what it came to cannot be written; no item has to do with that.
+        """
+        file = _File(self._part.path)
+        failure = self._failure(frame, most, file)
+        if failure is None:
+            return
+        frame.count()  # what cannot be read is no failure of the function's
+        if failure.fates is not None and _can_be_made(failure.fates):
+            raise failure.error  # it could not be written
+        ids = [row[0] for row in frame.select(ID).sort(ID).collect()]
+        self._blame(frame, most, file, ids, failure)
+
+    def _blame(self, frame: DataFrame, most: int | None, file: _File, ids: list[str], failure: _Failure) -> None:
+        def within(part: range) -> DataFrame:
+            return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
+
+        found = Halving(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
+        failures = {range(len(ids)): failure}
+        while (part := found.next()) is not None:
+            failed = self._failure(within(part), most, file)
+            if failed is None:
+                found.passed()
+            else:
+                failures[part] = failed
+                found.failed()
+        frame.count()
+        for kind, parts in (("fault", found.blamed), ("unblamed", found.put_off)):
+            for part in parts:
+                file.add(within(part).select(*_fate(kind, failures[part].text)))
+
+    def _failure(self, frame: DataFrame, most: int | None, file: _File) -> _Failure | None:
+        """Write what is to become of the items of a frame; or return why the function has failed for it."""
+        fates = None
+        try:
+            fates = self._fates(frame, most)
+            file.add(fates)
+        except BaseException as error:  # Py4J ends its thread for others than Exceptions, and Spark waits for ever
+            if self._stopping():
+                raise
+            return _Failure(error, cause(error, self._part.place), fates)
+        return None
+
+    # --- plans ---------------------------------------------------------------------------------------
+
+    def _fates(self, frame: DataFrame, most: int | None) -> DataFrame:
+        own = self._kind(most)
+        rows = frame.select(f.col(ID).alias("id"), own.alias("kind"), *_nulls(ROW))
+        made = self._made(frame.where(own == "item"))
+        if made is not None:
+            rows = rows.union(made)
+        number = self._parts(frame)
+        together = rows.repartition(number, "id").sortWithinPartitions("id")
+        return together.mapInArrow(Grouper(self._part.name, sink=self._part.stage.is_sink), FATES)
+
+    def _kind(self, most: int | None) -> Column:
+        kind = f.lit("item")
+        if most is not None:
+            kind = f.when(f.col(ATTEMPTS) > most, "spent").otherwise(kind)
+        return f.when(f.col(CORRUPT).isNotNull(), "misfit").otherwise(kind) if self._tells_misfits else kind
+
+    def _made(self, given: DataFrame) -> DataFrame | None:
+        """Call the function, and return what it made as ``ROWS``; ``None`` where that says nothing of items."""
+        stage = self._part.stage
+        mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
+        columns = given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
+        made = self._context.copy().call(self._function, columns)
+        if isinstance(made, Exception):
+            raise made
+        checked(made)
+        if stage.is_sink and not (isinstance(made, DataFrame) and {RETRY, DEAD} & set(made.columns)):
+            return None
+        if not isinstance(made, DataFrame):
+            raise OutcomeInvalid(f"stage {stage.name!r} returned a {shown(made)}; return a DataFrame")
+        return made.mapInArrow(Encoder(made.schema, stage.name, several=len(stage.targets) > 1), ROWS)
+
+    @staticmethod
+    def _parts(frame: DataFrame) -> int:
+        return frame.sparkSession.sparkContext.defaultParallelism
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why the function has failed: the error, what items are to tell of it, and the plan, if it came to one."""
+
+    error: BaseException
+    text: str
+    fates: DataFrame | None
+
+
+class _File:
+    """Where the fates of a batch are written, part by part."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._mode = "overwrite"
+
+    def add(self, fates: DataFrame) -> None:
+        """Write some, after those that were written."""
+        fates.write.mode(self._mode).parquet(self._path)
+        self._mode = "append"
+
+
+def _nulls(fields: Sequence[str]) -> list[Column]:
+    return [f.lit(None).cast(type).alias(name) for name, type in (field.split() for field in fields)]
+
+
+def _fate(kind: str, text: str) -> list[Column]:
+    outputs = FATES.split("outputs ")[1]
+    told = f.col(ID).alias("id"), f.lit(kind).alias("kind"), f.lit(text).alias("text")
+    return [*told, f.lit(None).cast("double").alias("delay"), f.lit(None).cast(outputs).alias("outputs")]
+
+
+def _can_be_made(fates: DataFrame) -> bool:
+    try:
+        fates.write.format("noop").mode("overwrite").save()
+    except Exception:
+        return False
+    return True

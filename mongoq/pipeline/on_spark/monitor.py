@@ -1,0 +1,83 @@
+"""What the driver of a run on Spark sees of the queues: whether something is due, and whether nothing is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from mongoq.pipeline.graph.stage import Stage
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.wait.next_due import is_drained, next_whens
+from mongoq.sync import Broker, Queue
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import Course
+
+__all__ = ["Lookout"]
+
+PATIENCE = 10.0
+"""Seconds for one look: a run that is told to stop while the server is away waits no longer for it."""
+
+
+class Lookout:
+    """Looks into the queues of a run. An error of the server's says nothing of them: it rests for a while.
+
+    Args:
+        broker: the driver's.
+        consumers: of the stages that tasks work on.
+        frames: the stages that are streaming queries, each with one of its queues.
+        course: takes note of how it goes with the server.
+        stopping: ends the rest.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        consumers: Sequence[Consumer],
+        frames: Sequence[tuple[Stage, Queue[Any]]],
+        course: Course,
+        stopping: threading.Event,
+    ) -> None:
+        self._broker = broker
+        self._consumers = consumers
+        self._frames = frames
+        self._course = course
+        self._stopping = stopping
+
+    def is_due(self, stopped: Collection[str]) -> bool:
+        """Say whether anything is ready for tasks, at stages that have not stopped by themselves."""
+        queues = list(dict.fromkeys(one.name for one in self._consumers if one.stage not in stopped))
+        if not queues:
+            return False
+        try:
+            whens = self._broker._driver.run_within(PATIENCE, next_whens(self._broker._context, queues))
+        except Exception as error:
+            return self._in_trouble(error)
+        self._course.well("count")
+        return any(when <= self._broker._context.clock.now() for when in whens.values())
+
+    def is_empty(self, stopped: Collection[str]) -> bool:
+        """Say whether nothing is left, twice: an item of others may have gone back to where was looked already."""
+        try:
+            return all(
+                self._broker._driver.run_within(PATIENCE, is_drained(context, lease, lingers=lingers))
+                for _ in range(2)
+                for context, lease, lingers in self._watched(stopped)
+            )
+        except Exception as error:
+            return self._in_trouble(error)
+
+    def _watched(self, stopped: Collection[str]) -> Iterator[tuple[QueueContext[Any], timedelta, bool]]:
+        """Yield the queues that have to be empty in the end, their leases, and whether what is scheduled may stay."""
+        for one in self._consumers:
+            if one.stage not in stopped:
+                yield one.queue._context, one.lease or one.queue.settings.lease, one.lingers
+        for stage, queue in self._frames:
+            if stage.name not in stopped:
+                yield queue._context, queue.settings.lease, False
+
+    def _in_trouble(self, error: Exception) -> bool:
+        """Rest after an error of the server's; nothing is known."""
+        self._stopping.wait(self._course.trouble("count", error) or 0)
+        return False

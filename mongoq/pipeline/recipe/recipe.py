@@ -1,0 +1,211 @@
+"""Recipes: pipelines as plain data, in a mapping or a file. All that is wrong with one is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from mongoq.errors import ArgumentInvalid, GraphInvalid
+from mongoq.model.outcomes import Drop, Move, Outcome
+from mongoq.model.policy import RetryPolicy
+from mongoq.pipeline.checks.graph import faults
+from mongoq.pipeline.declare.batch_stages import FRAME
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.imports import ImportFailed, imported
+from mongoq.pipeline.graph.names import handler_name, in_a_line, names
+from mongoq.pipeline.graph.source import Source
+from mongoq.pipeline.graph.stage import Frame, Join, Stage
+from mongoq.pipeline.recipe.file import recipe_content
+from mongoq.pipeline.recipe.parts import (
+    OPTIONS,
+    POLICIES,
+    FramePart,
+    JoinPart,
+    MovePart,
+    Part,
+    PipelinePart,
+    SourcePart,
+    StagePart,
+    sentence,
+)
+
+__all__ = ["graph_of"]
+
+P = TypeVar("P", bound=Part)
+
+
+def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
+    """Return the graph that a recipe describes, checked; what it names is imported.
+
+    Raises:
+        GraphInvalid: all that is wrong with it.
+        ArgumentInvalid: it is no recipe, or PyYAML is not installed.
+        OSError: the file cannot be opened.
+    """
+    title, content = recipe_content(recipe)
+    reading = _Reading()
+    graph = reading.graph(content)
+    if graph is None:
+        raise GraphInvalid(title, reading.faults)
+    found = [*reading.faults, *faults(graph)]
+    if found:
+        raise GraphInvalid(graph.name, found)
+    return graph
+
+
+class _Reading:
+    """Collects the faults of a recipe while it is read; what is wrong is stood in for by what does no further harm."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def graph(self, content: Any) -> Graph | None:
+        """Return the graph, or ``None`` when too little of it is known to judge it."""
+        whole = self._part(PipelinePart, content, "recipe", name="recipe", stages=[])
+        if whole is None or (self.faults and not whole.stages):
+            return None
+        sources = [self._source(told, place) for place, told in enumerate(whole.sources)]
+        stages = [self._stage(told, place) for place, told in enumerate(whole.stages)]
+        makers = tuple(source for source in sources if source is not None)
+        known = tuple(stage for stage in stages if stage is not None)
+        if len(known) < len(stages) or len(makers) < len(sources):
+            return None
+        inputs = None if whole.inputs is None else names(whole.inputs)
+        return Graph(whole.name, known, whole.errors, inputs, names(whole.outputs), whole.trail, makers)
+
+    def _part(self, kind: type[P], told: Any, at: str, **stand_ins: Any) -> P | None:
+        """Return a part without the keys that are wrong; ``None`` if one is needed, and nothing stands in for it."""
+        if not isinstance(told, Mapping):
+            self.faults.append(f"{at}: a mapping, not {type(told).__name__}")
+            return None
+        try:
+            return kind.model_validate(dict(told))
+        except ValidationError as invalid:
+            wrong = invalid.errors(include_url=False, include_input=False, include_context=False)
+        self.faults += [f"{at}: {sentence(kind, fault)}" for fault in wrong]
+        bad = {fault["loc"][0] for fault in wrong}
+        rest = {key: value for key, value in told.items() if isinstance(key, str) and key not in bad}
+        try:
+            return kind.model_validate(stand_ins | rest)
+        except ValidationError:
+            return None
+
+    def _source(self, told: Any, place: int) -> Source | None:
+        at = _place("sources", place, told)
+        part = self._part(SourcePart, told, at, handler=SOURCE_STAND_IN)
+        if part is None:
+            return None
+        handler = self._imported(part.handler, f"{at}: handler", _source_stand_in)
+        default = at if handler is _source_stand_in else handler_name(handler)
+        name = default if part.name is None else part.name
+        return Source(name, part.to, handler, part.batch, part.every, part.lease)
+
+    def _stage(self, told: Any, place: int) -> Stage | None:
+        at = _place("stages", place, told)
+        part = self._part(StagePart, told, at, handler=STAND_IN)
+        if part is None:
+            return None
+        given = part.given()
+        handler = self._imported(part.handler, f"{at}: handler", _stand_in)
+        default = at if handler is _stand_in else handler_name(handler)
+        return Stage(
+            name=default if part.name is None else part.name,
+            sources=names(part.source),
+            targets=names(part.to) or (part.to,) if "to" in given else (),
+            handler=handler,
+            model=self._model(part.model, f"{at}: model"),
+            join=self._join(part.join, f"{at}: join"),
+            frame=self._frame(part.frame, f"{at}: frame"),
+            where=part.where,
+            otherwise=self._otherwise(part.otherwise, f"{at}: otherwise"),
+            delivery=part.delivery,
+            none=part.none,
+            errors=part.errors,
+            shared=part.shared,
+            format=part.format,
+            options=self._options(given, at),
+        )
+
+    def _model(self, told: Any, at: str) -> Any:
+        if isinstance(told, list):
+            return [self._model(one, f"{at}[{place}]") for place, one in enumerate(told)]
+        if told is None or isinstance(told, str):
+            return None if told is None else self._imported(told, at, None)
+        self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {told!r:.60}")
+        return None
+
+    def _join(self, told: Any, at: str) -> Join | None:
+        if isinstance(told, Mapping) and True in told and "on" not in told:  # what YAML makes of on without quotes
+            told = {"on" if key is True else key: value for key, value in told.items()}
+        part = None if told is None else self._part(JoinPart, told, at, on=None)
+        return None if part is None else Join(**part.given())
+
+    def _frame(self, told: Any, at: str) -> Frame | None:
+        part = None if told is None else self._part(FramePart, told, at)
+        return None if part is None else Frame(part.columns, part.items, part.partitions)
+
+    def _imported(self, path: Any, at: str, stand_in: Any) -> Any:
+        try:
+            return imported(path)
+        except ImportFailed as failed:
+            self.faults.append(f"{at}: {failed}")
+            return stand_in
+
+    def _otherwise(self, told: Any, at: str) -> Outcome | None:
+        if told is None or told == "drop":
+            return None if told is None else Drop()
+        if not isinstance(told, Mapping) or set(told) != {"move"}:
+            self.faults.append(f"{at}: 'drop', or {{'move': {{'to': …}}}}, not {told!r:.60}")
+            return Drop()
+        part = self._part(MovePart, told["move"], f"{at}.move")
+        return Drop() if part is None else Move(**part.given())
+
+    def _options(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
+        options = {option: given[option] for option in OPTIONS if option in given}
+        if given.get("format") is not None:
+            options.setdefault("batch", FRAME)
+        if "retry" in given:
+            options["retry"] = self._retry(given["retry"], f"{at}: retry")
+        if "success_on" in given:
+            options["success_on"] = tuple(
+                self._imported(path, f"{at}: success_on", Exception) for path in names(given["success_on"])
+            )
+        return options
+
+    def _retry(self, told: Any, at: str) -> RetryPolicy | None:
+        if told is None:
+            return None
+        kind = next(iter(told)) if isinstance(told, Mapping) and len(told) == 1 else None
+        if kind not in POLICIES:
+            self.faults.append(f"{at}: {{kind: {{…}}}} with one of {', '.join(POLICIES)}, not {told!r:.60}")
+            return None
+        part, policy = POLICIES[kind]
+        values = self._part(part, {} if told[kind] is None else told[kind], f"{at}.{kind}")
+        try:
+            return None if values is None else policy(**values.given())
+        except ArgumentInvalid as invalid:
+            self.faults.append(f"{at}.{kind}: {in_a_line(invalid)}")
+            return None
+
+
+def _place(kind: str, place: int, told: Any) -> str:
+    """Return what a fault calls a part of a list."""
+    name = told.get("name") if isinstance(told, Mapping) else None
+    return f"{kind}[{place}] ({name!r:.150})" if isinstance(name, str) else f"{kind}[{place}]"
+
+
+def _stand_in(_payload: Any, job: Any) -> Any:
+    """Take the place of a handler that is not there, so that the rest can be judged."""
+    return job
+
+
+def _source_stand_in(_position: Any) -> Iterator[Any]:
+    """Take the place of a source's."""
+    yield from ()
+
+
+SOURCE_STAND_IN = f"{__name__}:{_source_stand_in.__name__}"
+STAND_IN = f"{__name__}:{_stand_in.__name__}"

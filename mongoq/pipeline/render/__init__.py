@@ -1,0 +1,1 @@
+"""A graph drawn for people: ``text`` for the terminal, ``mermaid`` for documents."""

@@ -1,0 +1,48 @@
+"""The handles that stages work with, and what says what becomes of their items."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mongoq.model.settings import checked_options
+from mongoq.model.trail import StageMark
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.run.outcome_resolver import StageJudge
+
+__all__ = ["marked", "model_behind", "stage_judge"]
+
+
+def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
+    """Return a handle that goes by the stage's own settings, and whose settlements tell of the stage."""
+    overriding = {"dead": graph.errors_of(stage)}
+    if "max_retries" in stage.options and overriding["dead"] is not None:
+        overriding |= checked_options(handle.name, max_retries=stage.options["max_retries"])
+    mark = StageMark(stage.name, trail=bool(graph.trail), payloads=graph.trail == "payloads")
+    return type(handle)(handle._driver, replace(handle._context, overriding=overriding, stage=mark))
+
+
+def stage_judge(
+    graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageJudge] = StageJudge
+) -> StageJudge:
+    """Return what says what becomes of the items of a stage."""
+    models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
+    targets = {
+        target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
+    }
+    untyped = broker._context.untyped
+    if graph.errors_of(stage) is not None:
+        return kind(stage, targets, models, untyped, most=None)
+
+    def most() -> int | None:
+        given = stage.options.get("max_retries", handle.settings.max_retries)
+        return None if given is None else given + 1
+
+    return kind(stage, targets, models, untyped, most=most)
+
+
+def model_behind(graph: Graph, queue: str) -> Any:
+    """Return the model of a queue's payloads, where all who read it agree on one."""
+    models = [stage.model_of(queue) for stage in graph.readers(queue)]
+    return models[0] if models and all(model is models[0] for model in models) else None

@@ -1,0 +1,231 @@
+"""The consumers of a join: one for each of its queues, one for whose time is up, and one that runs the handler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
+from mongoq.model.arguments import duration
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Apart, Failed, Release
+from mongoq.model.qualified import qualified
+from mongoq.model.rendezvous import Unjoinable, value_key
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
+from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.run.handles import marked, stage_judge
+from mongoq.pipeline.run.outcome_resolver import StageJudge
+from mongoq.protocol.join.expire import given_up
+from mongoq.protocol.join.join import arrived
+from mongoq.protocol.join.match import Arrival
+from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
+from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.consumer import Consumer, consumer
+from mongoq.worker.lazy_results import is_function
+from mongoq.worker.outcome_resolver import Judge, Verdict
+from mongoq.worker.settle_group import Gathering
+
+__all__ = ["joining", "takes_job"]
+
+ANY = "*"
+"""What the value of all items is known by where the first of each belong together."""
+
+
+def joining(
+    graph: Graph, stage: Stage, broker: Any, defaults: Mapping[str, Any], *, coroutines: bool
+) -> list[Consumer]:
+    """Return the consumers of a join that was checked."""
+    options = {name: value for name, value in stage.options.items() if name in defaults}
+    gathering = Gathering()
+    spec, sides = _spec(graph, stage, broker, gathering)
+    quiet = {
+        **defaults,
+        "lease": options.get("lease"),
+        "retry": options.get("retry"),
+        "prefetch_bytes": options.get("prefetch_bytes", defaults["prefetch_bytes"]),
+        "batch": ARRIVALS,
+        "prefetch": ARRIVALS,
+    }
+
+    def own(handle: Any, judge: Judge) -> Consumer:
+        told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
+        return replace(told, stage=stage.name, judge=judge, claims=_unlimited(handle._context))
+
+    judge = stage_judge(
+        graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
+    )
+    joins = partial(arrived, spec)  # the same for all sides, so that they go together
+    found = [
+        replace(own(handle, _Arrivals(judge, stage, handle.name, spec, joins)), gathering=gathering) for handle in sides
+    ]
+    if spec.timeout is not None:
+        parked = type(sides[0])(sides[0]._driver, spec.parked)
+        found.append(replace(own(parked, _GivenUp(judge, spec, partial(given_up, spec))), lingers=True))
+    pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
+    handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
+    runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
+    return [*found, replace(runs, stage=stage.name, judge=judge)]
+
+
+def _spec(graph: Graph, stage: Stage, broker: Any, gathering: Gathering) -> tuple[JoinSpec, list[Any]]:
+    join = stage.join
+    assert join is not None
+    sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
+    parked = marked(graph, stage, broker.queue(parked_queue(graph, stage)))._context
+    spec = JoinSpec(
+        name=qualified(graph.name, stage.name, "/"),
+        sides=tuple(side._context for side in sides),
+        parked=_unlimited(parked),
+        pairs=pairs_queue(graph, stage),
+        timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
+        missing=join.missing,
+        late=join.late,
+        coming=gathering.coming,
+    )
+    return spec, sides
+
+
+def _unlimited(context: QueueContext[Any]) -> QueueContext[Any]:
+    """Return the context of a queue whose items nobody runs: however often their leases run out, they come again."""
+    return replace(context, overriding={**context.overriding, "max_retries": None})
+
+
+def _model(stage: Stage) -> Any:
+    """Return the type of all payloads together."""
+    if stage.model is None:
+        return None
+    assert stage.join is not None
+    models = [Any if model is None else model for model in stage.model]
+    if stage.join.missing == "pass":
+        models = [model | None if model is not Any else Any for model in models]
+    together: Any = tuple[tuple(models)]  # type: ignore[misc]  # made as it runs
+    return TypeAdapter(together)
+
+
+def _nothing(_: Any) -> None:
+    """Stand where a handler would: what becomes of the items, their judge says."""
+
+
+def takes_job(handler: Callable[..., Any], number: int) -> bool:
+    """Say whether a handler of so many payloads takes the job as well.
+
+    Raises:
+        ArgumentInvalid: it takes neither so many arguments nor one more.
+    """
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    needed = sum(one.default is one.empty for one in positional)
+    named = any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters)
+    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if named or needed > number + 1 or (len(positional) < number and not several):
+        raise ArgumentInvalid("handler", f"it is to take {number} payloads, one of each queue, and maybe the job")
+    return needed == number + 1 or (len(positional) > number and positional[number].name == "job")
+
+
+def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
+    """Return the handler as one of a single payload, which is the list of all."""
+    number = len(stage.sources)
+    with_job = takes_job(handler, number)
+    if is_function(inspect.iscoroutinefunction, handler):
+
+        async def called_async(payloads: Sequence[Any], job: Any) -> Any:
+            return await handler(*payloads, *([job] if with_job else []))
+
+        return _named(called_async, handler)
+
+    def called(payloads: Sequence[Any], job: Any) -> Any:
+        return handler(*payloads, *([job] if with_job else []))
+
+    return _named(called, handler)
+
+
+def _named(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Let errors name the handler."""
+    function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
+    return function
+
+
+class _PairJudge(StageJudge):
+    """Says what becomes of pairs; anything may have been put into their queue by hand, and is not run."""
+
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+        """Refuse what is no pair, and let the others of its batch come again."""
+        refused = super().refusal(consumer, items)
+        if refused is not None:
+            return refused
+        errors = [_oddity(item.payload, self.width) for item in items]
+        if not any(errors):
+            return None
+        return [
+            Release() if error is None else self.failure(consumer, item, error)
+            for item, error in zip(items, errors, strict=True)
+        ]
+
+
+def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
+    """Return what is wrong with a payload that is not one of each queue."""
+    if not isinstance(payload, list | tuple):
+        return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {type(payload).__name__}")
+    if len(payload) != number:
+        return PayloadInvalid("payload", f"a list of {number}, one of each queue, not of {len(payload):,}")
+    return None
+
+
+class _Quiet(Judge):
+    """Says what becomes of items that nobody runs; a failure is one of the stage's."""
+
+    def __init__(self, judge: StageJudge, spec: JoinSpec, way: Callable[..., Any]) -> None:
+        self._judge = judge
+        self._fates = spec.fates
+        self._way = way
+
+    def _apart(self, item: Item[Any], told: Any) -> Apart:
+        return Apart(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
+
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        if isinstance(error, PartnerMissing):  # and no error queue that it could go to
+            return Failed(error, counted=False, halts=True)
+        return self._judge.failure(consumer, item, error)
+
+
+class _Arrivals(_Quiet):
+    def __init__(self, judge: StageJudge, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]) -> None:
+        super().__init__(judge, spec, joins)
+        assert stage.join is not None
+        self._path = stage.join.path(source)
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        return [self._arrival(consumer, item) for item in items]
+
+    def _arrival(self, consumer: Consumer, item: Item[Any]) -> Verdict:
+        try:
+            value = None if self._path is None else _found(item.payload, self._path)
+            key = ANY if self._path is None else value_key(value)
+        except Unjoinable as unfit:
+            return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
+        except Exception as error:  # of one item alone
+            return self.failure(consumer, item, error)
+        return self._apart(item, Arrival(item, key, value))
+
+
+class _GivenUp(_Quiet):
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        return [self._apart(item, item) for item in items]
+
+
+def _found(payload: Any, path: str) -> Any:
+    """Return what stands at a path of keys, or ``None``."""
+    for step in path.split("."):
+        if not isinstance(payload, Mapping):
+            return None
+        payload = payload.get(step)
+    return payload

@@ -1,0 +1,172 @@
+"""What a run of a stage came to: a payload goes on to the stage's target, and everything else is said by an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from mongoq.errors import OutcomeInvalid, PartnerMissing
+from mongoq.model.arguments import Duration
+from mongoq.model.codec import Codec, Wrapped
+from mongoq.model.item import Item
+from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release
+from mongoq.model.settings import KEEP
+from mongoq.pipeline.graph.stage import Stage
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.outcome_resolver import Judge, Verdict, checked, entries, is_success, shown
+
+__all__ = ["StageJudge"]
+
+SEVERAL = (list, tuple, set, frozenset)
+"""What a handler returns that means several items."""
+
+
+class StageJudge(Judge):
+    """Says what becomes of the items of a stage.
+
+    Args:
+        stage: the stage.
+        targets: what a move to each of its targets is told: the name again, or a handle, whose model checks payloads.
+        models: those of the targets that are handles, by their names.
+        untyped: encodes what goes to the others.
+        most: tells how many runs an item gets before the stage stops; ``None`` where there is an error queue.
+
+    Attributes:
+        width: how many queues it takes items from.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        targets: Mapping[str, Any],
+        models: Mapping[str, Any],
+        untyped: Codec[Any],
+        *,
+        most: Callable[[], int | None] | None,
+    ) -> None:
+        self.width = len(stage.sources)
+        self._name = stage.name
+        self._targets = targets
+        self._only = next(iter(targets.values())) if len(targets) == 1 else None
+        self._models = models
+        self._untyped = untyped
+        self._drops = stage.none == "drop"
+        self._pops = stage.delivery == "at-most-once"
+        self._most = None if self._pops else most
+
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+        """Run nothing that has had all its runs, the last of which has ended with its process."""
+        most = None if self._most is None else self._most()
+        if most is None or all(item.attempts <= most for item in items):
+            return None
+        over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
+        return [Release() if item.attempts <= most else over for item in items]
+
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+        """Return what becomes of the items; of a batch, what is wrong with one of them is its own failure."""
+        if isinstance(returned, BaseException):
+            return self.failures(consumer, items, returned)
+        if consumer.batch is None:
+            return [self._outcome(consumer, items[0], self._told(returned))]
+        if returned is None:
+            return [self._outcome(consumer, item, self._nothing()) for item in items]
+        pairs = zip(items, entries(items, returned), strict=True)
+        return [self._outcome(consumer, item, self._entry(entry)) for item, entry in pairs]
+
+    def _entry(self, entry: Any) -> Any:
+        if isinstance(entry, BaseException):
+            return entry
+        try:
+            return self._told(entry)
+        except Exception as error:  # an object of the handler's may raise anything as it is encoded
+            return error
+
+    def _told(self, returned: Any) -> Outcome | None:
+        """Return the outcome that was meant; raises ``OutcomeInvalid``."""
+        told = checked(returned)
+        if isinstance(told, Outcome):
+            return self._routed(told) if isinstance(told, Fork | Move) else told
+        if told is None:
+            return self._nothing()
+        if not self._targets:
+            return None
+        if self._only is None:
+            several = ", ".join(map(repr, self._targets))
+            raise self._wrong(
+                f"returned a {shown(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
+            )
+        if isinstance(returned, SEVERAL):
+            hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
+            raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
+        to = self._towards(next(iter(self._targets)), returned)
+        return Move(to, payload=self._encoded(to, returned))
+
+    def _encoded(self, to: Any, payload: Any) -> Wrapped:
+        """Encode a payload at once: a handler may use the object again before it is settled."""
+        return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrapped(payload))
+
+    def _towards(self, target: str, payload: Any) -> Any:
+        """Return where a payload goes; one of another model goes as that dumps it, and the next stage reads it anew."""
+        foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
+        return target if foreign else self._targets[target]
+
+    def _nothing(self) -> Outcome | None:
+        if not self._targets:
+            return None
+        if self._drops:
+            return Drop()
+        raise self._wrong("returned None, most likely for a forgotten return; return Drop(), or declare none='drop'")
+
+    def _routed(self, told: Fork | Move) -> Outcome:
+        if isinstance(told, Fork):
+            return Drop() if not told.moves else Fork([self._on_its_way(move) for move in told.moves])
+        return self._on_its_way(told)
+
+    def _on_its_way(self, move: Move) -> Move:
+        name = getattr(move.to, "name", move.to)
+        if not isinstance(name, str) or name not in self._targets:
+            declared = ", ".join(map(repr, self._targets)) or "none"
+            raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
+        if self._pops and move.patch is not None:
+            raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
+        to = self._towards(name, move.payload) if isinstance(move.to, str) else move.to
+        payload = move.payload if move.payload is KEEP or not _is_target(to) else self._encoded(to, move.payload)
+        return replace(move, to=to, payload=payload)
+
+    def _wrong(self, what: str) -> OutcomeInvalid:
+        return OutcomeInvalid(f"stage {self._name!r} {what}")
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        """Return what becomes of an item whose run has failed; one that has succeeded after all goes on as it is."""
+        if is_success(consumer, error):
+            return None if self._only is None else Move(self._only)
+        return self._failed(consumer, item, error, None)
+
+    def given_up(self, item: Item[Any], reason: str) -> Verdict:
+        """Return what becomes of an item that cannot be joined: it goes to the error queue, or the stage stops."""
+        if self._most is None:
+            return Dead(reason)
+        return Failed(PartnerMissing(item.id, item.queue, reason), counted=False, halts=True)
+
+    def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
+        if isinstance(told, Dead) and self._most is not None:
+            return Failed(told.reason or "declared dead", counted=False, halts=True)
+        return super()._outcome(consumer, item, told)
+
+    def _failed(
+        self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
+    ) -> Failed:
+        most = None if self._most is None else self._most()
+        if most is not None and item.attempts >= most:
+            return Failed(error, counted=False, halts=True)
+        return super()._failed(consumer, item, error, delay)
+
+
+def _is_target(to: Any) -> bool:
+    """Say whether it is a name or a handle; what else there is, the move refuses."""
+    return isinstance(to, str) or hasattr(to, "_context")

@@ -1,0 +1,204 @@
+"""Runs of a pipeline: its stages at work, in threads or tasks of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from mongoq.aio import AsyncBroker
+from mongoq.model.arguments import Duration, wait_seconds
+from mongoq.model.local import Local
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.run.counts import Tallies
+from mongoq.pipeline.run.progress import Progress, progress_of
+from mongoq.pipeline.run.sources import machinery, suited
+from mongoq.pipeline.run.threaded import ThreadedRun
+from mongoq.protocol.claim.filtering import checked_by_server
+from mongoq.protocol.coordination.heartbeats import begin
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.history.stats import QueueStats, stats
+from mongoq.protocol.state.context import BrokerContext
+from mongoq.sync import Broker
+from mongoq.worker.aio.engine import AsyncEngine
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.threads.engine import Engine
+
+__all__ = ["AsyncRun", "Run"]
+
+
+class Run(ThreadedRun):
+    """A pipeline at work in threads of this process, made by ``pipeline.start``.
+
+    ```python
+    with pipeline.start(broker) as run:
+        run.wait()
+    ```
+
+    At the end of the block it is stopped in good order, and waited for.
+    """
+
+    def __init__(
+        self, graph: Graph, broker: Broker, *, grace: timedelta, heartbeat: timedelta, signals: bool = True
+    ) -> None:
+        super().__init__(graph.name, signals=signals)
+        self._graph = graph
+        self._broker = broker
+        own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
+        self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        self._engine.prepare(*_checks(broker._context, graph, own))
+
+    def _begun(self, *, drain: bool) -> Self:
+        """Set it to work, which its maker does once."""
+        self._begin(self._work, drain)
+        return self
+
+    def _work(self, drain: bool) -> None:
+        self._engine.run(drain=drain)
+
+    def _hear(self) -> None:
+        self._engine.hear()
+
+    def stop(self) -> None:
+        """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
+
+        Told a second time, what runs is given back as well.
+        """
+        self._engine.stop()
+
+    def progress(self) -> Progress:
+        """Return how far it has come: counts of its own, and what is in the queues (``aggregate``).
+
+        That is a second old at most.
+        """
+        if self.ended:
+            self._broker._context.stats = None  # what it came to is to be read anew
+        told = self._broker._driver.run(stats(self._broker._context))
+        return _progress(self._graph, self._engine, told, ended=self.ended)
+
+
+class AsyncRun(Local):
+    """A pipeline at work in tasks of this event loop, made by ``pipeline.start_async``.
+
+    ```python
+    async with pipeline.start_async(broker) as run:
+        await run.wait()
+    ```
+
+    At the end of the block it is stopped in good order, and waited for.
+    """
+
+    _elsewhere = (
+        "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts "
+        "that"
+    )
+
+    def __init__(
+        self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool, signals: bool = True
+    ) -> None:
+        self._graph = graph
+        self._broker = broker
+        self._engine = engine
+        self._told = False
+        work = engine.run(drain=drain, signals=signals)
+        self._task = asyncio.create_task(work, name=f"mongoq-{graph.name}")
+
+    @classmethod
+    async def start(
+        cls,
+        graph: Graph,
+        broker: AsyncBroker,
+        *,
+        drain: bool,
+        grace: timedelta,
+        heartbeat: timedelta,
+        signals: bool = True,
+    ) -> Self:
+        """Look that the server can be worked with, waiting for one that does not answer, and begin."""
+        own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
+        engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        await engine.prepare(*_checks(broker._context, graph, own))
+        return cls(graph, broker, engine, drain=drain, signals=signals)
+
+    def __repr__(self) -> str:
+        """Name the pipeline, and say whether it runs."""
+        return f"<{type(self).__name__} of {self._graph.name!r}, {'ended' if self.ended else 'at work'}>"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end."""
+        return self._task.done()
+
+    async def wait(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 - it goes on afterwards
+        """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
+
+        In the main thread SIGTERM and SIGINT stop it in good order, as they stop a worker, unless it was started with
+        ``signals=False``.
+
+        Args:
+            timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
+
+        Raises:
+            StageStopped: a stage has stopped by itself, and the run has ended; the others go on until it is stopped,
+                or, drained, until nothing is left.
+            ArgumentInvalid: ``timeout`` is no duration.
+
+        Other errors are those that end a worker.
+        """
+        seconds = None if timeout is None else wait_seconds(timeout)
+        await asyncio.wait([self._task], timeout=seconds)
+        if not self.ended:
+            return False
+        self._told = True
+        self._task.result()
+        return True
+
+    def stop(self) -> None:
+        """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
+
+        Told a second time, what runs is given back as well.
+        """
+        self._engine.stop()
+
+    async def progress(self) -> Progress:
+        """Return how far it has come: counts of its own, and what is in the queues (``aggregate``).
+
+        That is a second old at most.
+        """
+        if self.ended:
+            self._broker._context.stats = None  # what it came to is to be read anew
+        told = await self._broker._driver.run(stats(self._broker._context))
+        return _progress(self._graph, self._engine, told, ended=self.ended)
+
+    async def __aenter__(self) -> Self:
+        """Use as ``async with``."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wait for the end; raises what ended it, unless it was told before or the block raises itself."""
+        told = self._told
+        self.stop()
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            self._task.cancel()  # what runs goes back; a task that is left behind would go on without its broker
+            await asyncio.wait([self._task])
+            raise
+        except Exception:
+            if error is None and not told:
+                raise
+
+
+def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ended: bool) -> Progress:
+    return progress_of(graph, Tallies.of(engine), told, ended=ended, interrupted=engine.interrupted)
+
+
+def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
+    """Return what is looked at before a run begins: first what must be before anything is written."""
+    screens = [partial(checked_by_server, one.queue._context, one.screen) for one in own if one.screen is not None]
+    return [partial(suited, broker, graph), partial(begin, broker), *screens]

@@ -1,0 +1,280 @@
+"""How a pipeline is set to work: in threads or with asyncio, until it is stopped or nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from datetime import timedelta
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mongoq.aio import AsyncBroker
+from mongoq.connection import COLLECTION
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import Duration, duration
+from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.run.progress import Progress
+from mongoq.pipeline.run.progress_table import shown, shown_async
+from mongoq.pipeline.run.run import AsyncRun, Run
+from mongoq.sync import Broker
+from mongoq.worker.signals import check_signals, listening
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mongoq.pipeline.on_spark.run import SparkRun
+
+__all__ = ["Starting"]
+
+GRACE = 25
+HEARTBEAT = 5
+
+
+class Starting:
+    """The side of a pipeline that runs; part of ``Pipeline``."""
+
+    @property
+    def graph(self) -> Graph:
+        """All that it was told."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise ``GraphInvalid`` with all that is wrong with it."""
+
+    def start(
+        self,
+        broker: Broker,
+        *,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> Run:
+        """Set the stages to work in threads of this process, and return the run at once.
+
+        Several processes may run the same pipeline. When one is killed, its items come back when their leases end.
+
+        Args:
+            broker: the ``Broker`` of the queues.
+            stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
+            grace: how long handlers may go on once the run is told to stop, a ``timedelta`` or seconds.
+            heartbeat: how often the run says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: hear SIGTERM and SIGINT while the run is waited for, as ``Worker.run`` does; ``False``: leave
+                signals alone, in the process of a web server for instance, which calls ``run.stop``.
+
+        Raises:
+            GraphInvalid: the stages do not go together, or a handler is a coroutine function; all faults at once.
+            FilterInvalid: the server refuses a ``where``.
+            ArgumentInvalid: another argument cannot be used; it is named.
+
+        While no server answers, the call waits for one, and says so in the log. Other errors of the server are raised.
+        """
+        return self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)._begun(drain=False)
+
+    def drain(
+        self,
+        broker: Broker,
+        *,
+        progress: bool = False,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> Progress:
+        """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
+
+        SIGTERM or Ctrl-C in the main thread ends it before, in good order; ``interrupted`` of the progress says so.
+
+        Args:
+            broker: the ``Broker`` of the queues.
+            progress: show a table on the terminal meanwhile; needs the extra ``progress``.
+            stages: as for ``start``; queues that others work on are not waited for.
+            grace: as for ``start``.
+            heartbeat: as for ``start``.
+            signals: as for ``start``.
+
+        Raises:
+            StageStopped: a stage has stopped by itself; the others have drained their queues.
+            ModuleNotFoundError: ``progress`` needs rich, which is not installed.
+
+        And what ``start`` raises.
+        """
+        _check_progress(progress)
+        run = self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
+        with listening(run._hear, signals=signals), run._begun(drain=True):
+            if progress:
+                shown(self.graph.name, run)
+            run.wait()
+            return run.progress()
+
+    def _made(
+        self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration, signals: bool
+    ) -> Run:
+        self.check()
+        _check_broker(broker, Broker, AsyncBroker, "start_async and drain_async")
+        check_signals(signals)
+        return Run(self.graph.only(stages), broker, **_lengths(grace, heartbeat), signals=signals)
+
+    def run_on_spark(
+        self,
+        spark: SparkSession,
+        uri: str,
+        *,
+        database: str | None = None,
+        collection: str = COLLECTION,
+        checkpoint: str | PathLike[str] | None = None,
+        available_now: bool = False,
+        trigger: Duration | None = None,
+        tasks: int | None = None,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> SparkRun:
+        """Set the stages to work in the executors of a Spark session, and return the run at once.
+
+        Tasks of some seconds work on the stages as workers do, each item leaving its queue by the same fenced update.
+        Killed anywhere, and started again, it goes on with what is in the queues. What a killed process held comes back
+        when its leases end. Frame stages are streaming queries, and go on where their checkpoints say.
+
+        Args:
+            spark: the session; its executors need mongoq, and the modules of the handlers.
+            uri: a MongoDB connection string that executors can reach; it is sent to them, and never shown.
+            database: the database; default the one in the URI, else ``mongoq``.
+            collection: the collection that holds the queues.
+            checkpoint: a folder that Spark can write to, and that is kept over restarts; only frame stages need it.
+            available_now: end when nothing is ready, scheduled or reserved in any of their queues, as ``drain`` does.
+            trigger: work in rounds that begin so often, a ``timedelta`` or seconds, and last until nothing is ready; by
+                default there is work whenever something is ready. Between them Spark's slots are free.
+            tasks: how many work at a time; by default as many as the session has cores.
+            stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
+            grace: how long handlers and sources may go on once the run is told to stop, a ``timedelta`` or seconds.
+            heartbeat: how often each task says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: as for ``start``.
+
+        Raises:
+            GraphInvalid: the stages do not go together, a handler is a coroutine function, or cannot be sent to the
+                executors; all faults at once.
+            ExecutorsUnready: an executor cannot work on it: it tells what is missing there.
+            SparkUnavailable: pyspark or pyarrow is not installed.
+            FilterInvalid: the server refuses a ``where``.
+            ArgumentInvalid: another argument cannot be used; it is named.
+
+        And what ``connect`` raises.
+        """
+        from mongoq.pipeline.on_spark import run_of
+        from mongoq.spark.given import Place
+
+        self.check()
+        check_signals(signals)
+        return run_of(
+            self.graph.only(stages),
+            spark,
+            Place(uri, database, collection),
+            checkpoint=checkpoint,
+            available_now=available_now,
+            trigger=trigger,
+            tasks=tasks,
+            grace=grace,
+            heartbeat=heartbeat,
+            signals=signals,
+        )
+
+    def start_async(
+        self,
+        broker: AsyncBroker,
+        *,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> StartingAsync:
+        """Do as ``start``, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
+
+        Handlers may be coroutine functions; plain ones run in threads.
+        """
+        return StartingAsync(self, broker, stages, drain=False, grace=grace, heartbeat=heartbeat, signals=signals)
+
+    async def drain_async(
+        self,
+        broker: AsyncBroker,
+        *,
+        progress: bool = False,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> Progress:
+        """Do as ``drain``, with asyncio."""
+        _check_progress(progress)
+        lengths: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat}
+        async with StartingAsync(self, broker, stages, drain=True, signals=signals, **lengths) as run:
+            if progress:
+                await shown_async(self.graph.name, run)
+            await run.wait()
+            return await run.progress()
+
+
+class StartingAsync:
+    """A pipeline about to start: ``await`` it, or use it as ``async with``."""
+
+    def __init__(
+        self,
+        pipeline: Starting,
+        broker: AsyncBroker,
+        stages: Sequence[str] | None,
+        *,
+        drain: bool,
+        grace: Duration,
+        heartbeat: Duration,
+        signals: bool,
+    ) -> None:
+        self._pipeline = pipeline
+        self._stages = stages
+        self._broker = broker
+        self._drain = drain
+        self._lengths = grace, heartbeat
+        self._signals = signals
+        self._run: AsyncRun | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncRun]:
+        """Start."""
+        return self._started().__await__()
+
+    async def _started(self) -> AsyncRun:
+        self._pipeline.check()
+        _check_broker(self._broker, AsyncBroker, Broker, "start and drain")
+        check_signals(self._signals)
+        graph, lengths = self._pipeline.graph.only(self._stages), _lengths(*self._lengths)
+        return await AsyncRun.start(graph, self._broker, drain=self._drain, signals=self._signals, **lengths)
+
+    async def __aenter__(self) -> AsyncRun:
+        """Start, and stop at the end of the block."""
+        self._run = await self._started()
+        return self._run
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the run, and wait for its end."""
+        if self._run is not None:
+            await self._run.__aexit__(kind, error, trace)
+
+
+def _check_broker(broker: Any, kind: type[Any], other: type[Any], methods: str) -> None:
+    if isinstance(broker, other):
+        raise ArgumentInvalid("broker", f"{kind.__name__}, not {other.__name__}, which goes with {methods}")
+    if not isinstance(broker, kind):
+        raise ArgumentInvalid("broker", f"{kind.__name__}, not {type(broker).__name__}")
+    if broker._context.serverless:
+        hint = "virtual.worker(pipeline).run_until_idle() of mongoq.testing runs a pipeline without one"
+        raise ArgumentInvalid("broker", f"a pipeline needs a server to run; {hint}")
+
+
+def _check_progress(progress: Any) -> None:
+    if not isinstance(progress, bool):
+        raise ArgumentInvalid("progress", f"a bool, not {type(progress).__name__}")
+
+
+def _lengths(grace: Duration, heartbeat: Duration) -> dict[str, timedelta]:
+    return {"grace": duration(grace, "grace"), "heartbeat": duration(heartbeat, "heartbeat", zero=False)}
