@@ -163,7 +163,7 @@ class Starting:
         And what ``connect`` raises.
         """
         from mongoq.pipeline.on_spark import run_of
-        from mongoq.spark.given import Place
+        from mongoq.spark.raw_options import Place
 
         self.check()
         check_signals(signals)

@@ -9,7 +9,7 @@ import os
 import threading
 
 from mongoq.connection import connect
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from mongoq.spark.envelope import default_schema
-from mongoq.spark.options import ReadOptions
-from mongoq.spark.stream_options import HistoryStreamOptions, QueueStreamOptions
+from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.stream.stream_options import HistoryStreamOptions, QueueStreamOptions
+from mongoq.spark.types.envelope_columns import default_schema
 
 if TYPE_CHECKING:
-    from mongoq.spark.history_stream import HistoryStream
-    from mongoq.spark.queue_stream import QueueStreamReader
-    from mongoq.spark.reader import MongoqReader
-    from mongoq.spark.writer import MongoqStreamWriter, MongoqWriter
+    from mongoq.spark.read.reader import MongoqReader
+    from mongoq.spark.stream.history_stream import HistoryStream
+    from mongoq.spark.stream.queue_stream import QueueStreamReader
+    from mongoq.spark.write.writer import MongoqStreamWriter, MongoqWriter
 
 __all__ = ["MongoqDataSource"]
 
@@ -104,7 +104,7 @@ its delay included; null where that is not known: once a worker has had the item
 
     def schema(self) -> StructType:
         """Return the envelope with the payload as JSON, or with the columns that a sample of payloads has."""
-        from mongoq.spark.reader import schema_of
+        from mongoq.spark.read.reader import schema_of
 
         if not STREAM_ONLY & {name.lower() for name in self.options}:
             return schema_of(ReadOptions.parse(self.options))
@@ -113,15 +113,15 @@ its delay included; null where that is not known: once a worker has had the item
 
     def reader(self, schema: StructType) -> MongoqReader:
         """Return the reader for these columns; checks options and columns."""
-        from mongoq.spark.reader import FilteringReader, MongoqReader
+        from mongoq.spark.read.reader import FilteringReader, MongoqReader
 
         options = ReadOptions.parse(self.options)
         return (FilteringReader if options.pushdown else MongoqReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader | HistoryStream:
         """Return the reader of a stream with these columns; checks options and columns."""
-        from mongoq.spark.history_stream import HistoryStream
-        from mongoq.spark.queue_stream import QueueStreamReader
+        from mongoq.spark.stream.history_stream import HistoryStream
+        from mongoq.spark.stream.queue_stream import QueueStreamReader
 
         options = self._stream_options()
         if isinstance(options, HistoryStreamOptions):
@@ -136,14 +136,14 @@ its delay included; null where that is not known: once a worker has had the item
 
     def writer(self, schema: StructType, overwrite: bool) -> MongoqWriter:
         """Return the batch writer for these columns (``WriteOptions``); checks options, columns and the server."""
-        from mongoq.spark.write_options import WriteOptions
-        from mongoq.spark.writer import MongoqWriter
+        from mongoq.spark.write.write_options import WriteOptions
+        from mongoq.spark.write.writer import MongoqWriter
 
         return MongoqWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MongoqStreamWriter:
         """Return the stream sink for these columns (``WriteOptions``); checks options, columns and the server."""
-        from mongoq.spark.write_options import WriteOptions
-        from mongoq.spark.writer import MongoqStreamWriter
+        from mongoq.spark.write.write_options import WriteOptions
+        from mongoq.spark.write.writer import MongoqStreamWriter
 
         return MongoqStreamWriter(WriteOptions.parse(self.options, stream=True), schema, overwrite=overwrite)

@@ -11,7 +11,7 @@ from typing import Any
 import mongoq
 from mongoq.pipeline.on_spark.frames.batches import FrameBatches
 from mongoq.pipeline.on_spark.frames.query import FrameQuery
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 
 
 def place_of(options: dict[str, str]) -> Place:

@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql.types import DayTimeIntervalType, StructField, StructType
 
 from mongoq.spark import clients
-from mongoq.spark.arrow import arrow_field
-from mongoq.spark.layout import Layout
-from mongoq.spark.task import Task
-from mongoq.spark.write_options import WriteOptions
-from mongoq.spark.writing import Written, write
+from mongoq.spark.types.arrow import arrow_field
+from mongoq.spark.write.column_roles import Layout
+from mongoq.spark.write.task import Task
+from mongoq.spark.write.write_options import WriteOptions
+from mongoq.spark.write.write_rows import Written, write
 
 
 def table(ddl: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:

@@ -39,10 +39,10 @@ from pyspark.sql.types import (
 from mongoq.drivers.documents import decoded
 from mongoq.model.codec import codec_options
 from mongoq.spark import ColumnMismatch
-from mongoq.spark.convert import JSON_MARK
-from mongoq.spark.jsontext import json_text
-from mongoq.spark.schema import Columns, default_schema
-from mongoq.spark.seen import Seen
+from mongoq.spark.read.schema import Columns, default_schema
+from mongoq.spark.types.convert import JSON_MARK
+from mongoq.spark.types.infer_types import Seen
+from mongoq.spark.types.json_text import json_text
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark import ColumnMismatch
-from mongoq.spark.options import ReadOptions
-from mongoq.spark.schema import Columns, default_schema
+from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.read.schema import Columns, default_schema
 
 pytestmark = pytest.mark.usefixtures("spark")  # which reads the DDL of schemas
 

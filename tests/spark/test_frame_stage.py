@@ -199,7 +199,7 @@ def test_values_come_back_as_they_were_stored(frames: Frames, zone: str) -> None
 
 
 def test_an_item_of_a_join_has_the_hash_that_workers_know_it_by() -> None:
-    from mongoq.spark.envelope import DELIVERY, ENVELOPE
+    from mongoq.spark.types.envelope_columns import DELIVERY, ENVELOPE
 
     inputs = [{"id": ObjectId(), "hops": 2}, {"id": ObjectId()}]
     stored = {"_id": ObjectId(), "q": "q", "hops": 3, "joined": {"queue": "j", "inputs": inputs}}
@@ -486,7 +486,7 @@ def test_ids_of_other_programs_are_settled_as_well(frames: Frames) -> None:
 
 def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
     from mongoq.pipeline.on_spark.frames.failures import cause
-    from mongoq.spark.given import Place
+    from mongoq.spark.raw_options import Place
 
     uri = "mongodb://analyst:s3cret%2Dp4ss@host/app"
     kind, message = json.loads(cause(ValueError(f"{uri} s3cret-p4ss"), Place(uri, "app", "mongoq")))

@@ -15,8 +15,8 @@ from pymongo import MongoClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.history_stream import HistoryStream
-from mongoq.spark.stream_options import HistoryStreamOptions
+from mongoq.spark.stream.history_stream import HistoryStream
+from mongoq.spark.stream.stream_options import HistoryStreamOptions
 
 SCHEMA = "_id string, n int"
 
@@ -173,7 +173,7 @@ def test_a_batch_of_few_items_is_one_part(stream: Any, processed: Any, monkeypat
     start = reader.initialOffset()
     for limit in (ReadMaxRows(100), ReadAllAvailable()):
         assert len(parts(reader, start, reader.latestOffset(start, limit))) == 1
-    monkeypatch.setattr("mongoq.spark.plan.ITEMS", 1)
+    monkeypatch.setattr("mongoq.spark.read.plan.ITEMS", 1)
     assert len(parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))) == 3
 
 

@@ -25,9 +25,9 @@ JSON = "json"
 @pytest.fixture
 def inferred(store: Any) -> Any:
     """Return the inferred columns of payloads by name, without those of the envelope."""
-    from mongoq.spark.convert import is_json
-    from mongoq.spark.envelope import envelope_schema
     from mongoq.spark.source import MongoqDataSource
+    from mongoq.spark.types.convert import is_json
+    from mongoq.spark.types.envelope_columns import envelope_schema
 
     def inferred(**options: Any) -> dict[str, str]:
         schema = MongoqDataSource(store.options(inferSchema="true", **options)).schema()
@@ -271,7 +271,7 @@ def test_more_levels_are_refused_with_the_path_and_what_to_do(
     ],
 )
 def test_options_that_cannot_be_used_are_named(options: dict[str, str], sentence: str) -> None:
-    from mongoq.spark.options import ReadOptions
+    from mongoq.spark.read.read_options import ReadOptions
 
     with pytest.raises(ArgumentInvalid, match=sentence):
         ReadOptions.parse({"uri": "mongodb://localhost", "queue": "orders", **options})

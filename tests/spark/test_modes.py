@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 from mongoq.drivers.documents import decoded
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark import ColumnMismatch
-from mongoq.spark.schema import Columns
+from mongoq.spark.read.schema import Columns
 
 pytestmark = pytest.mark.usefixtures("spark")  # which reads the DDL of schemas
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

@@ -8,11 +8,11 @@ import pytest
 from pymongo import MongoClient
 
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, QueueNameInvalid, ServerUnavailable
-from mongoq.spark.given import VARIABLES, Place
-from mongoq.spark.options import ReadOptions
-from mongoq.spark.selection import Queues
-from mongoq.spark.stream_options import HistoryStreamOptions, QueueStreamOptions
-from mongoq.spark.write_options import WriteOptions
+from mongoq.spark.raw_options import VARIABLES, Place
+from mongoq.spark.read.queue_selection import Queues
+from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.stream.stream_options import HistoryStreamOptions, QueueStreamOptions
+from mongoq.spark.write.write_options import WriteOptions
 
 GOOD = {"uri": "mongodb://localhost", "database": "app", "queue": "orders"}
 NOBODY = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"

@@ -13,8 +13,8 @@ from bson import ObjectId
 from pymongo.errors import InvalidOperation
 
 import mongoq.spark.scan as scans
-from mongoq.spark import plan as planning
-from mongoq.spark.plan import id_ranges, prefer_ids
+from mongoq.spark.read import plan as planning
+from mongoq.spark.read.plan import id_ranges, prefer_ids
 
 
 def ids_of(source: Any, partition: Any) -> list[str]:
@@ -210,8 +210,8 @@ def test_spark_gets_each_partition_and_item_once(store: Any, load: Any) -> None:
 
 
 def test_planning_looks_at_keys_only(store: Any) -> None:
-    from mongoq.spark.selection import Queues
-    from mongoq.spark.views import Period, view_of
+    from mongoq.spark.read.queue_selection import Queues
+    from mongoq.spark.read.views import Period, view_of
 
     store.add_many(50)
     store.add_many(50, when=None, processed=store.now)

@@ -8,7 +8,7 @@ import pytest
 from pymongo import monitoring
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.options import ReadOptions
+from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.scan import Scan
 
 GOOD = {"uri": "mongodb://localhost", "queue": "orders"}

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mongoq.spark import ColumnMismatch
-from mongoq.spark.reader import FilteringReader, MongoqReader
+from mongoq.spark.read.reader import FilteringReader, MongoqReader
 
 pytestmark = pytest.mark.usefixtures("spark")  # which reads the DDL of schemas
 CONF = "spark.sql.python.filterPushdown.enabled"

@@ -34,11 +34,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mongoq.model.codec import codec_options
-from mongoq.spark.options import ReadOptions
-from mongoq.spark.plan import plan
-from mongoq.spark.pushdown import pushed
+from mongoq.spark.read.plan import plan
+from mongoq.spark.read.pushdown import pushed
+from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.read.schema import Columns
 from mongoq.spark.scan import Scan
-from mongoq.spark.schema import Columns
 
 pytestmark = pytest.mark.usefixtures("spark")  # which reads the DDL of schemas
 

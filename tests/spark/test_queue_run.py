@@ -77,8 +77,8 @@ def test_a_column_that_cannot_be_read_is_told_with_the_options(store: Any) -> No
 @pytest.fixture
 def run(store: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Make what one process knows of its query; another call is another process."""
-    from mongoq.spark import queue_run
-    from mongoq.spark.stream_options import QueueStreamOptions
+    from mongoq.spark.stream import queue_run
+    from mongoq.spark.stream.stream_options import QueueStreamOptions
 
     monkeypatch.setattr(queue_run, "DYING", 0.1)
     monkeypatch.setattr(queue_run, "LENGTH", timedelta(seconds=1))
@@ -147,7 +147,7 @@ def test_a_queue_that_nobody_has_heard_of_is_refused_until_the_consumer_has_read
 
 
 def test_a_run_that_is_alive_is_told_from_a_dead_one(store: Any, run: Any) -> None:
-    from mongoq.spark import queue_run
+    from mongoq.spark.stream import queue_run
 
     alive = run()
     assert alive.last() == 0
@@ -189,7 +189,7 @@ def test_a_batch_of_an_old_checkpoint_is_empty_and_the_next_one_is_what_is_held(
 
 
 def test_who_waits_for_an_empty_queue_is_woken_by_a_push(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mongoq.spark import queue_run
+    from mongoq.spark.stream import queue_run
 
     run = run()
     assert run.latest(0, 10) == 0
@@ -216,7 +216,7 @@ def test_what_others_took_is_left_out_with_a_warning(store: Any, run: Any, caplo
 @pytest.fixture
 def reader(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Make a reader on a run of its own."""
-    from mongoq.spark import queue_stream
+    from mongoq.spark.stream import queue_stream
 
     def reader(schema: Any = None, **options: Any) -> Any:
         made, own = source(store, **options).streamReader(schema or columns(n="integer")), run(**options)
@@ -385,7 +385,7 @@ def test_large_items_come_in_smaller_batches(store: Any, reader: Any) -> None:
 
 ENDING = """
 import time
-from mongoq.spark.ending import at_the_end
+from mongoq.spark.stream.query_end import at_the_end
 at_the_end(lambda: print("given back", flush=True))
 print("ready", flush=True)
 time.sleep(600)

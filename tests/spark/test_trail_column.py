@@ -63,7 +63,7 @@ def test_what_is_no_hop_is_left_out_and_no_trail_is_null(store: Any, load: Any) 
 
 
 def test_the_server_sends_no_payloads_for_it() -> None:
-    from mongoq.spark.schema import Columns
+    from mongoq.spark.read.schema import Columns
 
     projection = Columns(StructType.fromDDL(SCHEMA)).projection()
     names = "attempts", "by", "ended", "queue", "settled", "stage", "taken", "to"

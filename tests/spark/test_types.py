@@ -226,7 +226,7 @@ def test_names_of_fields_are_taken_literally(store: Any, load: Any) -> None:
 def test_only_what_the_schema_needs_is_fetched(spark: Any, reader: Any) -> None:
     from pyspark.sql.types import StructType
 
-    from mongoq.spark.schema import Columns
+    from mongoq.spark.read.schema import Columns
 
     def projection(schema: str) -> set[str]:
         return set(Columns(StructType.fromDDL(schema)).projection())

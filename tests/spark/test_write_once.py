@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.errors import RowRefused
-from mongoq.spark.row_ids import ContentIds, Occurrences, ValueIds, canonical_of
+from mongoq.spark.write.row_ids import ContentIds, Occurrences, ValueIds, canonical_of
 from tests.spark.tables import Target, target_in
 
 DDL = "n int, s string"

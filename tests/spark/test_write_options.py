@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
-from mongoq.spark.write_options import WriteOptions
+from mongoq.spark.write.write_options import WriteOptions
 
 GOOD = {"uri": "mongodb://ann:s3cret@localhost", "to": "orders"}
 

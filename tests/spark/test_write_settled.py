@@ -193,10 +193,10 @@ def test_ids_and_tokens_are_those_of_mongoq(target: Target, id: Any, token: str,
 def test_a_batch_says_whether_it_settles(target: Target, queue: Any) -> None:
     from pyspark.sql.types import StructType
 
-    from mongoq.spark.layout import Layout
-    from mongoq.spark.task import Task
-    from mongoq.spark.write_options import WriteOptions
-    from mongoq.spark.writing import write
+    from mongoq.spark.write.column_roles import Layout
+    from mongoq.spark.write.task import Task
+    from mongoq.spark.write.write_options import WriteOptions
+    from mongoq.spark.write.write_rows import write
     from tests.spark.tables import table
 
     [item] = _reserved(queue, 1)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.arrow import arrow_field, arrow_type
-from mongoq.spark.payloads import ENCODING, AsDocument, AsValue, Refusal
-from mongoq.spark.schema import Columns
-from mongoq.spark.values import Unfit, values_of
+from mongoq.spark.read.schema import Columns
+from mongoq.spark.types.arrow import arrow_field, arrow_type
+from mongoq.spark.types.values import Unfit, values_of
+from mongoq.spark.write.payloads import ENCODING, AsDocument, AsValue, Refusal
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=3).filter(
     lambda name: not name.startswith("_")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mongoq.spark.collecting import made_at_rest, resting
+from mongoq.spark.gc_pause import made_at_rest, resting
 
 
 def test_it_rests_while_a_value_is_made_and_works_for_who_takes_it() -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from bson import Decimal128, Int64, ObjectId
 
 from mongoq.pipeline.frames.values import ABSENT, NUMBERS, moment, plain_values
-from mongoq.spark.jsontext import json_shown
+from mongoq.spark.types.json_text import json_shown
 
 __all__ = ["KIND", "NESTED", "columns", "made"]
 

@@ -85,7 +85,9 @@ def _ids(items: Sequence[Item[Any]]) -> list[str]:
 def _id(id: Any) -> str:
     if isinstance(id, str | ObjectId):
         return str(id)
-    jsontext = import_module("mongoq.spark.jsontext")  # by name: who checks types against mongoq need not have Spark
+    jsontext = import_module(
+        "mongoq.spark.types.json_text"
+    )  # by name: who checks types against mongoq need not have Spark
     return str(jsontext.json_shown(id))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.spark import check_packages
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 
 if TYPE_CHECKING:
     from mongoq.pipeline.on_spark.run import SparkRun

@@ -11,7 +11,7 @@ from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.on_spark.jobs import has_ended, is_connect
 from mongoq.pipeline.on_spark.run import SparkRun
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 
 __all__ = ["started"]
 

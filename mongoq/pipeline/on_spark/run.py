@@ -33,7 +33,7 @@ from mongoq.protocol.coordination.heartbeats import begin, workers_of
 from mongoq.protocol.coordination.stop_signal import halt
 from mongoq.protocol.history.stats import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 from mongoq.sync import Broker
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Course

@@ -24,7 +24,7 @@ from mongoq.pipeline.run.sources import machinery
 from mongoq.protocol.coordination.stop_signal import is_halted
 from mongoq.protocol.history.stats import flush
 from mongoq.spark.clients import broker_at
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 from mongoq.sync import Broker
 from mongoq.worker.threads.engine import Engine
 

@@ -18,7 +18,7 @@ from mongoq.pipeline.on_spark.frames.settle import TOLD, Settler, Settling
 from mongoq.pipeline.on_spark.frames.write import FrameWriting
 from mongoq.protocol.coordination.stream_notes import Noted, note, noted
 from mongoq.spark.clients import broker_at
-from mongoq.spark.envelope import id_shown
+from mongoq.spark.types.envelope_columns import id_shown
 
 __all__ = ["FrameBatches"]
 

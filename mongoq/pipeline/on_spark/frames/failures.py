@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from mongoq.model.envelope import shorten
 from mongoq.model.error_text import text_of, type_name
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 
 __all__ = ["cause", "named"]
 

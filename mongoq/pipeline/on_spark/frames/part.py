@@ -9,7 +9,7 @@ from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.pipeline.on_spark.naming import consumer_of
 from mongoq.pipeline.on_spark.serialization import absent
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 
 __all__ = ["FramePart"]
 

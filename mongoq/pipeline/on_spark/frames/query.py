@@ -25,12 +25,12 @@ from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriting
 from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
 from mongoq.pipeline.run.handles import marked
 from mongoq.spark.clients import broker_at
-from mongoq.spark.depth import too_deep
-from mongoq.spark.envelope import CORRUPT, DELIVERY, PAYLOAD
 from mongoq.spark.errors import ExecutorError
-from mongoq.spark.given import Place
-from mongoq.spark.modes import PERMISSIVE
-from mongoq.spark.stage_option import StageOption
+from mongoq.spark.raw_options import Place
+from mongoq.spark.stream.stage_option import StageOption
+from mongoq.spark.types.depth import too_deep
+from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
+from mongoq.spark.types.parse_modes import PERMISSIVE
 
 __all__ = ["FrameQuery"]
 

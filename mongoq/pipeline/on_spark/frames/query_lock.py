@@ -13,7 +13,7 @@ from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import stream_id
 from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
-from mongoq.spark.given import Place
+from mongoq.spark.raw_options import Place
 
 __all__ = ["ended", "in_plain_words", "taken"]
 

@@ -30,7 +30,7 @@ from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.settle.held_items import held_documents
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
-from mongoq.spark.envelope import id_shown
+from mongoq.spark.types.envelope_columns import id_shown
 from mongoq.worker.consumer import consumer
 from mongoq.worker.failure_log import log_failure
 from mongoq.worker.outcome_resolver import Verdict, ending, later

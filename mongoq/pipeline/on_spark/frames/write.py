@@ -14,7 +14,7 @@ from mongoq.pipeline.on_spark.frames.bisect import Halving
 from mongoq.pipeline.on_spark.frames.failures import cause
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
-from mongoq.spark.envelope import CORRUPT, DELIVERY
+from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY
 from mongoq.worker.outcome_resolver import checked, shown
 from mongoq.worker.run_context import RunContext
 

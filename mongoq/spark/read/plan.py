@@ -1,0 +1,107 @@
+"""How a read is split: ranges of ``_id`` that cover every id once, and the index that serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from bson import ObjectId
+from pyspark.sql.datasource import InputPartition
+
+from mongoq.spark.read.filter_target import Condition
+from mongoq.spark.read.pushdown import Pushed
+from mongoq.spark.read.queue_exists import refuse_unknown
+from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.read.views import view_of
+from mongoq.spark.scan import Scan
+
+__all__ = ["ITEMS", "ScanPartition", "parts_of", "plan"]
+
+ITEMS = 125_000
+"""Items in a partition, unless the option says how many partitions."""
+MOST_PARTITIONS = 200
+ID_INDEX = "_id_"
+FOREIGN = 8
+NOTHING = Pushed()
+
+
+class ScanPartition(InputPartition):
+    """All that one task needs, in whichever process it runs. It travels with the URI and never shows it."""
+
+    def __init__(
+        self, options: ReadOptions, filter: dict[str, Any], hint: str | None, now: datetime, place: str
+    ) -> None:
+        self.options = options
+        self.filter = filter
+        self.hint = hint
+        self.now = now
+        self.place = place
+
+    def __repr__(self) -> str:
+        return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
+
+
+def plan(scan: Scan, options: ReadOptions, pushed: Pushed = NOTHING) -> list[ScanPartition]:
+    """Split the view, less what the conditions leave out, into partitions, at least one.
+
+    Parts are of equal count as far as keys of the index tell. ``now`` is asked once, so that all partitions tell the
+    states at one moment.
+
+    Raises:
+        ArgumentInvalid: there is no such queue.
+    """
+    if not options.empty_if_missing:
+        refuse_unknown(scan, options.queues)
+    now = scan.now()
+    view = view_of(options.view, options.queues, options.period, now)
+    indexes = [None if pushed.ids else scan.index(branch.index.keys) for branch in view.branches]
+    keys = [(_all(branch.keys(), pushed.keys), hint) for branch, hint in zip(view.branches, indexes, strict=True)]
+    count = sum(scan.count(filter, hint) for filter, hint in keys)
+    hint = indexes[0] if len(indexes) == 1 else None
+    parts = parts_of(count, options.partitions)
+    ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
+    ranges = id_ranges(ids)
+    if prefer_ids(scan.size(), count, len(ranges)):
+        hint = ID_INDEX
+    documents = _all(view.documents(), (*pushed.keys, *pushed.others))
+    return [
+        ScanPartition(options, _within(documents, each), hint, now, f"{place} of {len(ranges)}")
+        for place, each in enumerate(ranges, 1)
+    ]
+
+
+def parts_of(count: int, wanted: int | None) -> int:
+    """Return into how many parts so many items are split."""
+    return wanted or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
+
+
+def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:
+    """Return conditions on ``_id`` of which every id, of whatever type, meets exactly one.
+
+    ``$gte`` and ``$lt`` compare within one BSON type. So the first range is what is *not* at or above the
+    first boundary: lower ObjectIds, and every id that is no ObjectId.
+    """
+    if not ids:
+        return [{}]
+    middle = [{"$gte": low, "$lt": high} for low, high in pairwise(ids)]
+    return [{"$not": {"$gte": ids[0]}}, *middle, {"$gte": ids[-1]}]
+
+
+def prefer_ids(collection: int, items: int, parts: int) -> bool:
+    """Say whether to read by the index on ``_id`` rather than by the queue's own.
+
+    No index begins with ``q, _id``. By ``_id`` the server fetches the documents of other queues too, once
+    over all partitions. By the queue's index it walks all keys of the queue once for each partition, since
+    ``_id`` comes last in it; a key costs about what a document costs, and needs far less memory.
+    """
+    return parts > 1 and collection <= items * min(parts, FOREIGN)
+
+
+def _all(filter: Condition, conditions: Sequence[Condition]) -> Condition:
+    return {"$and": [filter, *conditions]} if conditions else filter
+
+
+def _within(filter: Condition, ids: Condition) -> Condition:
+    return filter | ({"_id": ids} if ids else {})

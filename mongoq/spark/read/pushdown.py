@@ -1,0 +1,193 @@
+"""Filters of Spark as conditions of the server, which leave out less than they do, never more.
+
+Spark evaluates every filter itself as well. So the server may show what a filter leaves out: all that it does not
+compare as Spark does, such as a value that has another type than the column. It then fails, or becomes null, as it
+would without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import bson
+import pyspark.sql.datasource as spark
+from pyspark.sql.types import StructType
+
+from mongoq.model.codec import codec_options
+from mongoq.spark.read.filter_target import Condition, Target, target_of
+from mongoq.spark.read.literals import HEX, Unsuited
+from mongoq.spark.read.queue_selection import beginning_with
+from mongoq.spark.types.envelope_columns import CORRUPT
+
+__all__ = ["Pushed", "pushed"]
+
+LONGEST = 1024 * 1024
+"""Bytes of one condition; a longer list is left to Spark."""
+PATTERN = 1_000
+"""Characters of a text to look for within others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Conditions for the server, all of which hold.
+
+    Attributes:
+        keys: those that the index of the view decides.
+        others: those that it decides by looking at documents.
+        ids: whether one is on ids.
+    """
+
+    keys: tuple[Condition, ...] = ()
+    others: tuple[Condition, ...] = ()
+    ids: bool = False
+
+
+def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> Pushed:
+    """Return what the server can do about filters of which all hold, on these columns of a view."""
+    keys: list[Condition] = []
+    others: list[Condition] = []
+    for filter in filters:
+        try:
+            target, condition = _condition(filter, schema, view)
+        except Unsuited:
+            continue
+        if len(bson.encode(condition, codec_options=codec_options())) <= LONGEST:
+            (keys if target.indexed else others).append(condition)
+    return Pushed(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
+
+
+def _condition(filter: spark.Filter, schema: StructType, view: str) -> tuple[Target, Condition]:
+    negated = isinstance(filter, spark.Not)
+    inner: Any = filter.child if isinstance(filter, spark.Not) else filter
+    make = (NEGATED if negated else PLAIN).get(type(inner))
+    if make is None or inner.attribute[0] == CORRUPT:
+        raise Unsuited
+    target = target_of(inner.attribute, schema, view)
+    if negated:  # of which an index is no help, and an array in the place of a number meets none
+        target = replace(target, indexed=False)
+    if target.steps == ("_id",):
+        make = OF_IDS.get(make, make)
+    condition = {target.path: make(target, getattr(inner, "value", None))}
+    return target, condition if target.indexed else {"$or": [condition, *target.left_to_spark()]}
+
+
+def _equal(target: Target, value: Any) -> Condition:
+    return _is_null(target, value) if value is None else target.kind.equal(value)
+
+
+def _unequal(target: Target, value: Any) -> Condition:
+    if not target.kind.exact(value):
+        raise Unsuited
+    return {"$ne": target.kind.literal(value)}
+
+
+def _not_below(target: Target, value: Any) -> Condition:
+    return target.kind.not_below(value)
+
+
+def _not_above(target: Target, value: Any) -> Condition:
+    return target.kind.not_above(value)
+
+
+def _among(target: Target, values: Sequence[Any]) -> Condition:
+    """Nothing is equal to a null in the list; what the server has no value for is left to Spark with the rest."""
+    told = [value for value in values if value is not None]
+    if not all(target.kind.exact(value) for value in told):
+        raise Unsuited
+    return {"$in": [target.kind.literal(value) for value in told]}
+
+
+def _not_among(target: Target, values: Sequence[Any]) -> Condition:
+    if not all(target.kind.exact(value) for value in values):
+        raise Unsuited
+    return {"$nin": [target.kind.literal(value) for value in values]}
+
+
+def _is_null(target: Target, _value: Any) -> Condition:
+    if target.indexed or not target.kind.complete:
+        raise Unsuited
+    return {"$eq": None}
+
+
+def _is_not_null(target: Target, _value: Any) -> Condition:
+    if target.indexed:
+        raise Unsuited
+    return {"$ne": None}
+
+
+def _starts(target: Target, value: str) -> Condition:
+    if target.kind is HEX:
+        return target.kind.not_below(value) | target.kind.not_above(value.ljust(24, "f"))
+    if target.kind.types != ("string",) or not value:
+        raise Unsuited
+    return beginning_with(value)
+
+
+def _ends(target: Target, value: str) -> Condition:
+    return _matching(target, value, r"\z")
+
+
+def _contains(target: Target, value: str) -> Condition:
+    return _matching(target, value, "")
+
+
+def _matching(target: Target, value: str, end: str) -> Condition:
+    if target.kind.types != ("string",) or not 0 < len(value) <= PATTERN or "\0" in value:
+        raise Unsuited
+    return {"$regex": re.escape(value) + end}
+
+
+def _id_equal(target: Target, value: Any) -> Condition:
+    return _id_among(target, [value])
+
+
+def _id_among(target: Target, values: Sequence[Any]) -> Condition:
+    """Ids of other types are shown as text too, but none but a string as the 24 digits of an ObjectId."""
+    told = [value for value in values if value is not None]
+    return {"$in": [*_among(target, told)["$in"], *told]}
+
+
+def _id_not_below(target: Target, value: Any) -> Condition:
+    return {"$not": {"$lt": target.kind.literal(value)}}
+
+
+def _id_not_above(target: Target, value: Any) -> Condition:
+    return {"$not": {"$gt": target.kind.literal(value)}}
+
+
+def _id_starts(_target: Target, _value: Any) -> Condition:
+    raise Unsuited
+
+
+Make = Callable[[Target, Any], Condition]
+PLAIN: dict[type[spark.Filter], Make] = {
+    spark.EqualTo: _equal,
+    spark.EqualNullSafe: _equal,
+    spark.GreaterThan: _not_below,
+    spark.GreaterThanOrEqual: _not_below,
+    spark.LessThan: _not_above,
+    spark.LessThanOrEqual: _not_above,
+    spark.In: _among,
+    spark.IsNull: _is_null,
+    spark.IsNotNull: _is_not_null,
+    spark.StringStartsWith: _starts,
+    spark.StringEndsWith: _ends,
+    spark.StringContains: _contains,
+}
+NEGATED: dict[type[spark.Filter], Make] = {
+    spark.EqualTo: _unequal,
+    spark.EqualNullSafe: _unequal,
+    spark.In: _not_among,
+}
+"""Nulls meet these on the server, and some of them in Spark."""
+OF_IDS: dict[Make, Make] = {
+    _equal: _id_equal,
+    _among: _id_among,
+    _not_below: _id_not_below,
+    _not_above: _id_not_above,
+    _starts: _id_starts,
+}
+"""The same for ids, which may be of any type: a negated comparison admits those, and is a range of the index."""

@@ -1,0 +1,97 @@
+"""Which queues a read takes: one, several, or all whose names begin alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import DEAD_SUFFIX, queue_name
+from mongoq.spark.raw_options import json_list
+
+__all__ = ["WAYS", "Queues", "beginning_with"]
+
+SURROGATES = range(0xD800, 0xE000)
+LAST = 0x10FFFF
+WAYS = ("queue", "queues", "prefix")
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The queues of a read.
+
+    Attributes:
+        names: their names; empty where a prefix says which.
+        prefix: what the names begin with.
+    """
+
+    names: tuple[str, ...] = ()
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Check the options ``queue``, ``queues`` and ``prefix``, of which there is to be one.
+
+        Raises:
+            ArgumentInvalid: there is none, or several, or a list that is none.
+            QueueNameInvalid: no queue has such a name.
+        """
+        given = [way for way in WAYS if options.get(way) is not None]
+        if not given:
+            problem = "this option is missing: the name of the queue to read; or give queues, or prefix"
+            raise ArgumentInvalid("queue", problem)
+        if len(given) > 1:
+            raise ArgumentInvalid(given[1], f"{' and '.join(given)} say both what to read; give one of them")
+        [way] = given
+        if way == "queue":
+            return cls((queue_name(options[way]),))
+        if way == "queues":
+            return cls(_listed(options[way]))
+        if not options[way]:
+            raise ArgumentInvalid("prefix", "this option is empty")
+        return cls(prefix=queue_name(options[way], "prefix"))
+
+    def __repr__(self) -> str:
+        return f"prefix {self.prefix!r}" if self.prefix else ", ".join(map(repr, self.names))
+
+    def listed(self, *, dead: bool) -> list[str]:
+        """Return the names of the queues themselves, or of their dead queues; none where a prefix says which."""
+        return sorted({_dead(name) if dead else name for name in self.names})
+
+    def condition(self, *, dead: bool) -> Any:
+        """Return the condition on the names: of the queues themselves, or of their dead queues.
+
+        A prefix takes no dead queues unless they are asked for.
+        """
+        if self.prefix:
+            named = beginning_with(self.prefix)
+            ending = re.escape(DEAD_SUFFIX) + r"\z"
+            if not dead:
+                return {**named, "$not": {"$regex": ending}}
+            return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
+        names = self.listed(dead=dead)
+        return names[0] if len(names) == 1 else {"$in": names}
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(queue_name(name, "queues") for name in json_list(text, "queues", '["orders", "refunds"]'))
+
+
+def _dead(name: str) -> str:
+    return name if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
+
+
+def beginning_with(prefix: str) -> dict[str, Any]:
+    """Return the condition on texts that begin so, which an index answers."""
+    return {"$gte": prefix, **_before_the_next(prefix)}
+
+
+def _before_the_next(prefix: str) -> dict[str, str]:
+    """Return the end of the names with a prefix: strings are compared as UTF-8, in the order of code points."""
+    head, last = prefix[:-1], ord(prefix[-1])
+    if last == LAST:
+        return _before_the_next(head) if head else {}
+    following = last + 1
+    return {"$lt": head + chr(SURROGATES.stop if following in SURROGATES else following)}

@@ -1,0 +1,116 @@
+"""The options of a read, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.spark.raw_options import PATH, PLACE, Given, Place
+from mongoq.spark.read.queue_selection import WAYS, Queues
+from mongoq.spark.read.views import VIEWS, Period
+from mongoq.spark.scan import PREFERENCES
+from mongoq.spark.types.parse_modes import FAIL, MODES
+
+__all__ = ["EMPTY", "KNOWN", "MISSING", "SAMPLE", "ReadOptions"]
+
+DEFAULT_VIEW = "live"
+SAMPLE = 1_000
+MOST_SAMPLED = 100_000
+MOST_PARTS = 100_000
+EMPTY = "empty"
+MISSING = ("fail", EMPTY)
+FIELDS = '["customer", "total"]'
+KNOWN = (
+    *PLACE,
+    *WAYS,
+    "view",
+    "since",
+    "until",
+    "fields",
+    "mode",
+    "inferSchema",
+    "sampleSize",
+    "pushdown",
+    "partitions",
+    "missing",
+    "readPreference",
+    PATH,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, how to split it, and what becomes of what does not fit.
+
+    Attributes:
+        place: where the queues are.
+        queues: which of them.
+        view: which of their items.
+        period: from when until when.
+        fields: the fields of the payload to read; empty for all.
+        mode: one of ``mongoq.spark.types.parse_modes.MODES``.
+        sample: how many items to infer the schema from; ``None`` where it is not inferred.
+        pushdown: whether filters are handed to the server.
+        partitions: how many tasks read, at most; ``None`` for as many as the items want.
+        empty_if_missing: whether a queue that nobody has heard of is an empty table, not an error.
+        preference: the read preference, if not the URI's.
+    """
+
+    place: Place
+    queues: Queues
+    view: str
+    period: Period
+    fields: tuple[str, ...]
+    mode: str
+    sample: int | None
+    pushdown: bool
+    partitions: int | None
+    empty_if_missing: bool
+    preference: str | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Check the options of a Spark reader; their names come in any case.
+
+        Raises:
+            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
+            QueueNameInvalid: no queue has this name.
+        """
+        given = Given(options, KNOWN)
+        given.take_path("queue")
+        return cls(
+            place=given.place(),
+            queues=Queues.parse(given.options),
+            view=given.choice("view", VIEWS, DEFAULT_VIEW),
+            period=_period(given.moment("since"), given.moment("until")),
+            fields=given.names("fields", FIELDS),
+            mode=given.choice("mode", MODES, FAIL),
+            sample=_sample(given),
+            pushdown=given.truth("pushdown", default=False),
+            partitions=given.whole("partitions", most=MOST_PARTS),
+            empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            preference=_preference(given),
+        )
+
+
+def _period(since: datetime | None, until: datetime | None) -> Period:
+    if since is not None and until is not None and until < since:
+        raise ArgumentInvalid("until", f"it is before since: {until.isoformat()} and {since.isoformat()}")
+    return Period.between(since, until)
+
+
+def _sample(given: Given) -> int | None:
+    size = given.whole("sampleSize", most=MOST_SAMPLED)
+    if given.truth("inferSchema", default=False):
+        return size or SAMPLE
+    if size is not None:
+        raise ArgumentInvalid("sampleSize", "it says how many items to infer the schema from; say inferSchema=true")
+    return None
+
+
+def _preference(given: Given) -> str | None:
+    name = "readPreference"
+    return None if given.value(name) is None else given.choice(name, PREFERENCES, "primary")

@@ -1,0 +1,133 @@
+"""The columns of a read: which fields they need, and how documents become record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.spark.types.arrow import arrow_field
+from mongoq.spark.types.column import NO_PAYLOAD, Column, Taken, only, stored_path
+from mongoq.spark.types.conversion_error import Misfit, name_of
+from mongoq.spark.types.envelope_columns import PAYLOAD, default_schema
+from mongoq.spark.types.json_text import json_shown
+from mongoq.spark.types.parse_modes import DROP, FAIL, PERMISSIVE, Misfits
+
+__all__ = ["Columns", "Rows", "default_schema"]
+
+EMPTY: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What became of some documents.
+
+    Attributes:
+        batch: their rows, in their order.
+        left_out: the documents that have no row, as they do not fit and the mode says so.
+    """
+
+    batch: pa.RecordBatch
+    left_out: list[dict[str, Any]]
+
+
+class Columns:
+    """All columns of a read.
+
+    Args:
+        schema: their names and types.
+        mode: what becomes of what does not fit, one of ``mongoq.spark.types.parse_modes.MODES``.
+        fields: the fields of the payload that the user asked for, if not all.
+
+    Raises:
+        ArgumentInvalid: a column has a type that it cannot be read into, or is none of the fields.
+    """
+
+    def __init__(self, schema: StructType, mode: str = FAIL, fields: Sequence[str] = ()) -> None:
+        self._mode = mode
+        self._fields = tuple(fields)
+        self._columns = [Column(field, mode) for field in schema.fields]
+        self._schema = pa.schema([arrow_field(column.field) for column in self._columns])
+        self._shows_corrupt = mode == PERMISSIVE and any(column.is_corrupt for column in self._columns)
+        self._of_fields = [each for each in self._columns if each.of_payload or (each.is_payload and self._fields)]
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        for column in self._columns:
+            if self._fields and column.of_payload and column.name not in self._fields:
+                raise ArgumentInvalid(
+                    "fields",
+                    f"it leaves out {column.name!r}, a column of the schema; leave out this option, since with a "
+                    f"schema the server sends only what its columns need",
+                )
+
+    def projection(self) -> dict[str, int]:
+        """Return what the server is to send: the fields that columns need, and the id for errors."""
+        stored = {field for column in self._columns for field in self._stored(column)}
+        if self._shows_corrupt:
+            stored.add(PAYLOAD)
+        if PAYLOAD in stored:
+            stored = {field for field in stored if not field.startswith(f"{PAYLOAD}.")}
+        return dict.fromkeys(["_id", *sorted(stored - {"_id"})], 1)
+
+    def _stored(self, column: Column) -> Iterable[str]:
+        if column.is_corrupt:
+            return ()
+        if column.is_payload and self._fields:
+            return [stored_path(name) or PAYLOAD for name in self._fields]
+        return column.stored
+
+    def batch(self, documents: list[dict[str, Any]], now: datetime) -> pa.RecordBatch:
+        """Return the rows of these documents; raises ``ColumnMismatch``."""
+        return self.rows(documents, now).batch
+
+    def rows(self, documents: list[dict[str, Any]], now: datetime) -> Rows:
+        """Return the rows of these documents, whose dates are aware or naive in UTC, and what has none.
+
+        Raises:
+            ColumnMismatch: a value does not fit, and the mode or a column that is NOT NULL wants it to.
+        """
+        misfits = Misfits(self._mode, documents)
+        taken = self._taken(documents, misfits, now)
+        arrays = [None if column.is_corrupt else column.array(taken, misfits) for column in self._columns]
+        corrupt = self._corrupt(documents, misfits)
+        filled = [corrupt if array is None else array for array in arrays]
+        batch = pa.RecordBatch.from_arrays(filled, schema=self._schema)
+        if self._mode != DROP or not misfits.places:
+            return Rows(batch, [])
+        fit = pa.array([place not in misfits.places for place in range(len(documents))])
+        return Rows(batch.filter(fit), [documents[place] for place in sorted(misfits.places)])
+
+    def _corrupt(self, documents: list[dict[str, Any]], misfits: Misfits) -> pa.Array:
+        if not self._shows_corrupt:
+            return pa.nulls(len(documents), pa.string())
+        shown: list[str | None] = [None] * len(documents)
+        for place in misfits.places:
+            shown[place] = json_shown(documents[place].get(PAYLOAD))
+        return pa.array(shown, pa.string())
+
+    def _taken(self, documents: list[dict[str, Any]], misfits: Misfits, now: datetime) -> Taken:
+        payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
+        if not self._of_fields:
+            return Taken(documents, payloads, (), now)
+        plain = {payload.__class__ for payload in payloads} <= {dict}
+        fields = payloads if plain else self._documents_of(payloads, misfits)
+        if self._fields:
+            fields = [only(self._fields, payload) for payload in fields]
+            payloads = fields if plain else [NO_PAYLOAD if payload is EMPTY else payload for payload in fields]
+        return Taken(documents, payloads, fields, now)
+
+    def _documents_of(self, payloads: list[Any], misfits: Misfits) -> list[Any]:
+        """Refuse payloads without fields: a projection on a field drops them, and they would look empty."""
+        column = self._of_fields[0]
+        for place, payload in enumerate(payloads):
+            if not isinstance(payload, dict):
+                what = "no document" if payload is NO_PAYLOAD or payload is None else name_of(payload)
+                misfit = Misfit(column.field.dataType, f"a payload that is {what}")
+                misfits.meet(place, column.name, misfit, nullable=True)
+        return [payload if isinstance(payload, dict) else EMPTY for payload in payloads]

@@ -1,0 +1,199 @@
+"""History as a stream: read-only, by the time of processing, the same rows whenever a batch is read again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.indexes import HISTORY
+from mongoq.spark.clients import TASK_PATIENCE, scan_at
+from mongoq.spark.read.plan import ITEMS, ScanPartition, parts_of
+from mongoq.spark.read.queue_exists import refuse_unknown
+from mongoq.spark.read.reader import read_partition
+from mongoq.spark.read.schema import Columns
+from mongoq.spark.read.views import Period, View, next_millisecond, view_of
+from mongoq.spark.scan import Scan
+from mongoq.spark.stream.stream_options import HistoryStreamOptions
+from mongoq.spark.types.json_text import iso_text
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+__all__ = ["HistoryStream"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+BEFORE, CUTS = "before", "cuts"
+IDLE_SECONDS = 1.0
+"""How often an idle stream asks the server; Spark asks the stream every few milliseconds."""
+NAP_SECONDS = 0.05
+
+
+class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what was processed, in the order of time, and writes nothing to the collection.
+
+    An offset is a moment: all that was processed before it has been read. A batch is a range of time, so it holds the
+    same items whenever it is read again, but for those whose retention has ended. A command or a transaction may show
+    what it has processed later than the time that its items carry, so a time is read when it is older than ``lag``.
+
+    A large batch is split by time as well, and its offset tells where: ids of what the sink pushes depend on the part
+    that a row is in, so a batch that is read again has the same parts, whatever has come to it or gone since.
+
+    Driver and tasks have instances of their own; a task learns all it needs from its partition.
+    """
+
+    def __init__(self, options: HistoryStreamOptions, schema: StructType) -> None:
+        Columns(schema, options.read.mode, options.read.fields)
+        self._options = options
+        self._schema = schema
+        self._scan: Scan | None = None
+        self._target: datetime | None = None
+        self._asked = -IDLE_SECONDS
+
+    def __repr__(self) -> str:
+        return f"HistoryStream({self._options!r})"
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Begin with the option ``since``, or with the oldest."""
+        return _offset(self._options.read.period.since or EPOCH)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the stream is to end: what is old enough now."""
+        self._target = self._frontier()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the option ``maxItems``."""
+        return ReadMaxRows(self._options.max_items)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch, or ``start`` when nothing is there; asks once a second while idle."""
+        begin = _moment(start)
+        if time.monotonic() - self._asked < IDLE_SECONDS:
+            time.sleep(NAP_SECONDS)
+            return start
+        end = self._end(begin, self._target or self._frontier(), limit)
+        if end is None:
+            self._asked = -IDLE_SECONDS if self._target else time.monotonic()
+            return start
+        return _offset(end, self._cut(begin, end, limit))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the parts of a batch that its offset tells; a user sees the same ones in the checkpoint."""
+        until, read = _moment(end), self._options.read
+        times = [_moment(start), *_cuts(end), until]
+        scan = self._opened()
+        with scan.in_plain_words():
+            hint = scan.index(HISTORY.keys)
+        return [
+            ScanPartition(read, self._view(*time).documents(), hint, until, f"{place} of {len(times) - 1}")
+            for place, time in enumerate(pairwise(times), 1)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the rows of one partition in record batches."""
+        return read_partition(partition, self._schema)
+
+    def stop(self) -> None:
+        """Close the client."""
+        if self._scan is not None:
+            self._scan.close()
+            self._scan = None
+
+    def _opened(self) -> Scan:
+        if self._scan is None:
+            read = self._options.read
+            self._scan = scan_at(read.place, patience=TASK_PATIENCE, preference=read.preference)
+            if not read.empty_if_missing:
+                with self._scan.in_plain_words():
+                    refuse_unknown(self._scan, read.queues)
+        return self._scan
+
+    def _frontier(self) -> datetime:
+        """Return the end of what may be read now."""
+        scan, until = self._opened(), self._options.read.period.until
+        with scan.in_plain_words():
+            old_enough = scan.now() - self._options.lag
+        return old_enough if until is None else min(until, old_enough)
+
+    def _end(self, begin: datetime, frontier: datetime, limit: ReadLimit) -> datetime | None:
+        """Return the end of a batch that begins there; ``None`` if it would be empty."""
+        if frontier <= begin:
+            return None
+        if isinstance(limit, ReadAllAvailable):
+            return frontier if self._place(begin, frontier, 0) else None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_items
+        return self._after(begin, frontier, rows)
+
+    def _after(self, begin: datetime, frontier: datetime, items: int) -> datetime | None:
+        """Return the time by which so many items were processed, or the first that are of one moment if those are more.
+
+        ``None`` if there are none at all.
+        """
+        first = self._place(begin, frontier, 0)
+        if first is None:
+            return None
+        beyond = self._place(begin, frontier, items)
+        if beyond is None:
+            return frontier
+        return beyond if beyond > first else first + MILLISECOND
+
+    def _cut(self, begin: datetime, end: datetime, limit: ReadLimit) -> list[datetime]:
+        """Return the moments between the two at which their items are split, into parts of about equal count."""
+        wanted, cuts = self._options.read.partitions, [begin]
+        if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
+            return []
+        scan = self._opened()
+        with scan.in_plain_words():
+            count = scan.count(self._view(begin, end).keys(), scan.index(HISTORY.keys))
+        share = -(-count // parts_of(count, wanted))
+        while (cut := self._after(cuts[-1], end, share)) is not None and cut < end:
+            cuts.append(cut)
+        return cuts[1:]
+
+    def _place(self, begin: datetime, end: datetime, place: int) -> datetime | None:
+        """Return when the item at that place of those between the two was processed, from the keys of the index."""
+        scan = self._opened()
+        with scan.in_plain_words():
+            hint = scan.index(HISTORY.keys)
+            return scan.date(self._view(begin, end).keys(), "processed", place=place, hint=hint)
+
+    def _view(self, begin: datetime, end: datetime) -> View:
+        return view_of("history", self._options.read.queues, Period(begin, end), end)
+
+
+def _offset(moment: datetime, cuts: Sequence[datetime] = ()) -> dict[str, Any]:
+    offset = {BEFORE: _text(moment)}
+    return offset | {CUTS: " ".join(map(_text, cuts))} if cuts else offset
+
+
+def _text(moment: datetime) -> str:
+    return iso_text(next_millisecond(moment).astimezone(UTC))
+
+
+def _moment(offset: Mapping[str, Any]) -> datetime:
+    with _own_checkpoint():
+        return datetime.fromisoformat(offset[BEFORE])
+
+
+def _cuts(offset: Mapping[str, Any]) -> list[datetime]:
+    with _own_checkpoint():
+        return [datetime.fromisoformat(cut) for cut in offset.get(CUTS, "").split()]
+
+
+@contextmanager
+def _own_checkpoint() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ArgumentInvalid(
+            "checkpointLocation", "this checkpoint belongs to another kind of stream; give this query one of its own"
+        ) from None

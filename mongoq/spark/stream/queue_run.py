@@ -1,0 +1,232 @@
+"""The run of a query that reads a queue, in the driver's process: what it holds, and what it does with it.
+
+There is one for each process, whatever instances of the reader Spark makes in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeVar
+
+from mongoq.errors import ConsumerBusy
+from mongoq.model.stream_claim import StreamClaim, stream_id
+from mongoq.protocol.coordination import streams
+from mongoq.protocol.coordination.streams import Held, Run, TakenOver
+from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.settle.held_items import affirmed
+from mongoq.protocol.wait.wait import waiting
+from mongoq.spark.clients import broker_at, scan_at
+from mongoq.spark.read.queue_exists import refuse_unknown
+from mongoq.spark.read.queue_selection import Queues
+from mongoq.spark.stream.lease_keeper import Keeper
+from mongoq.spark.stream.query_end import at_the_end
+from mongoq.spark.stream.stream_options import QueueStreamOptions
+
+__all__ = ["QueueRun", "end_run", "run_of"]
+
+T = TypeVar("T")
+logger = logging.getLogger("mongoq.spark")
+
+LENGTH = timedelta(seconds=10)
+"""How long the lease of a run lasts, and so how long a query waits for one whose process was killed."""
+DYING = 1.0
+"""Seconds for which a process that is about to end may still extend its lease."""
+LOOK = 0.25
+IDLE = 0.5
+"""Seconds that an empty queue is waited for; then Spark asks again, at once."""
+
+_runs: dict[tuple[int, QueueStreamOptions], QueueRun] = {}
+_lock = threading.Lock()
+
+
+def run_of(options: QueueStreamOptions) -> QueueRun:
+    """Return the run of this process, made at the first call; nothing is sent for it yet but what ``connect`` sends.
+
+    It is given back when the process is told to end.
+    """
+    key = os.getpid(), options
+    with _lock:
+        if key not in _runs:
+            _runs[key] = QueueRun(options)
+            at_the_end(_runs[key].close)
+        return _runs[key]
+
+
+def end_run(options: QueueStreamOptions) -> None:
+    """Give back the run of this process, if there is one: the process ends."""
+    run = _runs.get((os.getpid(), options))
+    if run is not None:
+        run.close()
+
+
+class QueueRun:
+    """Claims, hands out and settles the batches of one query.
+
+    Every method raises ``ConsumerBusy`` when another query runs under the name of the consumer.
+    """
+
+    def __init__(self, options: QueueStreamOptions) -> None:
+        self._options = options
+        self._broker = broker_at(options.place)
+        queue = self._broker.queue(options.queue)
+        self._queue = queue if options.stage is None else options.stage.marked(queue)
+        self._run: Run | None = None
+        self._keeper: Keeper | None = None
+        self._due: datetime | None = None
+        self._affirmed: tuple[Any, float] = None, 0.0
+        self._closing = threading.Lock()
+
+    def now(self) -> datetime:
+        """Return the server's time."""
+        return self._do(streams.server_time(self._broker._context))
+
+    def bound(self) -> None:
+        """Take only what is eligible by now, in all batches to come, and wait for nothing."""
+        self._due = self.now()
+
+    def last(self) -> int:
+        """Return the number of the last claim that is settled: what is not is the next batch."""
+        run = self._opened()
+        return run.number - (run.claim is not None)
+
+    @property
+    def token(self) -> str | None:
+        """The token of what is held, in hex."""
+        return None if self._run is None or self._run.claim is None else str(self._run.claim.token)
+
+    def tell_apart(self, number: int, token: str | None) -> None:
+        """Give what is held the next number, where a checkpoint of another consumer has this one for another batch.
+
+        Else it would be settled for that, unread.
+        """
+        run = self._opened()
+        if run.claim is not None and run.claim.number == number and self.token != token:
+            with self._in_plain_words():
+                self._do(streams.taken_up(self._broker._context, run, after=number))
+
+    def latest(self, start: int, most: int) -> int:
+        """Settle the batch that ends with ``start``, and return the end of the next one, or ``start`` when it is empty.
+
+        The next one is what was claimed before and is not settled, if there is such a claim.
+        """
+        run = self._opened()
+        with self._in_plain_words():
+            self._do(streams.settled(self._queue._context, run, start))
+            claim = self._do(streams.taken_up(self._broker._context, run, after=start)) or self._next(run, start, most)
+        return start if claim is None else claim.number
+
+    def _next(self, run: Run, start: int, most: int) -> StreamClaim | None:
+        def attempt() -> Flow[list[Any] | None]:
+            claim = yield from streams.next_claim(
+                self._queue._context, run, most, self._options.lease, after=start, due=self._due
+            )
+            return None if claim is None else []
+
+        if self._due is not None:
+            self._do(attempt())
+        else:
+            self._do(waiting(self._queue._context, attempt, IDLE))
+        if run.claim is not None:
+            self._affirmed = run.claim.token, time.monotonic()
+        return run.claim
+
+    def held(self, start: int, end: int) -> tuple[StreamClaim | None, Sequence[Any]]:
+        """Return the claim of a batch, and the ids of what it still holds; their leases begin anew.
+
+        Neither is there when the batch was settled: its checkpoint is older than the consumer.
+        """
+        run = self._opened()
+        claim = run.claim
+        if start == end:
+            return None, ()
+        if claim is None or claim.number != end:
+            sentence = "batch %d of consumer %r was settled before, and is empty now: is its checkpoint an old copy?"
+            logger.warning(sentence, end, self._options.consumer)
+            return None, ()
+        with self._in_plain_words():
+            return claim, self._affirm(claim)
+
+    def _affirm(self, claim: StreamClaim) -> Sequence[Any]:
+        assert claim.ids is not None
+        token, at = self._affirmed
+        lease = self._lease()
+        if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
+            return claim.ids  # claimed a moment ago
+        held = self._do(affirmed(self._broker._context, claim.token, claim.ids, lease))
+        self._affirmed = claim.token, time.monotonic()
+        if gone := len(claim.ids) - len(held):
+            sentence = "%d of %d items of batch %d of consumer %r are left out: they were settled, moved or taken since"
+            logger.warning(sentence, gone, len(claim.ids), claim.number, self._options.consumer)
+        return held
+
+    def settle(self, end: int) -> None:
+        """Settle the batch that ends there, unless that was done."""
+        if self._run is not None:
+            with self._in_plain_words():
+                self._do(streams.settled(self._queue._context, self._opened(), end))
+
+    def end(self) -> None:
+        """Let another process run the query at once. What it holds is the next run's, or waits for its lease."""
+        if self._keeper is not None:
+            self._keeper.end()
+
+    def close(self) -> None:
+        """Do the same, and write down what was counted; several threads may call it."""
+        with self._closing:
+            self.end()
+            self._broker.close()
+
+    def _opened(self) -> Run:
+        if self._run is None or self._keeper is None or self._keeper.ended:
+            with self._in_plain_words():
+                self._run = self._begun()
+            self._keeper = Keeper(self._broker, self._run, self._lease())
+            self._keeper.start()
+        elif self._keeper.lost is not None:
+            self._busy(self._keeper.lost)
+        return self._run
+
+    def _begun(self) -> Run:
+        """Begin the run. One whose process is alive extends its lease; that of a dead one is waited for."""
+        self._check_queue()
+        began, until = time.monotonic(), None
+        while True:
+            found = self._do(streams.opened(self._broker._context, self._options.consumer, self._options.queue, LENGTH))
+            if isinstance(found, Run):
+                return found
+            if time.monotonic() - began < DYING:
+                until = found.until
+            elif found.until != until and found.by is not None:
+                self._busy(found)
+            time.sleep(LOOK)
+
+    def _check_queue(self) -> None:
+        """Refuse a queue that nobody has heard of; a consumer that has read it before is somebody."""
+        name = self._options.queue
+        if self._options.empty_if_missing:
+            return
+        with scan_at(self._options.place) as scan, scan.in_plain_words():
+            if not scan.has({"_id": stream_id(self._options.consumer), "queue": {"$eq": name}}):
+                refuse_unknown(scan, Queues((name,)))
+
+    def _lease(self) -> timedelta:
+        return self._options.lease or self._queue.settings.lease
+
+    def _busy(self, held: Held) -> NoReturn:
+        raise ConsumerBusy(self._options.consumer, held.by, held.until)
+
+    @contextmanager
+    def _in_plain_words(self) -> Iterator[None]:
+        try:
+            yield
+        except TakenOver as taken:
+            self._busy(taken.held)
+
+    def _do(self, flow: Flow[T]) -> T:
+        return self._broker._driver.run(flow)

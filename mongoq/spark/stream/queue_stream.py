@@ -1,0 +1,175 @@
+"""The stream reader of a queue: numbered claims on the driver, their items in the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId
+from bson.errors import InvalidBSON
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.item import id_key
+from mongoq.model.stream_claim import StreamClaim, pack, unpack
+from mongoq.protocol.settle.held_items import held_documents
+from mongoq.spark.clients import broker_at
+from mongoq.spark.errors import ColumnMismatch
+from mongoq.spark.gc_pause import made_at_rest
+from mongoq.spark.raw_options import Place
+from mongoq.spark.read.schema import Columns
+from mongoq.spark.stream.queue_run import QueueRun, end_run, run_of
+from mongoq.spark.stream.stream_options import QueueStreamOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+__all__ = ["ClaimPartition", "QueueStreamReader"]
+
+CLAIM = "claim"
+TOKEN = "token"
+"""The keys of an offset: number and token of the last claim of the batches before it. Claims of several consumers have
+the same numbers, but not the same token. The first offset has none."""
+ITEMS = 5_000
+"""Items of a partition, unless the option says how many partitions."""
+ROWS = 5_000
+"""Rows of a record batch, at most, and fewer where they are more than the 16 MB of a server's reply."""
+
+
+class ClaimPartition(InputPartition):
+    """A part of a claim, for one task. It travels with the URI and never shows it."""
+
+    def __init__(self, place: Place, token: ObjectId, ids: Sequence[Any], now: datetime, part: str) -> None:
+        self.place = place
+        self.token = token
+        self.ids = pack(ids)
+        self.now = now
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"ClaimPartition({self.part})"
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a queue in batches, each of which is one claim; the offsets are the claims' numbers."""
+
+    def __init__(self, options: QueueStreamOptions, schema: StructType) -> None:
+        Columns(schema, options.mode)
+        self._options = options
+        self._schema = schema
+
+    def __repr__(self) -> str:
+        return f"QueueStreamReader({self._options!r})"
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the option ``maxItems``."""
+        return ReadMaxRows(self._options.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note the time: what is eligible later is left to other runs."""
+        self._run().bound()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new checkpoint begins: with what is claimed and not settled, so that none of it is skipped.
+
+        Spark asks again when it plans the first batch, also after a restart, and gets the same answer.
+        """
+        return {CLAIM: self._run().last()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Settle the batch before, which Spark has finished, and claim the next one.
+
+        When there is nothing it waits up to half a second for it: Spark asks again at once.
+        """
+        most = min(self._options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.most)
+        run, before = self._told(start)
+        number = run.latest(before, most)
+        return start if number == before else {CLAIM: number, TOKEN: run.token}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Split a claim; the same after a restart, less what somebody else has settled or taken since."""
+        run, last = self._told(end)
+        claim, held = run.held(_number(start), last)
+        return [] if claim is None else self._split(claim, {id_key(id) for id in held}, run.now())
+
+    def _split(self, claim: StreamClaim, held: Set[Any], now: datetime) -> list[InputPartition]:
+        """Split all that was claimed, whatever is held of it by now.
+
+        An item is in the same part whenever the batch is read, since the ids of what is pushed there depend on it.
+        """
+        ids = claim.ids or []
+        parts = min(self._options.partitions or -(-len(ids) // ITEMS), len(ids))
+        places = [len(ids) * part // parts for part in range(parts + 1)] if parts else []
+        return [
+            ClaimPartition(
+                self._options.place,
+                claim.token,
+                [id for id in ids[low:high] if id_key(id) in held],
+                now,
+                f"{part} of {parts} of claim {claim.number}",
+            )
+            for part, (low, high) in enumerate(pairwise(places), 1)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the rows of one partition in record batches, in the order of the claim, with majority read concern."""
+        if not isinstance(partition, ClaimPartition):
+            return  # Spark's own, of a batch without items
+        columns = Columns(self._schema, self._options.mode)
+        documents = _documents(partition, columns.projection())
+        yield from made_at_rest(map(partial(columns.batch, now=partition.now), documents))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Settle what is not: most likely nothing, since Spark asks for the next batch before it says so."""
+        run, number = self._told(end)
+        run.settle(number)
+
+    def stop(self) -> None:
+        """Let another process run the query at once; Spark calls this when its JVM has gone."""
+        end_run(self._options)
+
+    def _run(self) -> QueueRun:
+        return run_of(self._options)
+
+    def _told(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
+        """Return the run, and the number that an offset has in it."""
+        run, number = self._run(), _number(offset)
+        run.tell_apart(number, offset.get(TOKEN))
+        return run, number
+
+
+def _number(offset: Mapping[str, Any]) -> int:
+    number = offset.get(CLAIM)
+    if not isinstance(number, int):
+        problem = "this checkpoint belongs to another kind of stream; give this query one of its own"
+        raise ArgumentInvalid("checkpointLocation", problem)
+    return number
+
+
+def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
+    """Yield what the claim still holds, some thousand items or 16 MB at a time.
+
+    From the primary, whatever the URI says: elsewhere what was reserved a moment ago may be missing. Raises
+    ``ColumnMismatch``, which names the item, for text that is not UTF-8.
+    """
+    broker = broker_at(partition.place)
+    ids, done, size = unpack(*partition.ids), 0, ROWS
+    while done < len(ids):
+        some = ids[done : done + size]
+        try:
+            documents = broker._driver.run(held_documents(broker._context, partition.token, some, projection))
+        except InvalidBSON:
+            if len(some) == 1:
+                raise ColumnMismatch(some[0], "payload", "string", "text that is not UTF-8") from None
+            documents = None
+        if documents is None:
+            size = max(1, len(some) // 4)
+            continue
+        done += size
+        if documents:
+            yield documents

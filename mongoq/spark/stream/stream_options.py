@@ -1,0 +1,154 @@
+"""The options of streams that read a queue or its history, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import duration, queue_name
+from mongoq.model.stream_claim import MOST, consumer_name
+from mongoq.spark.raw_options import PATH, PLACE, Given, Place
+from mongoq.spark.read.queue_selection import WAYS
+from mongoq.spark.read.read_options import EMPTY, MISSING, ReadOptions
+from mongoq.spark.read.read_options import KNOWN as READ_OPTIONS
+from mongoq.spark.stream.stage_option import StageOption
+from mongoq.spark.types.parse_modes import DROP, FAIL, MODES, PERMISSIVE
+
+__all__ = ["HistoryStreamOptions", "QueueStreamOptions"]
+
+KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage", PATH)
+VIEWS = ("live", "ready")
+DEFAULT_ITEMS = 10_000
+SHORTEST_LEASE = 1.0
+"""Seconds. A thread of the driver extends leases several times in their length."""
+HISTORY_ONLY = ("maxItems", "lag")
+DEFAULT_HISTORY_ITEMS = 100_000
+LAG = 90.0
+"""Seconds. A transaction may commit 60 s after the time that its items carry; the server ends it within half as much
+again, and a command that is sent again after a failover is later by less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStreamOptions:
+    """What a stream reads, and how it is split.
+
+    Attributes:
+        place: where the queue is.
+        queue: its name, the option ``queue``.
+        consumer: the name under which it is read, by one query at a time.
+        most: items of a batch, at most; the option ``maxItems``.
+        partitions: how many tasks read a batch; ``None`` for one for each 5,000 items.
+        lease: how long items are reserved from each extension on; ``None`` for as long as the queue says.
+        mode: what becomes of items that do not fit their columns.
+        empty_if_missing: wait for a queue that nobody has heard of.
+        stage: the stage of a pipeline that reads it, if one does.
+    """
+
+    place: Place
+    queue: str
+    consumer: str
+    most: int
+    partitions: int | None
+    lease: timedelta | None
+    mode: str
+    empty_if_missing: bool
+    stage: StageOption | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Check the options of a stream; their names come in any case.
+
+        Raises:
+            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
+            QueueNameInvalid: no queue has this name.
+        """
+        given = Given(options, KNOWN)
+        given.take_path("queue")
+        _check_view(given)
+        lease = given.seconds("lease")
+        if lease is not None and lease < SHORTEST_LEASE:
+            raise ArgumentInvalid("lease", f"{SHORTEST_LEASE:g} second at least, not {given.value('lease')!r}")
+        return cls(
+            place=given.place(),
+            queue=_queue(given),
+            consumer=_consumer(given),
+            most=given.whole("maxItems", most=MOST) or DEFAULT_ITEMS,
+            partitions=given.whole("partitions"),
+            lease=None if lease is None else duration(lease, "lease", zero=False),
+            mode=_mode(given),
+            empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            stage=StageOption.parse(given),
+        )
+
+
+def _queue(given: Given) -> str:
+    for way in ("queues", "prefix"):
+        if given.value(way) is not None:
+            raise ArgumentInvalid(way, "a stream reads one queue: give queue instead, and start a query for each")
+    name = given.value("queue")
+    if name is None:
+        raise ArgumentInvalid("queue", "this option is missing: the name of the queue to read")
+    return queue_name(name)
+
+
+def _consumer(given: Given) -> str:
+    name = given.value("consumer")
+    if name is None:
+        problem = "this option is missing: a name for this query, which it keeps over restarts, such as etl"
+        raise ArgumentInvalid("consumer", problem)
+    return consumer_name(name)
+
+
+def _mode(given: Given) -> str:
+    mode = given.choice("mode", MODES, FAIL)
+    if mode == DROP:
+        problem = f"{FAIL} or {PERMISSIVE}, not {DROP}: what a stream leaves out would be committed unread"
+        raise ArgumentInvalid("mode", problem)
+    return mode
+
+
+def _check_view(given: Given) -> None:
+    view = given.value("view")
+    if view is not None and view.lower() not in VIEWS:
+        problem = f"a stream takes what is ready in a queue, or replays its history, and cannot read view {view!r}"
+        raise ArgumentInvalid("view", f"{problem}; leave this option out, or read a table with spark.read")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryStreamOptions:
+    """What a stream over history reads.
+
+    Attributes:
+        read: which queues and when, as for a batch read.
+        max_items: items of a batch, at most; those of one millisecond stay together.
+        lag: how old a time is before it is read.
+    """
+
+    read: ReadOptions
+    max_items: int
+    lag: timedelta
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Check the options of a stream with the view ``history``.
+
+        Raises:
+            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
+            QueueNameInvalid: no queue has this name.
+        """
+        given = Given(options, (*READ_OPTIONS, *HISTORY_ONLY))
+        own = {name.lower() for name in HISTORY_ONLY}
+        read = ReadOptions.parse({name: value for name, value in given.options.items() if name not in own})
+        if read.queues.prefix:
+            raise ArgumentInvalid("prefix", "a stream reads one queue, or those that the option queues names")
+        if read.pushdown:
+            raise ArgumentInvalid("pushdown", "Spark hands filters to batch reads only; leave it out")
+        lag = given.seconds("lag", zero=True)
+        return cls(
+            read=read,
+            max_items=given.whole("maxItems") or DEFAULT_HISTORY_ITEMS,
+            lag=duration(LAG if lag is None else lag, "lag"),
+        )

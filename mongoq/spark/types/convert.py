@@ -1,0 +1,288 @@
+"""BSON values to values of one Spark type, without loss or not at all."""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any
+
+import pyspark.sql.types as spark
+from bson import Decimal128, ObjectId
+
+from mongoq.spark.types.conversion_error import Misfit, name_of
+from mongoq.spark.types.json_text import TextGarbled, json_text
+
+__all__ = ["JSON_MARK", "Convert", "as_json", "converter", "is_json"]
+
+JSON_MARK = {"mongoq": "json"}
+"""Metadata of a string field that says: each value as JSON, strings in quotation marks. A schema that is inferred has
+it where values have no type in common."""
+
+Convert = Callable[[Any], Any]
+
+STRING = spark.StringType()
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+FLOAT_MAX = 3.4028234663852886e38
+INTEGER_BITS: dict[type[spark.DataType], int] = {
+    spark.ByteType: 8,
+    spark.ShortType: 16,
+    spark.IntegerType: 32,
+    spark.LongType: 64,
+}
+
+
+def is_json(field: spark.StructField) -> bool:
+    """Say whether a field shows each value as JSON."""
+    return isinstance(field.dataType, spark.StringType) and JSON_MARK.items() <= (field.metadata or {}).items()
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON; raises ``Misfit`` for text that is not UTF-8."""
+    try:
+        return json_text(value)
+    except TextGarbled:
+        raise Misfit(STRING, "text that is not UTF-8") from None
+
+
+def converter(field: spark.StructField, forgiven: list[Misfit] | None = None) -> Convert:
+    """Return the function that makes a stored value one of this field's type, or raises ``Misfit``.
+
+    With a list for what is forgiven, what does not fit becomes null as far inside as may be null, and is listed.
+
+    Raises:
+        TypeError: the format does not read into this type.
+    """
+    convert = as_json if is_json(field) else _converter(field.dataType, forgiven)
+    if forgiven is None:
+        return _optional(convert, field)
+    return _forgiving(convert, field, forgiven) if field.nullable else _optional(convert, field)
+
+
+def _optional(convert: Convert, field: spark.StructField) -> Convert:
+    type, nullable = field.dataType, field.nullable
+
+    def optional(value: Any) -> Any:
+        if value is not None:
+            return convert(value)
+        if nullable:
+            return None
+        raise Misfit(type, "a null or missing value, being NOT NULL")
+
+    return optional
+
+
+def _forgiving(convert: Convert, field: spark.StructField, forgiven: list[Misfit]) -> Convert:
+    def forgiving(value: Any) -> Any:
+        try:
+            return None if value is None else convert(value)
+        except Misfit as misfit:
+            forgiven.append(misfit)
+            return None
+
+    return forgiving
+
+
+def _part(type: spark.DataType, nullable: bool, forgiven: list[Misfit] | None) -> Convert:
+    return converter(spark.StructField("", type, nullable), forgiven)
+
+
+def _converter(type: spark.DataType, forgiven: list[Misfit] | None) -> Convert:
+    if bits := INTEGER_BITS.get(type.__class__):
+        return _integers(type, bits)
+    if isinstance(type, spark.DecimalType):
+        return _decimals(type)
+    if isinstance(type, spark.ArrayType):
+        return _arrays(type, _part(type.elementType, type.containsNull, forgiven))
+    if isinstance(type, spark.StructType):
+        return _structs(type, {each.name: converter(each, forgiven) for each in type.fields})
+    if isinstance(type, spark.MapType):
+        return _maps(type, _part(type.valueType, type.valueContainsNull, forgiven))
+    for kind, function in SIMPLE.items():
+        if isinstance(type, kind):
+            return lambda value: function(type, value)
+    raise TypeError(f"type {type.simpleString()} cannot be read; ask for a string")
+
+
+def _string(type: spark.DataType, value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, ObjectId | uuid.UUID | Decimal128):
+        return str(value)
+    if isinstance(value, dict | list):
+        return as_json(value)
+    raise Misfit(type, name_of(value))
+
+
+def _boolean(type: spark.DataType, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise Misfit(type, name_of(value))
+
+
+def _integers(type: spark.DataType, bits: int) -> Convert:
+    limit = 1 << (bits - 1)
+
+    def convert(value: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Misfit(type, "a double with a fraction" if isinstance(value, float) else name_of(value))
+        if not -limit <= value < limit:
+            raise Misfit(type, f"an integer beyond {bits} bits")
+        return int(value)
+
+    return convert
+
+
+def _double(type: spark.DataType, value: Any) -> float:
+    if isinstance(value, float):
+        return value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Misfit(type, name_of(value))
+    if int(float(value)) != value:
+        raise Misfit(type, "an integer that a double does not hold exactly")
+    return float(value)
+
+
+def _float(type: spark.DataType, value: Any) -> float:
+    double = _double(type, value)
+    if math.isfinite(double) and abs(double) > FLOAT_MAX:
+        raise Misfit(type, "a double beyond 32 bits")
+    return double
+
+
+def _decimals(type: spark.DecimalType) -> Convert:
+    context = Context(prec=type.precision, traps=[Inexact, InvalidOperation])
+    step = Decimal(1).scaleb(-type.scale)
+
+    def convert(value: Any) -> Decimal:
+        number = _number(type, value)
+        if not number.is_finite():
+            raise Misfit(type, "NaN or Infinity")
+        try:
+            return context.quantize(number, step)
+        except (Inexact, InvalidOperation):
+            raise Misfit(type, "a number with more digits") from None
+
+    return convert
+
+
+def _number(type: spark.DataType, value: Any) -> Decimal:
+    if isinstance(value, Decimal128):
+        return value.to_decimal()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Decimal(int(value))
+    if isinstance(value, str):
+        return _parsed_number(type, value)
+    raise Misfit(type, name_of(value))
+
+
+def _parsed_number(type: spark.DataType, value: str) -> Decimal:
+    if not NUMBER.fullmatch(value):
+        raise Misfit(type, "a string that is no number")
+    try:
+        return Decimal(value)
+    except InvalidOperation:  # an exponent that nobody can count with
+        raise Misfit(type, "a number with more digits") from None
+
+
+def _date(type: spark.DataType, value: Any) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            raise Misfit(type, "a string that is no ISO 8601 date") from None
+    raise Misfit(type, _name_of_date(value))
+
+
+def _timestamp(type: spark.DataType, value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, str):
+        return _parsed(type, value)
+    raise Misfit(type, _name_of_date(value))
+
+
+def _parsed(type: spark.DataType, value: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise Misfit(type, "a string that is no ISO 8601 time") from None
+    if moment.tzinfo is None:
+        raise Misfit(type, "a string with a time and no offset")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise Misfit(type, "a string with a time outside the years 1 to 9999") from None
+
+
+def _wall_time(type: spark.DataType, value: Any) -> datetime:
+    return _timestamp(type, value).replace(tzinfo=None)
+
+
+def _name_of_date(value: Any) -> str:
+    return "a date outside the years 1 to 9999" if type(value).__name__ == "DatetimeMS" else name_of(value)
+
+
+def _binary(type: spark.DataType, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    raise Misfit(type, name_of(value))
+
+
+SIMPLE: dict[type[spark.DataType], Callable[[spark.DataType, Any], Any]] = {
+    spark.StringType: _string,
+    spark.BooleanType: _boolean,
+    spark.FloatType: _float,
+    spark.DoubleType: _double,
+    spark.DateType: _date,
+    spark.TimestampType: _timestamp,
+    spark.TimestampNTZType: _wall_time,
+    spark.BinaryType: _binary,
+}
+
+
+def _arrays(type: spark.ArrayType, element: Convert) -> Convert:
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise Misfit(type, name_of(value))
+        return [_step(f"[{place}]", element, part) for place, part in enumerate(value)]
+
+    return convert
+
+
+def _structs(type: spark.StructType, parts: dict[str, Convert]) -> Convert:
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Misfit(type, name_of(value))
+        return {name: _step(f".{name}", part, value.get(name)) for name, part in parts.items()}
+
+    return convert
+
+
+def _maps(type: spark.MapType, part: Convert) -> Convert:
+    if not isinstance(type.keyType, spark.StringType):
+        raise TypeError(f"type {type.simpleString()} cannot be read: the keys of a document are strings")
+
+    def convert(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise Misfit(type, name_of(value))
+        return [(key, _step(f"[{key!r}]", part, each)) for key, each in value.items()]
+
+    return convert
+
+
+def _step(step: str, convert: Convert, value: Any) -> Any:
+    try:
+        return convert(value)
+    except Misfit as misfit:
+        misfit.steps.append(step)
+        raise

@@ -1,0 +1,206 @@
+"""The columns of the envelope: their names and types, the stored fields they need, and how they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+from bson import ObjectId
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidDocument
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from mongoq.drivers.documents import Garbled
+from mongoq.model.codec import codec_options
+from mongoq.model.delivery import delivery_parts
+from mongoq.model.stream_claim import entry_time
+from mongoq.model.trail import hops_counted, trail_of
+from mongoq.spark.types.json_text import json_shown
+
+__all__ = [
+    "CORRUPT",
+    "DELIVERY",
+    "ENVELOPE",
+    "PAYLOAD",
+    "RAW",
+    "Document",
+    "Field",
+    "default_schema",
+    "envelope_schema",
+    "id_shown",
+]
+
+PAYLOAD = "payload"
+CORRUPT = "_corrupt"
+"""The column that holds, in the permissive mode, the payload of an item that did not fit."""
+RAW = "_payload"
+"""The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
+TRAIL = "_trail"
+"""The column of what stages of pipelines have done with an item; only for those who ask for it."""
+DELIVERY = "_delivery"
+"""The column that holds what delivery hashes are made of, besides the name of a stage, for who asks for it."""
+ASKED_FOR = (RAW, TRAIL, DELIVERY)
+OPTIONS = codec_options()
+Document = Mapping[str, Any]
+Take = Callable[[Sequence[Document], datetime], list[Any]]
+
+STRING, INTEGER, MOMENT = StringType(), IntegerType(), TimestampType()
+ERROR = StructType().add("type", STRING).add("message", STRING).add("at", MOMENT)
+ORIGIN = (
+    StructType()
+    .add("queue", STRING)
+    .add("id", STRING)
+    .add("reason", STRING)
+    .add("attempts", INTEGER)
+    .add("key", STRING)
+    .add("at", MOMENT)
+)
+HOP = (
+    StructType()
+    .add("queue", STRING)
+    .add("stage", STRING)
+    .add("by", STRING)
+    .add("taken", MOMENT)
+    .add("settled", MOMENT)
+    .add("attempts", INTEGER)
+    .add("ended", STRING)
+    .add("to", STRING)
+)
+"""Without the payloads that a trail may keep, which may have any type and be large: the server sends none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the envelope.
+
+    Attributes:
+        type: its type, in which the user has no choice.
+        stored: the stored fields that it needs.
+        take: takes its values out of documents, at a given time.
+    """
+
+    type: DataType
+    stored: tuple[str, ...]
+    take: Take
+
+
+def _field(name: str, type: DataType) -> Field:
+    return Field(type, (name,), lambda documents, _now: [document.get(name) for document in documents])
+
+
+def _ids(documents: Sequence[Document], _now: datetime) -> list[str]:
+    return [id_shown(document["_id"]) for document in documents]
+
+
+def id_shown(id: Any) -> str:
+    """Return an id as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
+    return str(id) if isinstance(id, str | ObjectId) else json_shown(id)
+
+
+def _states(documents: Sequence[Document], now: datetime) -> list[str]:
+    """Tell the states as ``mongoq.model.item.state_of`` does, also of dates that Python cannot hold."""
+    naive = now.astimezone(UTC).replace(tzinfo=None)
+    return [_state(document, now, naive) for document in documents]
+
+
+def _state(document: Document, now: datetime, naive: datetime) -> str:
+    if document.get("processed") is not None:
+        return "processed"
+    when = document.get("when")
+    if isinstance(when, datetime):
+        due = when <= (naive if when.tzinfo is None else now)
+    else:
+        due = isinstance(when, DatetimeMS) and int(when) < 0
+    if document.get("reserved"):
+        return "expired" if due else "reserved"
+    return "ready" if due else "scheduled"
+
+
+def _pushed(documents: Sequence[Document], _now: datetime) -> list[Any]:
+    return [_entry(document) for document in documents]
+
+
+def _entry(document: Document) -> Any:
+    """Return when an item came to its queue, where that is known: nobody has had it, or a stream's claim noted it."""
+    if document.get("when") is None or document.get("reserved") or document.get("attempts"):
+        return document.get("pushed")
+    return entry_time(document)
+
+
+def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | Garbled | None]:
+    """Return each payload as ``{"payload": payload}`` in BSON, which text that is not UTF-8 cannot be."""
+    return [_encoded(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
+
+
+def _encoded(payload: Any) -> bytes | Garbled:
+    try:
+        return bson.encode({PAYLOAD: payload}, codec_options=OPTIONS)
+    except InvalidDocument:
+        return Garbled(json_shown(payload))
+
+
+def _trails(documents: Sequence[Document], _now: datetime) -> list[list[dict[str, Any]] | None]:
+    return [_hops(document.get("trail")) for document in documents]
+
+
+def _hops(stored: Any) -> list[dict[str, Any]] | None:
+    """Return the hops of a trail; an item that has met no stage that keeps one has none."""
+    if not isinstance(stored, list):
+        return None
+    return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
+
+
+def _deliveries(documents: Sequence[Document], _now: datetime) -> list[str]:
+    parts = (delivery_parts(each["_id"], hops_counted(each.get("hops")), each.get("joined")) for each in documents)
+    return ["\0".join(sorted(each)) for each in parts]
+
+
+ENVELOPE: dict[str, Field] = {
+    "_id": Field(STRING, ("_id",), _ids),
+    "_q": _field("q", STRING),
+    "_state": Field(STRING, ("when", "reserved", "processed"), _states),
+    "_when": _field("when", MOMENT),
+    "_pushed": Field(MOMENT, ("pushed", "when", "reserved", "attempts"), _pushed),
+    "_priority": _field("priority", INTEGER),
+    "_attempts": _field("attempts", INTEGER),
+    "_reserved": _field("reserved", BooleanType()),
+    "_token": _field("token", STRING),
+    "_by": _field("by", STRING),
+    "_key": _field("key", STRING),
+    "_headers": _field("headers", STRING),
+    "_error": _field("error", ERROR),
+    "_origin": _field("origin", ORIGIN),
+    "_once": _field("once", MOMENT),
+    "_settled": _field("settled", STRING),
+    "_processed": _field("processed", MOMENT),
+    "_expires": _field("expires", MOMENT),
+    RAW: Field(BinaryType(), (PAYLOAD,), _raw),
+    TRAIL: Field(ArrayType(HOP), tuple(f"trail.{name}" for name in HOP.names), _trails),
+    DELIVERY: Field(STRING, ("_id", "hops", "joined"), _deliveries),
+}
+
+
+def envelope_schema() -> StructType:
+    """Return the columns of the envelope alone, without the payload in any form, and what is for those who ask."""
+    schema = StructType()
+    for name, field in ENVELOPE.items():
+        if name not in ASKED_FOR:
+            schema.add(name, field.type)
+    return schema
+
+
+def default_schema() -> StructType:
+    """Return the columns of a table that was asked for without a schema: the envelope, and the payload as JSON."""
+    return envelope_schema().add(PAYLOAD, STRING)

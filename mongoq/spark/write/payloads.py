@@ -1,0 +1,182 @@
+"""How the payload of a push is made of a row: from JSON text, one column, several columns, or BSON itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import bson
+import pyarrow as pa
+from bson.errors import BSONError
+from pyspark.sql.types import StructField
+
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.codec import SIZE_LIMIT, Encoding, codec_options
+from mongoq.spark.types.depth import too_deep
+from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
+
+__all__ = ["ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "converted", "parsed"]
+
+PAYLOAD = "payload"
+ENCODING = Encoding(codec_options())
+"""How payloads become BSON; no client of Spark's workers has options of its own."""
+
+
+class Refusal(Exception):
+    """A row of a record batch that cannot be written."""
+
+    def __init__(self, row: int, column: str, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+        self.column = column
+        self.problem = problem
+
+
+class Payloads(Protocol):
+    """Makes the payloads of rows."""
+
+    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return each as ``{"payload": payload}`` in BSON, checked; raises ``Refusal``."""
+        ...
+
+
+def _values_for(field: StructField) -> Values:
+    """Return what turns a column into values; raises ``ArgumentInvalid``, which names the column."""
+    if problem := too_deep(field.name, field.dataType):
+        raise ArgumentInvalid("schema", f"field {problem}; write the payload as JSON text: to_json(...) AS {PAYLOAD}")
+    try:
+        check_names([field.name])
+        return values_of(field.dataType)
+    except TypeError as error:
+        raise ArgumentInvalid("schema", f"column {field.name!r}: {error}") from None
+
+
+def converted(name: str, values: Values, batch: pa.RecordBatch) -> list[Any]:
+    """Return the values of a column; raises ``Refusal`` for the first that cannot be stored."""
+    column = batch.column(name)
+    try:
+        return values(column)
+    except Unfit as unfit:
+        found = unfit
+    for row in range(len(column)):
+        try:
+            values(column.slice(row, 1))
+        except Unfit as unfit:
+            raise Refusal(row, name, str(unfit)) from None
+    raise found
+
+
+@dataclass(frozen=True, slots=True)
+class AsDocument:
+    """A document of some columns, in their order; nulls are stored as null."""
+
+    columns: tuple[tuple[str, Values], ...]
+    checked: bool
+
+    @classmethod
+    def of(cls, fields: Sequence[StructField]) -> AsDocument:
+        """Take these columns; raises ``ArgumentInvalid`` for one that cannot be stored."""
+        try:
+            check_names([field.name for field in fields])
+        except TypeError as error:
+            raise ArgumentInvalid("schema", str(error)) from None
+        columns = tuple((field.name, _values_for(field)) for field in fields)
+        return cls(columns, any(has_maps(field.dataType) for field in fields))
+
+    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Encode the documents."""
+        names = [name for name, _ in self.columns]
+        columns = [converted(name, values, batch) for name, values in self.columns]
+        documents = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+        return _encoded(documents, PAYLOAD, lambda path: path.removeprefix("payload."), checked=self.checked)
+
+
+@dataclass(frozen=True, slots=True)
+class AsValue:
+    """The value of one column, whatever its type."""
+
+    name: str
+    values: Values
+    checked: bool
+
+    @classmethod
+    def of(cls, field: StructField) -> AsValue:
+        """Take this column; raises ``ArgumentInvalid`` if it cannot be stored."""
+        return cls(field.name, _values_for(field), has_maps(field.dataType))
+
+    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Encode the values."""
+        return _encoded(converted(self.name, self.values, batch), self.name, checked=self.checked)
+
+
+@dataclass(frozen=True, slots=True)
+class AsJson:
+    """What the JSON text of one column says; null is the payload null."""
+
+    name: str
+
+    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Parse and encode the texts."""
+        return _encoded(parsed(self.name, batch), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class AsRaw:
+    """The BSON of one binary column, which holds ``{"payload": payload}``: nothing of it is lost or changed."""
+
+    name: str
+
+    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Check that each is such a document."""
+        found: list[bytes] = batch.column(self.name).to_pylist()
+        for row, raw in enumerate(found):
+            if problem := _raw_problem(raw):
+                raise Refusal(row, self.name, problem)
+        return found
+
+
+def _raw_problem(raw: bytes | None) -> str | None:
+    try:
+        if raw is None or list(bson.decode(raw, ENCODING.options)) != [PAYLOAD]:
+            return "not the BSON of a document with the one field 'payload'"
+    except (BSONError, ValueError):
+        return "bytes that are no BSON"
+    return str(PayloadTooLarge(PAYLOAD, len(raw), SIZE_LIMIT).problem) if len(raw) > SIZE_LIMIT else None
+
+
+def parsed(name: str, batch: pa.RecordBatch) -> list[Any]:
+    """Return what the JSON texts of a column say, and ``None`` for null; raises ``Refusal``."""
+    values = []
+    for row, text in enumerate(batch.column(name).to_pylist()):
+        try:
+            values.append(None if text is None else json.loads(text, parse_constant=_no_constant))
+        except (ValueError, RecursionError):
+            raise Refusal(row, name, "text that is no JSON") from None
+    return values
+
+
+def _no_constant(_name: str) -> NoReturn:
+    raise ValueError("JSON has no such number")
+
+
+def _encoded(
+    values: Iterable[Any], column: str, named: Callable[[str], str] = str, *, checked: bool = True
+) -> list[bytes]:
+    """Encode values; those whose type leaves nothing to be refused need not be checked, which takes as long."""
+    encode = ENCODING.wrapped if checked else _wrapped
+    encoded = []
+    for row, value in enumerate(values):
+        try:
+            encoded.append(encode(PAYLOAD, value, limit=SIZE_LIMIT))
+        except ArgumentInvalid as error:
+            raise Refusal(row, named(error.argument.replace(PAYLOAD, column, 1)), error.problem) from None
+    return encoded
+
+
+def _wrapped(name: str, value: Any, *, limit: int) -> bytes:
+    raw = bson.encode({name: value}, codec_options=ENCODING.options)
+    if len(raw) > limit:
+        raise PayloadTooLarge(name, len(raw), limit)
+    return raw

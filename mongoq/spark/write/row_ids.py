@@ -1,0 +1,200 @@
+"""The ids of pushes, made of what rows say, so that a row that is written again is pushed once.
+
+Never of a row's place, since a task that is run again may see its rows in another order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from decimal import Decimal
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as spark
+
+from mongoq.spark.types.values import Values
+
+__all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
+
+PREFIX_BYTES = 2
+HASH_BYTES = 10
+"""A billion rows of one job have two alike with a probability of 4e-7. What the ids of a job begin with alike keeps
+their entries in the index together."""
+KEY_BYTES = 32
+FIRST_SLOTS = 1024
+Plain = Callable[[Any], bytes]
+
+
+class Occurrences:
+    """Counts equal hashes, in 16 to 32 bytes for each one that is new; a set of bytes takes more than 100."""
+
+    def __init__(self) -> None:
+        self._slots = array("q", bytes(8 * FIRST_SLOTS))
+        self._used = 0
+        self._again: dict[bytes, int] = {}
+
+    def counts(self, digests: Sequence[bytes]) -> dict[int, int]:
+        """Return how often hashes were there before, by their places; those that were not are left out."""
+        if (self._used + len(digests)) * 2 > len(self._slots):
+            self._grow(len(digests))
+        slots, before, mask = self._slots, {}, len(self._slots) - 1
+        for index, digest in enumerate(digests):
+            number = hash(digest) or 1  # 0 marks a free slot
+            place = number & mask
+            while (found := slots[place]) and found != number:
+                place = (place + 1) & mask
+            if found:
+                before[index] = self._again[digest] = self._again.get(digest, 0) + 1
+            else:
+                slots[place] = number
+        self._used += len(digests) - len(before)
+        return before
+
+    def _grow(self, more: int) -> None:
+        old, size = self._slots, len(self._slots)
+        while (self._used + more) * 2 > size:
+            size *= 2
+        self._slots = slots = array("q", bytes(8 * size))
+        for number in filter(None, old):
+            place = number & (size - 1)
+            while slots[place]:
+                place = (place + 1) & (size - 1)
+            slots[place] = number
+
+
+class ContentIds:
+    """Ids made of all that a push says, and of how many equal ones there were before it in the partition.
+
+    Args:
+        job: what tells this write from others, the same when it is done again.
+        partition: the partition, since each counts by itself.
+    """
+
+    def __init__(self, job: Sequence[str], partition: int) -> None:
+        self._job = _joined("content", *job)
+        self._partition = str(partition)
+        self._prefix = _prefix(self._job)
+        self._occurrences = Occurrences()
+        self._told: dict[Hashable, Any] = {}
+
+    def ids(self, queue: str, told: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
+        """Return the ids of pushes that go to one queue and are told alike, with these payloads as BSON."""
+        begun, digests = self._begun(queue, told), []
+        for payload in payloads:
+            hashed = begun.copy()
+            hashed.update(payload)
+            digests.append(hashed.digest())
+        for place, again in self._occurrences.counts(digests).items():
+            digests[place] = blake2b(digests[place] + again.to_bytes(8), digest_size=HASH_BYTES).digest()
+        prefix = self._prefix
+        return [prefix + digest for digest in digests]
+
+    def _begun(self, queue: str, told: Hashable) -> Any:
+        key = queue, told
+        if key not in self._told:
+            if len(self._told) >= FIRST_SLOTS:
+                self._told.clear()
+            named = _joined(self._partition, queue, repr(told))
+            self._told[key] = blake2b(key=_keyed(named, self._job), digest_size=HASH_BYTES)
+        return self._told[key]
+
+
+class ValueIds:
+    """Ids made of the value of one column, of the queue, and of a label: the same in every job, whatever the partition.
+
+    Args:
+        label: what tells writes of the same values from each other.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._queues: dict[str, tuple[bytes, bytes]] = {}
+
+    def ids(self, queue: str, values: Sequence[bytes]) -> list[bytes]:
+        """Return the ids of the pushes that values stand for, which are given as ``canonical_of`` has them."""
+        if queue not in self._queues:
+            named = _joined("value", queue, self._label)
+            self._queues[queue] = _prefix(named), _keyed(named)
+        prefix, key = self._queues[queue]
+        return [prefix + blake2b(value, key=key, digest_size=HASH_BYTES).digest() for value in values]
+
+
+def _joined(*parts: str) -> bytes:
+    """Return texts as bytes that no other texts have."""
+    encoded = [part.encode(errors="surrogatepass") for part in parts]
+    return b"".join(len(part).to_bytes(4) + part for part in encoded)
+
+
+def _keyed(named: bytes, within: bytes = b"") -> bytes:
+    return blake2b(named, key=blake2b(within, digest_size=KEY_BYTES).digest(), digest_size=KEY_BYTES).digest()
+
+
+def _prefix(named: bytes) -> bytes:
+    return blake2b(named, digest_size=PREFIX_BYTES).digest()
+
+
+def canonical_of(type: spark.DataType) -> Values:
+    """Return what turns a column into bytes that equal values have, whatever the width of their type, and no others.
+
+    Raises:
+        TypeError: equal values of this type may differ, as doubles do.
+    """
+    if isinstance(type, spark.StructType):
+        return _canonical_structs(type)
+    for kinds, name, plain in CANONICAL:
+        if isinstance(type, kinds):
+            return partial(_canonical, name, plain)
+    raise TypeError(f"type {type.simpleString()} makes no id; cast it to a string, or name another column")
+
+
+def _canonical(name: bytes, plain: Plain, array: pa.Array) -> list[Any]:
+    return [None if value is None else name + plain(value) for value in _bare(array).to_pylist()]
+
+
+def _bare(array: pa.Array) -> pa.Array:
+    """Return times and dates as the integers that they are, in whatever zone they are shown."""
+    if pa.types.is_timestamp(array.type):
+        return array.view(pa.int64())
+    return array.view(pa.int32()) if pa.types.is_date32(array.type) else array
+
+
+def _text(value: Any) -> bytes:
+    return str(value).encode(errors="surrogatepass")
+
+
+def _number(value: Decimal) -> bytes:
+    text = f"{value:f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).encode()
+
+
+CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
+    ((spark.StringType,), b"s", _text),
+    ((spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType), b"i", _text),
+    ((spark.BooleanType,), b"b", _text),
+    ((spark.DecimalType,), b"n", _number),
+    ((spark.BinaryType,), b"x", bytes),
+    ((spark.DateType,), b"d", _text),
+    ((spark.TimestampType,), b"t", _text),
+    ((spark.TimestampNTZType,), b"w", _text),
+)
+
+
+def _canonical_structs(type: spark.StructType) -> Values:
+    names = [name.encode() for name in type.fieldNames()]
+    parts = [canonical_of(field.dataType) for field in type.fields]
+
+    def convert(array: pa.Array) -> list[Any]:
+        columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
+        rows = zip(*columns, strict=True) if columns else [()] * len(array)
+        there = array.is_valid().to_pylist()
+        return [_struct(names, row) if valid else None for row, valid in zip(rows, there, strict=True)]
+
+    return convert
+
+
+def _struct(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
+    parts = [part for name, value in zip(names, values, strict=True) for part in (name, value or b"")]
+    return b"{" + b"".join(len(part).to_bytes(4) + part for part in parts)

@@ -1,0 +1,172 @@
+"""What rows say besides their payloads: where each goes, when it is due, how urgent it is, its key and headers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as spark
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import duration, moment, priority, queue_name
+from mongoq.protocol.push.keyed import check_key
+from mongoq.protocol.push.push import checked_headers
+from mongoq.spark.types.values import Values, values_of
+from mongoq.spark.write.payloads import ENCODING, Refusal, converted
+from mongoq.spark.write.write_options import WriteOptions
+
+__all__ = ["ORDERS", "Order", "Orders"]
+
+MOST_KNOWN = 10_000
+
+TEXT = (spark.StringType,)
+WHOLE = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+LENGTH = (*WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.DayTimeIntervalType)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """What rows say that are told alike; ``None`` where they leave it to the options.
+
+    Attributes:
+        said: the values themselves, which tell it from other orders.
+        to: the queue.
+        delay: how long from now it waits.
+        when: or until when.
+        priority: its priority.
+        key: its key.
+        headers: its headers, in the form to send.
+    """
+
+    said: tuple[Any, ...]
+    to: str | None = None
+    delay: timedelta | None = None
+    when: datetime | None = None
+    priority: int | None = None
+    key: str | None = None
+    headers: Any = None
+
+
+def _length(value: Any) -> timedelta:
+    return duration(value if isinstance(value, timedelta) else float(value), "_delay")
+
+
+def _headers(value: str | Sequence[tuple[str, Any]]) -> Any:
+    headers = json.loads(value) if isinstance(value, str) else dict(value)
+    if not isinstance(headers, dict):
+        raise TypeError
+    return checked_headers(headers, ENCODING)
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _pairs(array: pa.Array) -> list[Any]:
+    return [each if each is None or isinstance(each, str) else tuple(sorted(each)) for each in array.to_pylist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A column of orders.
+
+    Attributes:
+        field: what of an order it says.
+        types: the types that it may have.
+        called: what it is to be, for whoever gave another type or value.
+        parse: makes it of a value; raises what its checks raise.
+        read: turns the column into values.
+    """
+
+    field: str
+    types: tuple[type[spark.DataType], ...]
+    called: str
+    parse: Callable[[Any], Any]
+    read: Values = _plain
+
+
+ORDERS: Mapping[str, Kind] = {
+    "_to": Kind("to", TEXT, "a string with the name of a queue: at most 120 bytes, not beginning with '$'", queue_name),
+    "_delay": Kind(
+        "delay", LENGTH, "seconds as a number, or an interval day to second; from 0 to 36,525 days", _length
+    ),
+    "_when": Kind(
+        "when",
+        (spark.TimestampType,),
+        "a timestamp",
+        partial(moment, argument="_when"),
+        values_of(spark.TimestampType()),
+    ),
+    "_priority": Kind("priority", WHOLE, "an integer from -100 (first) to 100 (last)", priority),
+    "_key": Kind("key", TEXT, "a string of 1 to 1,024 bytes", check_key),
+    "_headers": Kind(
+        "headers",
+        (*TEXT, spark.MapType),
+        "a map of strings to strings, or a string with a JSON object; at most 16 KiB as BSON",
+        _headers,
+        _pairs,
+    ),
+}
+
+
+class Orders:
+    """The columns of a table that make orders.
+
+    Raises:
+        ArgumentInvalid: one of them has a type that it cannot have.
+    """
+
+    def __init__(self, fields: Iterable[spark.StructField], options: WriteOptions) -> None:
+        self._names = [field.name for field in map(_checked, fields) if not isinstance(field.dataType, spark.NullType)]
+        self._default = Order((), options.to, options.delay, options.when, options.priority)
+        self._known: dict[tuple[Any, ...], Order] = {}
+
+    def of(self, batch: pa.RecordBatch) -> list[Order]:
+        """Return the order of each row; rows that say the same share one. Raises ``Refusal``."""
+        if not self._names:
+            return [self._default] * batch.num_rows
+        columns = [converted(name, ORDERS[name].read, batch) for name in self._names]
+        return [self._known.get(said) or self._order(row, said) for row, said in enumerate(zip(*columns, strict=True))]
+
+    def _order(self, row: int, said: tuple[Any, ...]) -> Order:
+        given = {}
+        for name, value in zip(self._names, said, strict=True):
+            if value is not None:
+                given[ORDERS[name].field] = _parsed(row, name, value)
+        if "delay" in given and "when" in given:
+            raise Refusal(row, "_when", "says when the item is due, and so does '_delay'; leave one of them null")
+        if "delay" not in given and "when" not in given:
+            given |= {"delay": self._default.delay, "when": self._default.when}
+        given = {"to": self._default.to, "priority": self._default.priority, **given}
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        order = self._known[said] = Order(said, **given)
+        return order
+
+
+def _parsed(row: int, name: str, value: Any) -> Any:
+    """Return what a value says; what is wrong with it is told without quoting it."""
+    kind = ORDERS[name]
+    try:
+        return kind.parse(value)
+    except (ArgumentInvalid, TypeError, ValueError, RecursionError):
+        raise Refusal(row, name, f"it is to be {kind.called}") from None
+
+
+def _checked(field: spark.StructField) -> spark.StructField:
+    kind, type = ORDERS[field.name], field.dataType
+    if not isinstance(type, (*kind.types, spark.NullType)) or not _is_of_strings(type):
+        given = type.simpleString()
+        raise ArgumentInvalid("schema", f"column {field.name!r} is to be {kind.called}, not {given}")
+    return field
+
+
+def _is_of_strings(type: spark.DataType) -> bool:
+    if not isinstance(type, spark.MapType):
+        return True
+    return isinstance(type.keyType, spark.StringType) and isinstance(type.valueType, spark.StringType | spark.NullType)

@@ -1,0 +1,125 @@
+"""The options of a write, checked before anything is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Self
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import duration, queue_name, text
+from mongoq.protocol.push.push import REMEMBER
+from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Given, Place
+
+__all__ = ["CARRIED", "WriteOptions"]
+
+CARRIED = ("when", "key", "priority", "headers")
+"""What an item that was read says of itself, and what ``carry`` may take over."""
+LOST = ("ignore", "fail")
+KNOWN = (
+    *PLACE, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle", "lost",
+    "batchSize", PATH,
+)  # fmt: skip
+OF_SPARK = ("checkpointLocation", "queryName")
+"""What Spark adds to the options of a stream."""
+LABEL_BYTES = 100
+BATCH_SIZE = 10_000
+PRIORITIES = range(-100, 101)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """What becomes of rows.
+
+    | option | meaning |
+    |---|---|
+    | `uri`, `database`, `collection` | as for reading |
+    | `to` | the queue that rows are pushed or moved to; the path of `save` and `start` means it too, and the column \
+`_to` says it for a row |
+    | `delay` | not to be handed out before so many seconds from now; column `_delay` |
+    | `when` | or not before this time, in ISO 8601 with an offset; column `_when` |
+    | `priority` | from -100 (first) to 100 (last), default 0; column `_priority` |
+    | `fields` | the columns that make the payload, a JSON list such as `["customer", "total"]`; default: `payload` if \
+there is one, else all that do not belong to the envelope |
+    | `idColumn` | the column whose value makes the id of a push: the same value again pushes nothing |
+    | `label` | the name of this write: the same write again, under the same name, pushes nothing twice |
+    | `once` | how many seconds the ids of pushes are remembered, default 604800, seven days |
+    | `carry` | what rows that were read from a queue take along, a JSON list of `when`, `key`, `priority`, `headers` |
+    | `settle` | `true`: rows with a `_token` are moved or committed under that fence; `false`: they are pushed like \
+others; default: `true` in a stream, and in a batch an error that asks |
+    | `lost` | rows whose reservation is lost: `ignore` (default), with a warning in the log, or `fail` |
+    | `batchSize` | rows of one command, from 1 to 10,000, the default; 16 MiB bound it as well |
+    """
+
+    place: Place
+    to: str | None
+    delay: timedelta | None
+    when: datetime | None
+    priority: int | None
+    fields: tuple[str, ...] | None
+    id_column: str | None
+    label: str
+    once: timedelta
+    carry: frozenset[str]
+    settle: bool | None
+    lost: str
+    batch_size: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, stream: bool = False) -> Self:
+        """Check the options of a Spark writer; their names come in any case.
+
+        Raises:
+            ArgumentInvalid: an option that is unknown, or has a value out of its range.
+            QueueNameInvalid: no queue has this name.
+        """
+        given = Given(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
+        given.take_path("to")
+        to, delay, once = given.value("to"), given.seconds("delay", zero=True), given.seconds("once")
+        if given.value("delay") is not None and given.value("when") is not None:
+            raise ArgumentInvalid("when", "delay and when say both when items are due; give one of them")
+        return cls(
+            place=given.place(),
+            to=None if to is None else queue_name(to, "to"),
+            delay=None if delay is None else duration(delay, "delay"),
+            when=given.moment("when"),
+            priority=_priority(given),
+            fields=_names(given, "fields"),
+            id_column=given.text("idColumn"),
+            label=text(given.value("label") or "", "label", LABEL_BYTES),
+            once=REMEMBER if once is None else duration(once, "once", zero=False),
+            carry=_carry(given),
+            settle=_settle(given, default=True if stream else None),
+            lost=given.choice("lost", LOST, "ignore"),
+            batch_size=given.whole("batchSize", most=BATCH_SIZE) or BATCH_SIZE,
+        )
+
+
+def _priority(given: Given) -> int | None:
+    value = given.value("priority")
+    if value is None:
+        return None
+    priority = int(value) if re.fullmatch("-?[0-9]{1,3}", value) else PRIORITIES.stop
+    if priority not in PRIORITIES:
+        raise ArgumentInvalid("priority", f"a whole number from -100 (first) to 100 (last), not {value!r}")
+    return priority
+
+
+def _names(given: Given, name: str, such_as: str = '["customer", "total"]') -> tuple[str, ...] | None:
+    return given.names(name, such_as) or None
+
+
+def _carry(given: Given) -> frozenset[str]:
+    names = _names(given, "carry", '["key", "headers"]') or ()
+    for each in names:
+        if each not in CARRIED:
+            raise ArgumentInvalid("carry", f"some of {', '.join(CARRIED)}, not {each[:60]!r}")
+    return frozenset(names)
+
+
+def _settle(given: Given, *, default: bool | None) -> bool | None:
+    if given.value("settle") is None:
+        return default
+    return TRUTHS[given.choice("settle", TRUTHS, "")]
