@@ -18,9 +18,9 @@ from mongoq.drivers.aio import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
-from mongoq.model.clock import Clock, LocalClock, ServerClock
-from mongoq.model.codec import Codec, Encoding
-from mongoq.model.local import Local
+from mongoq.model.encoding.codec import Codec, Encoding
+from mongoq.model.process.clock import Clock, LocalClock, ServerClock
+from mongoq.model.process.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol.admin import drop_queue as drop

@@ -22,8 +22,8 @@ from mongoq.drivers.retryable_writes import Numbered
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.undo_log import Taken, told
 from mongoq.errors import BrokerClosed
-from mongoq.model.clock import Clock
-from mongoq.model.counters import Counters
+from mongoq.model.process.clock import Clock
+from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import (
     SENDS,
     Begin,

@@ -31,7 +31,7 @@ from mongoq.drivers import raw_commands
 from mongoq.drivers.retryable_writes import Numbered, Numbers, numbers_of
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.codec import Options, codec_options
+from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow.commands import (
     Blocked,
     Command,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pymongo
 
 from mongoq.drivers import fork
-from mongoq.model.counters import Counters
+from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
 __all__ = ["INTERVAL", "Background"]

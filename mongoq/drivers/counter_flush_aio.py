@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from mongoq.drivers.counter_flush import Background
-from mongoq.model.counters import Counters
+from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
 __all__ = ["AioBackground"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.drivers.backend import Backend, interruption, primary, readable
 from mongoq.drivers.errors import advise
-from mongoq.model.clock import Clock, ServerClock
+from mongoq.model.process.clock import Clock, ServerClock
 from mongoq.protocol.flow.commands import ReplyLost
 
 __all__ = ["Disturbance"]

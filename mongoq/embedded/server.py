@@ -19,7 +19,7 @@ from mongoq.embedded.node import Node
 from mongoq.embedded.options import Options
 from mongoq.embedded.replica import prepare
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
-from mongoq.model.local import Local
+from mongoq.model.process.local import Local
 
 __all__ = ["EmbeddedServer"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from bson import Regex
 
 from mongoq.errors import FilterInvalid, PayloadInvalid, PayloadTooLarge
-from mongoq.model.codec import Encoding
+from mongoq.model.encoding.codec import Encoding
 
 __all__ = ["LOGICAL", "OPERATORS", "where_filter"]
 

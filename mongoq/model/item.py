@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.ids import bytes_of
+from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.trail import Hop, Kept, hops_counted, trail_of
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mongoq.errors import PatchInvalid
-from mongoq.model.codec import SIZE_LIMIT, Encoding
+from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 
 __all__ = ["OPERATORS", "padding", "patch_update"]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mongoq.model.arguments import text
-from mongoq.model.codec import SIZE_LIMIT, Encoding
+from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 
 __all__ = [
     "HOPS",

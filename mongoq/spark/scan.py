@@ -34,7 +34,7 @@ from mongoq.drivers.connection_string import (
 from mongoq.drivers.documents import Document, decoded, slices
 from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 
 __all__ = ["PREFERENCES", "Scan"]
 

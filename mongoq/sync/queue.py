@@ -12,8 +12,8 @@ from bson import ObjectId
 from mongoq.drivers.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
-from mongoq.model.local import Local
-from mongoq.model.replayed import Replayed
+from mongoq.model.process.local import Local
+from mongoq.model.replay_result import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol.admin import purge
 from mongoq.protocol.base.transaction import within

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from mongoq.drivers.threads import ThreadDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
-from mongoq.model.error_text import spoken
+from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
 from mongoq.protocol.base import transaction
 from mongoq.protocol.claim import reserve

@@ -10,8 +10,8 @@ from bson import ObjectId
 from mongoq.aio import AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
-from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
+from mongoq.model.process.clock import VirtualClock
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker, Queue
 from mongoq.testing.loop import PrivateLoop

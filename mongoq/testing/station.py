@@ -12,7 +12,7 @@ from typing import Any
 from mongoq.aio import AsyncQueue
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
 from mongoq.model.arguments import duration
-from mongoq.model.error_text import printable
+from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
 from mongoq.protocol.claim.filtering import keeps

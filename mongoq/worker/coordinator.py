@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from mongoq.drivers.errors import UNAUTHORIZED, missing_right
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
-from mongoq.model.dice import dice
-from mongoq.model.error_text import spoken
+from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
+from mongoq.model.process.jitter import dice
 from mongoq.protocol.flow.event import Bell
 from mongoq.protocol.state.waiter_registry import Hub
 from mongoq.worker.backlog import Backlog

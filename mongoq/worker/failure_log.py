@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
+from mongoq.model.encoding.error_text import printable, text_of, trace_of
 from mongoq.model.envelope import error_document, shorten
-from mongoq.model.error_text import printable, text_of, trace_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
 from mongoq.protocol.state.context import QueueContext

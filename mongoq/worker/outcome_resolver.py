@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
-from mongoq.model.error_text import name_of
+from mongoq.model.encoding.error_text import name_of
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Apart, Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
 from mongoq.worker.lazy_results import close_lazy, refuse_lazy

@@ -17,7 +17,7 @@ from bson.codec_options import CodecOptions, TypeCodec, TypeDecoder, TypeEncoder
 from bson.raw_bson import RawBSONDocument
 
 import mongoq
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from tests.clients import opened
 from tests.shells import Shell
 

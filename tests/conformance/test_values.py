@@ -19,7 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, TypeAdapter, field_serializer
 
 import mongoq
-from mongoq.model.codec import SIZE_LIMIT
+from mongoq.model.encoding.codec import SIZE_LIMIT
 from tests.shells import Shell
 
 HOSTILE: dict[str, Any] = {

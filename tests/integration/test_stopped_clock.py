@@ -19,7 +19,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
 from mongoq.drivers.retryable_writes import SENDS
-from mongoq.model.clock import ServerClock
+from mongoq.model.process.clock import ServerClock
 from tests.proxy import Kind, Proxy
 from tests.shells import Awaited
 

@@ -13,7 +13,7 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.model.clock import ServerClock, local_seconds
+from mongoq.model.process.clock import ServerClock, local_seconds
 from mongoq.protocol.flow.commands import SENDS
 from tests.waiting import CLOCKS, PATIENCE
 

@@ -19,7 +19,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from mongoq.model import ids
+from mongoq.model.encoding import ids
 from tests.model.stories import Stories
 
 SEED = int(os.environ.get("MONGOQ_SEED", "20261121"))

@@ -21,7 +21,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import HealthCheck, example, given, settings
 
 import mongoq
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Drop, Fork, Move, Outcome
 from mongoq.model.settings import KEEP

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from mongoq.drivers.documents import decoded
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.spark import ColumnMismatch
 from mongoq.spark.read.schema import Columns, default_schema
 from mongoq.spark.types.convert import JSON_MARK

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.spark.read.plan import plan
 from mongoq.spark.read.pushdown import pushed
 from mongoq.spark.read.read_options import ReadOptions

@@ -21,7 +21,7 @@ from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
 
 import mongoq
 from mongoq.drivers.backend import interruption, open_backend
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
 from mongoq.protocol.claim import reserve_many

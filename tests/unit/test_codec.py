@@ -12,8 +12,8 @@ import pytest
 from bson import Code, Int64, ObjectId
 
 import mongoq
-from mongoq.model import codec
-from mongoq.model.codec import SIZE_LIMIT, Codec, Encoding, codec_options
+from mongoq.model.encoding import codec
+from mongoq.model.encoding.codec import SIZE_LIMIT, Codec, Encoding, codec_options
 
 ENCODING = Encoding(codec_options())
 VALUES: list[Any] = [

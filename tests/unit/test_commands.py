@@ -16,7 +16,7 @@ import pymongo.database
 import pytest
 from bson import ObjectId
 
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.flow.commands import Command, Flow

@@ -11,7 +11,7 @@ import pytest
 from bson import Decimal128, ObjectId, Regex
 
 import mongoq
-from mongoq.model.codec import Encoding, codec_options
+from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.filters import LOGICAL, NESTING_LIMIT, OPERATORS, where_filter
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

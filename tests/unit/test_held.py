@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.model.held import Held, all_held, ids_of, one_due, remembers
 from mongoq.model.item import Item
+from mongoq.model.raw.raw_batch import Held, all_held, ids_of, one_due, remembers
 from tests.unit.scripted import NOW, reserved_item
 
 LEASE = NOW + timedelta(seconds=30)

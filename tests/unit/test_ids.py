@@ -10,8 +10,8 @@ from itertools import chain
 import pytest
 from bson import ObjectId
 
-from mongoq.model import ids
-from mongoq.model.ids import NUMBERS, bytes_of, new_id, new_ids
+from mongoq.model.encoding import ids
+from mongoq.model.encoding.ids import NUMBERS, bytes_of, new_id, new_ids
 
 
 def many(number: int) -> list[ObjectId]:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.model.codec import codec_options
-from mongoq.model.fresh import Fresh
+from mongoq.model.encoding.codec import codec_options
+from mongoq.model.raw.raw_envelope import Fresh
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from mongoq.protocol.push import shared_push
 from mongoq.protocol.push.draft import Draft

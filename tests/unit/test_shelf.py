@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from bson import ObjectId
 
-from mongoq.model.clock import milliseconds
-from mongoq.model.fresh import Fresh
+from mongoq.model.process.clock import milliseconds
+from mongoq.model.raw.raw_envelope import Fresh
 from mongoq.protocol.flow.commands import Command
 from mongoq.protocol.state import prefetch as shelves
 from mongoq.protocol.state.claim_hints import Start

@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import OperationFailure
 
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.model.envelope import new_envelope
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.flow.commands import Command, Shared

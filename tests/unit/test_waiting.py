@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.model.clock import EPOCH, Sample, ServerClock
+from mongoq.model.process.clock import EPOCH, Sample, ServerClock
 from mongoq.protocol.claim import reserve
 from mongoq.protocol.flow.commands import Beside, Command, Flow, Request, Rest
 from mongoq.protocol.state.wait_queue import Room

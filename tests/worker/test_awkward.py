@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.model.error_text import printable, printed, spoken, type_name
+from mongoq.model.encoding.error_text import printable, printed, spoken, type_name
 from mongoq.testing import VirtualBroker
 from mongoq.worker.outcome_resolver import is_success
 from tests.awkward import AWKWARD, awkward

@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 from mongoq.model.arguments import duration, queue_name
-from mongoq.model.codec import Codec, Encoding, codec_options
+from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
 from mongoq.pipeline.graph.names import in_a_line

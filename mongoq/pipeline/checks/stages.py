@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import priority, queue_name
-from mongoq.model.codec import Codec, Encoding, codec_options
+from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import KEEP, Default, checked_options

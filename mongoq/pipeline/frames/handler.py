@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mongoq.errors import OutcomeInvalid
-from mongoq.model.typed import TypedValues
+from mongoq.model.encoding.typed import TypedValues
 from mongoq.pipeline.frames.formats import frames_of, kind_name
 from mongoq.pipeline.frames.given import Given, given
 from mongoq.pipeline.frames.results import Results, checked_columns

@@ -12,7 +12,7 @@ from uuid import UUID
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
-from mongoq.model.codec import NESTING_LIMIT
+from mongoq.model.encoding.codec import NESTING_LIMIT
 
 __all__ = ["ABSENT", "NUMBERS", "PLAIN", "is_document", "is_missing", "moment", "plain", "plain_values", "restored"]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mongoq.model.item import Item
-from mongoq.model.qualified import qualified
+from mongoq.model.qualified_name import qualified
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.protocol.join.spec import FOREVER

@@ -16,7 +16,7 @@ from bson import ObjectId
 
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
-from mongoq.model.error_text import printed
+from mongoq.model.encoding.error_text import printed
 from mongoq.pipeline.frames.formats import frames_of
 from mongoq.pipeline.on_spark.serialization import Cargo
 from mongoq.pipeline.run.counts import Tallies

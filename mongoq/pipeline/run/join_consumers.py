@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
+from mongoq.model.join_state import Unjoinable, value_key
 from mongoq.model.outcomes import Apart, Failed, Release
-from mongoq.model.qualified import qualified
-from mongoq.model.rendezvous import Unjoinable, value_key
+from mongoq.model.qualified_name import qualified
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
 from mongoq.pipeline.graph.stage import Stage

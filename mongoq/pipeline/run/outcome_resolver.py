@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from mongoq.errors import OutcomeInvalid, PartnerMissing
 from mongoq.model.arguments import Duration
-from mongoq.model.codec import Codec, Wrapped
+from mongoq.model.encoding.codec import Codec, Wrapped
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release
 from mongoq.model.settings import KEEP

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
-from mongoq.model.local import Local
+from mongoq.model.process.local import Local
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.counts import Tallies
 from mongoq.pipeline.run.progress import Progress, progress_of

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mongoq.model.arguments import Duration, wait_seconds
-from mongoq.model.local import Local
+from mongoq.model.process.local import Local
 from mongoq.worker.signals import listening
 
 __all__ = ["ThreadedRun"]

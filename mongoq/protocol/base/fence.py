@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
-from mongoq.model.counters import Event
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, is_held_in, reservation_key
+from mongoq.model.process.counters import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, matched, persisted

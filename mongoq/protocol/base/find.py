@@ -12,7 +12,7 @@ from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
-from mongoq.model.stored import first_batch
+from mongoq.model.raw.raw_document import first_batch
 from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, Target, Unreadable, insisted
 from mongoq.protocol.state.context import BrokerContext
 

@@ -10,8 +10,8 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, Never, TypeVar
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
-from mongoq.model.dice import dice
 from mongoq.model.item import reservation_key
+from mongoq.model.process.jitter import dice
 from mongoq.protocol.base.bootstrap import ready
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.base.topics import refreshed

@@ -11,11 +11,11 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.model.clock import time_of
+from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document
-from mongoq.model.fresh import Fresh, opened
-from mongoq.model.ids import new_id
 from mongoq.model.item import Item, id_keys
+from mongoq.model.process.clock import time_of
+from mongoq.model.raw.raw_envelope import Fresh, opened
 from mongoq.model.stream_claim import ENTRY
 from mongoq.protocol.flow.commands import Command, number_matched
 from mongoq.protocol.settle.bulk import Statement, statement

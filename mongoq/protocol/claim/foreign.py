@@ -10,8 +10,8 @@ from typing import Any
 
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.model.ids import new_id
-from mongoq.model.unreadable import UnreadableDocument
+from mongoq.model.encoding.ids import new_id
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, matched
 from mongoq.protocol.settle.move import dead_queue
 from mongoq.protocol.settle.settle import SETTLED

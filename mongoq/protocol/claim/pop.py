@@ -11,10 +11,10 @@ from bson import ObjectId
 from bson.errors import InvalidBSON
 
 from mongoq.errors import PayloadInvalid
+from mongoq.model.encoding.ids import new_id
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
-from mongoq.model.ids import new_id
 from mongoq.model.item import Item
-from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.claim import foreign

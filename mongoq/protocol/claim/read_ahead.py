@@ -15,8 +15,8 @@ from typing import Any
 
 from bson.errors import InvalidBSON
 
-from mongoq.model.fresh import Fresh, fresh, is_fresh
 from mongoq.model.item import Document, id_key
+from mongoq.model.raw.raw_envelope import Fresh, fresh, is_fresh
 from mongoq.protocol.base.find import find_head
 from mongoq.protocol.base.first_due import ORDER, looked
 from mongoq.protocol.claim.candidates import ordinary

@@ -12,8 +12,8 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_seconds
+from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of, shorten
-from mongoq.model.ids import new_id
 from mongoq.model.item import Item
 from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
 from mongoq.protocol.base.queue_settings import prepared

@@ -12,9 +12,9 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.codec import Encoding
+from mongoq.model.encoding.codec import Encoding
+from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, new_envelope
-from mongoq.model.ids import new_ids
 from mongoq.model.record import Record
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.push.publish import BYTES, COPIES, copied

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from mongoq.model.qualified import qualified
+from mongoq.model.qualified_name import qualified
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.topics import producing
 from mongoq.protocol.base.transaction import transacted

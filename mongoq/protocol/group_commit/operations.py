@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
-from mongoq.model.held import Held, all_held
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
+from mongoq.model.raw.raw_batch import Held, all_held
 from mongoq.protocol.base.fence import MARGIN, begin, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet

@@ -15,12 +15,12 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import CopyIds, CopyStencil, Line, copy_envelope
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
-from mongoq.model.replayed import REFUSALS, SKIP, Replayed
-from mongoq.model.stored import Cutter, fields_of
-from mongoq.model.unreadable import UnreadableDocument
+from mongoq.model.raw.raw_document import Cutter, fields_of
+from mongoq.model.replay_order import CopyIds, CopyStencil, Line, copy_envelope
+from mongoq.model.replay_result import REFUSALS, SKIP, Replayed
 from mongoq.protocol.flow.commands import Begin, Begun, Command, Flow, Interruption, ReplyLost
 from mongoq.protocol.history.pages import opened
 from mongoq.protocol.history.replay_from_hop import payload_at

@@ -12,11 +12,11 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, count, listed, object_id, queue_name, text
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, shorten
 from mongoq.model.publication import is_publication
-from mongoq.model.replayed import Replayed
+from mongoq.model.replay_result import Replayed
 from mongoq.model.trail import STAGE_BYTES
-from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.base.queue_settings import prepared

@@ -16,7 +16,7 @@ from bson.errors import InvalidBSON
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
-from mongoq.model.codec import Encoding
+from mongoq.model.encoding.codec import Encoding
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item

@@ -11,10 +11,10 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
 from mongoq.model.trail import Hop, trail_of
-from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.base.bootstrap import ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.first_due import ORDER

@@ -16,7 +16,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration, listed, object_id, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.item import Document
-from mongoq.model.replayed import Replayed
+from mongoq.model.replay_result import Replayed
 from mongoq.protocol.base.bootstrap import ready
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.commands import Flow, Wait

@@ -9,8 +9,8 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.model.copies import COPY_MARK
 from mongoq.model.item import Document
+from mongoq.model.replay_order import COPY_MARK
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.commands import Command, Flow, Unreadable
 from mongoq.protocol.history.pages import Asked, Range, page_begun, page_read

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from mongoq.model.counters import EVENTS
 from mongoq.model.indexes import BEGINNING
+from mongoq.model.process.counters import EVENTS
 from mongoq.protocol.base.bootstrap import ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, used

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Item, with_stored
-from mongoq.model.rendezvous import Place, Rendezvous
+from mongoq.model.join_state import Place, Rendezvous
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow

@@ -16,7 +16,7 @@ from bson import ObjectId
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Document, Item, id_key
-from mongoq.model.rendezvous import Place
+from mongoq.model.join_state import Place
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from mongoq.model.item import Document, Item
-from mongoq.model.rendezvous import Place, Rendezvous
+from mongoq.model.join_state import Place, Rendezvous
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.pair import MISSED

@@ -11,7 +11,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import PayloadTooLarge
-from mongoq.model.codec import SIZE_LIMIT
+from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
 from mongoq.model.trail import HOPS, LARGE, without_payloads

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from mongoq.model.item import Document, Item, id_key
-from mongoq.model.rendezvous import Rendezvous, rendezvous_id
+from mongoq.model.join_state import Rendezvous, rendezvous_id
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow

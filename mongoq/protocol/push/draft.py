@@ -10,9 +10,9 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration, moment
-from mongoq.model.clock import Clock, milliseconds, time_of
+from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, fresh_envelope, new_envelope
-from mongoq.model.ids import new_id
+from mongoq.model.process.clock import Clock, milliseconds, time_of
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Draft", "Kind", "due"]

@@ -11,7 +11,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, duration, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.codec import HEADERS_LIMIT, Encoding
+from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.base.topics import producing
 from mongoq.protocol.flow.commands import Flow

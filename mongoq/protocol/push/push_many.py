@@ -14,8 +14,8 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import Duration, listed, object_id
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
-from mongoq.model.ids import new_ids
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.base.topics import producing

@@ -15,10 +15,10 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
-from mongoq.model.counters import Event
 from mongoq.model.envelope import Document
-from mongoq.model.held import Held, ids_of
 from mongoq.model.item import Item, id_key, reservation_key
+from mongoq.model.process.counters import Event
+from mongoq.model.raw.raw_batch import Held, ids_of
 from mongoq.protocol.base.fence import MARGIN, ends_by, lost, may_be_new
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error

@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, Duration, queue_name, text
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.codec import Codec
+from mongoq.model.encoding.codec import Codec
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options

@@ -13,8 +13,8 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
 from mongoq.model.arguments import listed, moment
+from mongoq.model.encoding.error_text import spoken
 from mongoq.model.envelope import Document, spliced
-from mongoq.model.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.errors import PatchInvalid, PayloadTooLarge, ReservationLost
-from mongoq.model.codec import SIZE_LIMIT
-from mongoq.model.counters import Event
+from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.item import Item
 from mongoq.model.patch import padding, patch_update
+from mongoq.model.process.counters import Event
 from mongoq.protocol.base.fence import Verdict, fenced, update_command
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Flow, Refused

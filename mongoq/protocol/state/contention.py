@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from mongoq.model.dice import dice
+from mongoq.model.process.jitter import dice
 
 __all__ = ["MOST", "Crowd"]
 

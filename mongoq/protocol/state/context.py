@@ -11,15 +11,15 @@ from random import uniform
 from typing import Any, Generic, TypeVar
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
-from mongoq.model.codec import Codec, Encoding
-from mongoq.model.counters import EVENTS, Counters, Event
-from mongoq.model.identity import Identity
+from mongoq.model.encoding.codec import Codec, Encoding
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key, items_of, with_stored
+from mongoq.model.process.clock import Clock, VirtualClock, milliseconds, time_of
+from mongoq.model.process.counters import EVENTS, Counters, Event
+from mongoq.model.process.identity import Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
 from mongoq.model.trail import Kept, StageMark, kept
-from mongoq.model.unreadable import UnreadableDocument
 from mongoq.protocol.state.batcher import Lanes
 from mongoq.protocol.state.claim_hints import Heads, Start
 from mongoq.protocol.state.contention import Crowd

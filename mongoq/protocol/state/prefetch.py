@@ -14,8 +14,8 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from mongoq.model.clock import milliseconds
-from mongoq.model.fresh import Fresh
+from mongoq.model.process.clock import milliseconds
+from mongoq.model.raw.raw_envelope import Fresh
 from mongoq.protocol.flow.commands import Begun, Command
 from mongoq.protocol.state.claim_hints import Start
 

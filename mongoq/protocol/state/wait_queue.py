@@ -12,7 +12,7 @@ from collections import OrderedDict
 from threading import RLock
 from typing import Any, Literal, Protocol
 
-from mongoq.model.dice import dice
+from mongoq.model.process.jitter import dice
 from mongoq.protocol.flow.event import Ticket
 
 __all__ = ["LIVE_POLL", "POLL_IDLE", "Room", "Turn"]

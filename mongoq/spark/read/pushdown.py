@@ -16,7 +16,7 @@ import bson
 import pyspark.sql.datasource as spark
 from pyspark.sql.types import StructType
 
-from mongoq.model.codec import codec_options
+from mongoq.model.encoding.codec import codec_options
 from mongoq.spark.read.filter_target import Condition, Target, target_of
 from mongoq.spark.read.literals import HEX, Unsuited
 from mongoq.spark.read.queue_selection import beginning_with

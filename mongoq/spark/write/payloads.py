@@ -13,7 +13,7 @@ from bson.errors import BSONError
 from pyspark.sql.types import StructField
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
-from mongoq.model.codec import SIZE_LIMIT, Encoding, codec_options
+from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding, codec_options
 from mongoq.spark.types.depth import too_deep
 from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
 

@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.model.arguments import Duration
 from mongoq.model.delivery import delivery_hash
 from mongoq.model.item import Item
-from mongoq.model.local import Local
+from mongoq.model.process.local import Local
 
 __all__ = ["AsyncJob"]
 

@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.error_text import printable
+from mongoq.model.encoding.error_text import printable
 from mongoq.protocol.coordination import sources
 from mongoq.protocol.coordination.sources import Held, TakenOver, Tenure
 from mongoq.protocol.flow.event import Bell

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
-from mongoq.model.local import Local
 from mongoq.model.policy import RetryPolicy
+from mongoq.model.process.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.drivers.sleep import rest
-from mongoq.model.error_text import spoken
+from mongoq.model.encoding.error_text import spoken
 from mongoq.protocol.coordination.records import Yielded, yielded
 from mongoq.protocol.flow.event import Bell
 from mongoq.protocol.state.context import QueueContext

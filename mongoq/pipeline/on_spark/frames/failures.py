@@ -6,8 +6,8 @@ import json
 import re
 from urllib.parse import unquote, urlsplit
 
+from mongoq.model.encoding.error_text import text_of, type_name
 from mongoq.model.envelope import shorten
-from mongoq.model.error_text import text_of, type_name
 from mongoq.spark.raw_options import Place
 
 __all__ = ["cause", "named"]

@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from mongoq.errors import MongoqError, OutcomeInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES
-from mongoq.model.codec import Wrapped
+from mongoq.model.encoding.codec import Wrapped
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Retry

@@ -13,10 +13,10 @@ import bson
 from bson import DatetimeMS, ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from mongoq.model.clock import EPOCH, MILLISECOND, milliseconds
-from mongoq.model.codec import Encoding, codec_options
+from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.envelope import new_envelope, origin_document
 from mongoq.model.item import Document, Item
+from mongoq.model.process.clock import EPOCH, MILLISECOND, milliseconds
 
 __all__ = ["COPY_MARK", "CopyIds", "CopyStencil", "Line", "copy_envelope"]
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationE
 from pydantic_core import to_jsonable_python
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.error_text import spoken
+from mongoq.model.encoding.error_text import spoken
 
 __all__ = ["Dumped", "TypedValues", "parts"]
 

@@ -23,8 +23,8 @@ from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel, TypeAdapter
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
-from mongoq.model.typed import Dumped, TypedValues, parts
-from mongoq.model.unreadable import read
+from mongoq.model.encoding.typed import Dumped, TypedValues, parts
+from mongoq.model.encoding.unreadable import read
 
 __all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.model.ids import bytes_of
+from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.item import Item
 
 __all__ = ["Held", "all_held", "ids_of", "one_due", "remembers"]

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from bson import ObjectId
 
-from mongoq.model.clock import milliseconds
-from mongoq.model.codec import Encoding
+from mongoq.model.encoding.codec import Encoding
 from mongoq.model.envelope import ID, PRIORITY, REST, WHEN, Document, queue_field
 from mongoq.model.item import id_key
-from mongoq.model.stored import ID_END, ID_START, LENGTH
+from mongoq.model.process.clock import milliseconds
+from mongoq.model.raw.raw_document import ID_END, ID_START, LENGTH
 
 __all__ = ["Fresh", "fresh", "is_fresh", "opened"]
 

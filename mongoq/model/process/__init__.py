@@ -1,0 +1,5 @@
+"""What belongs to one process: its clock, its identity, its counters.
+
+``clock`` is the server's time as this process knows it: start there. ``local`` refuses to pickle objects that belong
+to the process; ``jitter`` draws random numbers that a program's own seed does not change.
+"""
