@@ -17,7 +17,7 @@ from bench.bare import HISTORY
 from bench.benchmark import Benchmark
 from bench.place import Address, Place, place
 from mongoq import Broker, Item, Queue
-from mongoq.protocol.state.claim_hints import Heads
+from mongoq.protocol.state.claim_hints import ClaimHints
 
 __all__ = ["BENCHMARK"]
 
@@ -69,7 +69,7 @@ def _churn(
 ) -> None:
     """Push and consume in a process of its own."""
     if plain:
-        Heads.due = lambda *_, **__: False  # type: ignore[method-assign]  # as mongoq would be without hints
+        ClaimHints.due = lambda *_, **__: False  # type: ignore[method-assign]  # as mongoq would be without hints
     with (
         MongoClient[Any](where.uri) as client,
         Broker(client[where.database][name]) as broker,

@@ -31,7 +31,7 @@ from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import read, stats
 from mongoq.protocol.history.stats import QueueStats
 from mongoq.protocol.settle.move import graveyard
-from mongoq.protocol.state.batcher import Lanes
+from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["AsyncBroker"]
@@ -96,7 +96,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         self._context.settings_from = source
         if not backend.serverless and (AioDriver.shares if group_commit is None else group_commit):
-            self._context.lanes = Lanes()
+            self._context.lanes = Batchers()
             self._driver.share_in(self._context.lanes)
         self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
         self._driver.wake(self._context.hub)

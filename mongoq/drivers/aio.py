@@ -15,9 +15,9 @@ import pymongo
 from mongoq.drivers import counter_flush as background
 from mongoq.drivers import raw_commands, sleep
 from mongoq.drivers.backend import Backend, interruption
-from mongoq.drivers.counter_flush_aio import AioBackground
-from mongoq.drivers.failover import Disturbance
-from mongoq.drivers.group_commit_aio import AioLanes, caller
+from mongoq.drivers.counter_flush_aio import AioCounterFlush
+from mongoq.drivers.failover import FailoverNotice
+from mongoq.drivers.group_commit_aio import AioGroupCommit, caller
 from mongoq.drivers.retryable_writes import Numbered
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.undo_log import Taken, told
@@ -39,8 +39,8 @@ from mongoq.protocol.flow.commands import (
     Wait,
     hands_over,
 )
-from mongoq.protocol.state.batcher import Lanes
-from mongoq.protocol.state.waiter_registry import Hub
+from mongoq.protocol.state.batcher import Batchers
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 __all__ = ["AioDriver"]
 
@@ -67,15 +67,15 @@ class AioDriver:
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
-        self._disturbance = Disturbance(backend, clock)
+        self._disturbance = FailoverNotice(backend, clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._callers: set[asyncio.Future[None]] = set()
         self._turns: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
-        self._background: AioBackground | None = None
-        self._lanes: AioLanes | None = None
-        self._hub: Hub | None = None
+        self._background: AioCounterFlush | None = None
+        self._lanes: AioGroupCommit | None = None
+        self._hub: WaiterRegistry | None = None
         self._beside_us: set[asyncio.Task[Any]] = set()
 
     async def run(self, flow: Flow[T], perform: Perform | None = None) -> T:
@@ -159,17 +159,17 @@ class AioDriver:
             raise BrokerClosed
         return await asyncio.shield(self._own(self.run(flow)))
 
-    def share_in(self, lanes: Lanes) -> None:
+    def share_in(self, lanes: Batchers) -> None:
         """Send what callers share in these lanes."""
         lanes.divides = True
-        self._lanes = AioLanes(self._own, partial(self.run, perform=self._perform_here), self._undo)
+        self._lanes = AioGroupCommit(self._own, partial(self.run, perform=self._perform_here), self._undo)
         lanes.caller, lanes.go_on = caller, self._lanes.go_on
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
-        self._background = AioBackground(counters, flush, self._own, self.run)
+        self._background = AioCounterFlush(counters, flush, self._own, self.run)
 
-    def wake(self, hub: Hub) -> None:
+    def wake(self, hub: WaiterRegistry) -> None:
         """Wake who rests when the driver closes."""
         self._hub = hub
         sleep.suit(hub, self._backend.client)

@@ -13,7 +13,7 @@ from mongoq.drivers import fork
 from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
-__all__ = ["INTERVAL", "Background"]
+__all__ = ["INTERVAL", "CounterFlush"]
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -23,7 +23,7 @@ PATIENCE = 2.0
 """Seconds that writing them may take: a broker closes in good time though its server has gone."""
 
 
-class Background(ABC):
+class CounterFlush(ABC):
     """Writes counters down some seconds after the first of them; each kind of driver has a clock of its own.
 
     Attributes:

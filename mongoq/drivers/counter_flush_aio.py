@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from mongoq.drivers.counter_flush import Background
+from mongoq.drivers.counter_flush import CounterFlush
 from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
-__all__ = ["AioBackground"]
+__all__ = ["AioCounterFlush"]
 
 
-class AioBackground(Background):
+class AioCounterFlush(CounterFlush):
     """Counters written by a task of the driver's, which the event loop's clock starts."""
 
     def __init__(

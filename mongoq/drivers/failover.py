@@ -11,13 +11,13 @@ from mongoq.drivers.errors import advise
 from mongoq.model.process.clock import Clock, ServerClock
 from mongoq.protocol.flow.commands import ReplyLost
 
-__all__ = ["Disturbance"]
+__all__ = ["FailoverNotice"]
 
 GLANCE = 0.05
 """Seconds between two looks at the topology: a failover takes longer."""
 
 
-class Disturbance:
+class FailoverNotice:
     """Watches the client's own view of the topology; costs next to nothing per command."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakSet
 __all__ = ["attend"]
 
 
-class Forgetful(Protocol):
+class ResetInChild(Protocol):
     """Something that a forked child must not go on with."""
 
     def forget(self) -> None:
@@ -17,10 +17,10 @@ class Forgetful(Protocol):
         ...
 
 
-_all: WeakSet[Forgetful] = WeakSet()
+_all: WeakSet[ResetInChild] = WeakSet()
 
 
-def attend(one: Forgetful) -> None:
+def attend(one: ResetInChild) -> None:
     """Have it forget in every child that is forked while it lives."""
     _all.add(one)
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow.commands import Flow, Shared
-from mongoq.protocol.state.batcher import Lane, copies
+from mongoq.protocol.state.batcher import Batcher, copies
 
-__all__ = ["AioLanes", "caller"]
+__all__ = ["AioGroupCommit", "caller"]
 
 logger = logging.getLogger("mongoq.drive")
 
 Waiter = asyncio.Future[Any]
 
 
-class AioLanes:
+class AioGroupCommit:
     """Sends the batches of lanes.
 
     A caller's own task never sends for others: cancelled, it would take their command down. A caller who is cancelled
@@ -39,7 +39,7 @@ class AioLanes:
 
     def enter(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> Waiter:
         """Let a caller wait for its part of a batch; the answer is what it is told."""
-        lane: Lane = shared.lane
+        lane: Batcher = shared.lane
         waiter: Waiter = loop.create_future()
         shared.waiter = waiter
         lane.enter(shared, caller)
@@ -47,19 +47,19 @@ class AioLanes:
             self._launch(lane)
         return waiter
 
-    def go_on(self, lane: Lane) -> None:
+    def go_on(self, lane: Batcher) -> None:
         """Have those sent who came while a caller sent for itself; at the end of the loop they have gone as well."""
         while lane.waiting and lane.waiting[0].waiter.done():
             lane.waiting.popleft()
         self._launch(lane)
 
-    def _launch(self, lane: Lane) -> None:
+    def _launch(self, lane: Batcher) -> None:
         """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
         if lane.waiting and lane.is_free:
             lane.flying += 1
             self._own(self._fly(lane), Context()).add_done_callback(partial(self._landed, lane))
 
-    def _landed(self, lane: Lane, flight: asyncio.Task[bool]) -> None:
+    def _landed(self, lane: Batcher, flight: asyncio.Task[bool]) -> None:
         """Go on with who came at the last moment; when the driver gives up, or the loop ends, nobody is left behind."""
         if flight.cancelled() or flight.exception() is not None or not flight.result():
             lane.flying -= 1
@@ -75,7 +75,7 @@ class AioLanes:
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._hand_on(shared, waiter.result())
 
-    async def _fly(self, lane: Lane) -> bool:
+    async def _fly(self, lane: Batcher) -> bool:
         """Send batches until nobody waits; who comes in the meantime goes with the next one.
 
         Returns whether the lane knows already that it is over: a lone caller who goes on may then send for itself.
@@ -105,7 +105,7 @@ class AioLanes:
             _strand(batch)  # nobody, unless this task was cancelled
         return False
 
-    async def _told(self, lane: Lane, batch: list[Shared[Any]]) -> list[Any]:
+    async def _told(self, lane: Batcher, batch: list[Shared[Any]]) -> list[Any]:
         try:
             return list(await self._run(lane.send([shared.entry for shared in batch])))
         except Exception as error:

@@ -13,9 +13,9 @@ from pymongo.errors import AutoReconnect
 from mongoq.drivers import fork
 from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow.commands import Flow, ReplyLost, Shared
-from mongoq.protocol.state.batcher import Lane, Lanes, copies
+from mongoq.protocol.state.batcher import Batcher, Batchers, copies
 
-__all__ = ["ThreadLanes"]
+__all__ = ["ThreadGroupCommit"]
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -50,7 +50,7 @@ def _is_gone(waiter: _Waiter) -> bool:
     return waiter.gone
 
 
-class ThreadLanes:
+class ThreadGroupCommit:
     """Sends the batches of lanes.
 
     Nobody serves the others for longer than its own batch takes: who has its answer wakes the first of those who
@@ -58,7 +58,9 @@ class ThreadLanes:
     anywhere. So does who calls while it is sending already, such as a listener to commands.
     """
 
-    def __init__(self, lanes: Lanes, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]) -> None:
+    def __init__(
+        self, lanes: Batchers, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]
+    ) -> None:
         self._lanes = lanes
         self._run = run
         self._undo = undo
@@ -89,7 +91,7 @@ class ThreadLanes:
         return told
 
     def _told(self, shared: Shared[Any]) -> Any:
-        lane: Lane = shared.lane
+        lane: Batcher = shared.lane
         waiter = shared.waiter = _Waiter()
         with self._lock:
             lane.enter(shared, threading.get_ident)
@@ -108,7 +110,7 @@ class ThreadLanes:
         self._hand_over(lane, waiter)
         return waiter.told[0]
 
-    def _lead(self, lane: Lane) -> None:
+    def _lead(self, lane: Batcher) -> None:
         """Send the next batch."""
         with self._lock:
             batch = lane.board(_is_gone)
@@ -123,7 +125,7 @@ class ThreadLanes:
                 told = copies(ReplyLost(AutoReconnect("the thread that sent it has ended")), len(batch))
             self._deliver(lane, batch, told)
 
-    def _deliver(self, lane: Lane, batch: list[Shared[Any]], told: list[Any]) -> None:
+    def _deliver(self, lane: Batcher, batch: list[Shared[Any]], told: list[Any]) -> None:
         left: list[tuple[Shared[Any], Any]] = []
         with self._lock:
             lane.landed(batch)
@@ -135,7 +137,7 @@ class ThreadLanes:
         for shared, one in left:
             self._leave(lane, shared, one)
 
-    def _hand_over(self, lane: Lane, waiter: _Waiter) -> None:
+    def _hand_over(self, lane: Batcher, waiter: _Waiter) -> None:
         """Let the first of those who wait lead, if this thread led."""
         if not waiter.leads:
             return
@@ -147,7 +149,7 @@ class ThreadLanes:
             else:
                 heir.lead()
 
-    def _abandon(self, lane: Lane, shared: Shared[Any]) -> None:
+    def _abandon(self, lane: Batcher, shared: Shared[Any]) -> None:
         waiter: _Waiter = shared.waiter
         with self._lock:
             waiter.gone = True
@@ -156,7 +158,7 @@ class ThreadLanes:
         for one in told:
             self._leave(lane, shared, one)
 
-    def _leave(self, lane: Lane, shared: Shared[Any], told: Any) -> None:
+    def _leave(self, lane: Batcher, shared: Shared[Any], told: Any) -> None:
         """Hand what came for a thread that has gone to the next who waits for it, or give it back."""
         if isinstance(told, Exception) or told is None or shared.undo is None:
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Deferral", "on_main_thread"]
+__all__ = ["DeferredSignals", "on_main_thread"]
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
@@ -23,7 +23,7 @@ _found: tuple[tuple[int, Handler], ...] = ()
 """The handlers in Python, with their numbers, among those that were ``_seen`` last."""
 
 
-class Deferral:
+class DeferredSignals:
     """From here to ``end`` handlers of signals only take note; then those that were meant run, and may raise.
 
     For the main thread, ``thread``. A signal that comes a second time goes through at once, since the command may hang.
@@ -93,11 +93,11 @@ def _give_back(rest: list[tuple[int, Handler]]) -> None:
 
 def on_main_thread() -> bool:
     """Say whether this is the thread in which Python runs the handlers of signals."""
-    return threading.get_ident() == Deferral.thread
+    return threading.get_ident() == DeferredSignals.thread
 
 
 def _after_fork() -> None:
-    Deferral.thread = threading.get_ident()  # the forked child's only thread is its main one
+    DeferredSignals.thread = threading.get_ident()  # the forked child's only thread is its main one
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.flow.event import Bell
-from mongoq.protocol.state.waiter_registry import Hub
+from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 __all__ = ["rest", "rest_aio", "suit"]
 
@@ -23,7 +23,7 @@ MOTOR = 2.0
 """Seconds that the server may hold an answer back from a thread of Motor's."""
 
 
-def rest(bell: Bell, seconds: float) -> None:
+def rest(bell: WakeEvent, seconds: float) -> None:
     """Block the thread until the bell rings, or for so many seconds.
 
     On a lock and nothing more: a handler of a signal may ring this very bell.
@@ -54,7 +54,7 @@ def _pass(gate: threading.Lock, seconds: float) -> None:
             return
 
 
-async def rest_aio(bell: Bell, seconds: float) -> None:
+async def rest_aio(bell: WakeEvent, seconds: float) -> None:
     """Suspend the task until the bell rings, or for so many seconds."""
     loop = asyncio.get_running_loop()
     gate: asyncio.Future[None] = loop.create_future()
@@ -73,7 +73,7 @@ async def rest_aio(bell: Bell, seconds: float) -> None:
         bell.alarm = None
 
 
-def suit(hub: Hub, client: Any) -> None:
+def suit(hub: WaiterRegistry, client: Any) -> None:
     """Let the stream keep to the limits of a client: how many connections it has, and how long they wait."""
     if type(client).__module__.startswith("motor"):
         hub.patience = MOTOR  # its threads cannot be told to stop waiting

@@ -15,12 +15,12 @@ import pymongo
 
 from mongoq.drivers import counter_flush, raw_commands, sleep
 from mongoq.drivers.backend import Backend, interruption
-from mongoq.drivers.counter_flush import Background
-from mongoq.drivers.failover import Disturbance
-from mongoq.drivers.group_commit_threads import ThreadLanes
+from mongoq.drivers.counter_flush import CounterFlush
+from mongoq.drivers.failover import FailoverNotice
+from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.retryable_writes import Numbered
 from mongoq.drivers.sessions import Sessions
-from mongoq.drivers.signals import Deferral
+from mongoq.drivers.signals import DeferredSignals
 from mongoq.drivers.undo_log import Taken, told
 from mongoq.errors import BrokerClosed
 from mongoq.model.process.clock import Clock
@@ -40,8 +40,8 @@ from mongoq.protocol.flow.commands import (
     Wait,
     hands_over,
 )
-from mongoq.protocol.state.batcher import Lanes
-from mongoq.protocol.state.waiter_registry import Hub
+from mongoq.protocol.state.batcher import Batchers
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 __all__ = ["ThreadDriver"]
 
@@ -61,11 +61,11 @@ class ThreadDriver:
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
-        self._disturbance = Disturbance(backend, clock)
+        self._disturbance = FailoverNotice(backend, clock)
         self._closed = False
-        self._background: ThreadBackground | None = None
-        self._lanes: ThreadLanes | None = None
-        self._hub: Hub | None = None
+        self._background: ThreadCounterFlush | None = None
+        self._lanes: ThreadGroupCommit | None = None
+        self._hub: WaiterRegistry | None = None
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
@@ -108,15 +108,15 @@ class ThreadDriver:
         """Run a flow; in a thread nobody cancels it."""
         return self.run(flow)
 
-    def share_in(self, lanes: Lanes) -> None:
+    def share_in(self, lanes: Batchers) -> None:
         """Send what callers share in these lanes."""
-        self._lanes = ThreadLanes(lanes, self.run, self._undo)
+        self._lanes = ThreadGroupCommit(lanes, self.run, self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
-        self._background = ThreadBackground(counters, flush, self.run)
+        self._background = ThreadCounterFlush(counters, flush, self.run)
 
-    def wake(self, hub: Hub) -> None:
+    def wake(self, hub: WaiterRegistry) -> None:
         """Wake who rests when the driver closes."""
         self._hub = hub
         sleep.suit(hub, self._backend.client)
@@ -153,7 +153,7 @@ class ThreadDriver:
         if not isinstance(request, Command):
             return self._otherwise(request)
         self._disturbance.look()
-        deferral = Deferral() if threading.get_ident() == Deferral.thread else None
+        deferral = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
         try:
             reply = self._send(request)
             if request.undo is not None:  # before a handler of a signal may raise
@@ -233,7 +233,7 @@ class ThreadDriver:
             return
 
 
-class ThreadBackground(Background):
+class ThreadCounterFlush(CounterFlush):
     """Counters written by a daemon thread that lives for one interval at a time."""
 
     def __init__(self, counters: Counters, flush: Callable[[], Flow[None]], run: Callable[[Flow[None]], None]) -> None:

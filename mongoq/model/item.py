@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from bson import ObjectId
 
 from mongoq.model.encoding.ids import bytes_of
-from mongoq.model.trail import Hop, Kept, hops_counted, trail_of
+from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
 
 __all__ = [
     "Document",
@@ -124,7 +124,7 @@ class Item(Generic[M]):
         namespace: str,
         due: datetime | None = None,
         *,
-        kept: Kept | None = None,
+        kept: ClaimedPayload | None = None,
     ) -> None:
         self._document = document
         self._payload = payload
@@ -257,7 +257,7 @@ class Item(Generic[M]):
         return self._now
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> ClaimedPayload | None:
         """Its payload as it was claimed, where a stage records that."""
         return self._kept
 

@@ -18,7 +18,7 @@ import bson
 from bson import Decimal128, ObjectId
 from bson.binary import UuidRepresentation
 
-__all__ = ["Place", "Rendezvous", "Unjoinable", "rendezvous_id", "value_key"]
+__all__ = ["JoinState", "Place", "Unjoinable", "rendezvous_id", "value_key"]
 
 VALUE_BYTES = 1024
 DIGITS = 18
@@ -131,7 +131,7 @@ class _Line:
         return {"queue": queue, "come": self.come, "taken": self.taken, "missed": self.missed}
 
 
-class Rendezvous:
+class JoinState:
     """What is known of a value: by queue how many have come to wait, how many places are behind, who was given up.
 
     What is stored of queues that the join has no more stays as it is.

@@ -11,7 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, listed, text
 from mongoq.model.settings import KEEP
 
-__all__ = ["Apart", "Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Release", "Retry"]
+__all__ = ["Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Release", "Retry", "SettledElsewhere"]
 
 
 class Outcome:
@@ -79,7 +79,7 @@ class Failed(Outcome):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Apart(Outcome):
+class SettledElsewhere(Outcome):
     """An item is settled in a way of its own, together with others that go the same.
 
     Attributes:

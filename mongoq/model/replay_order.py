@@ -18,7 +18,7 @@ from mongoq.model.envelope import new_envelope, origin_document
 from mongoq.model.item import Document, Item
 from mongoq.model.process.clock import EPOCH, MILLISECOND, milliseconds
 
-__all__ = ["COPY_MARK", "CopyIds", "CopyStencil", "Line", "copy_envelope"]
+__all__ = ["COPY_MARK", "CopyIds", "CopyStencil", "ReplayOrder", "copy_envelope"]
 
 COPY_MARK = "replayed"
 """The field of a copy that names the queue whose history it was copied from; it survives moves and burials."""
@@ -115,7 +115,7 @@ def _bytes(when: datetime) -> bytes:
     return _milliseconds(when).to_bytes(8, "little", signed=True)
 
 
-class Line:
+class ReplayOrder:
     """Where copies stand in the order of claims: as their originals did, whatever their ids are.
 
     Claims go by ``(priority, when, _id)``. Copies share their ``when`` as long as their ids ascend, and it goes on by

@@ -15,8 +15,8 @@ __all__ = [
     "KEPT_BYTES",
     "LARGE",
     "STAGE_BYTES",
+    "ClaimedPayload",
     "Hop",
-    "Kept",
     "StageMark",
     "hop_before",
     "hops_counted",
@@ -165,7 +165,7 @@ def _lighter(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ClaimedPayload:
     """A payload as it was claimed, whatever a handler does to the values that it was given.
 
     Attributes:
@@ -177,10 +177,10 @@ class Kept:
     wrapped: bytes | None
 
 
-def kept(payload: Any, encoding: Encoding) -> Kept:
+def kept(payload: Any, encoding: Encoding) -> ClaimedPayload:
     """Encode a payload for a trail; what came decoded in a way of the caller's own may not be encoded again."""
     try:
         raw = bytes(encoding.raw({"payload": payload}).raw)
     except Exception:  # a codec of the caller's may raise anything
-        return Kept(SIZE_LIMIT, None)
-    return Kept(len(raw), raw if len(raw) <= KEPT_BYTES else None)
+        return ClaimedPayload(SIZE_LIMIT, None)
+    return ClaimedPayload(len(raw), raw if len(raw) <= KEPT_BYTES else None)

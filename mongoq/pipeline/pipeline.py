@@ -13,10 +13,10 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.checks.graph import faults
-from mongoq.pipeline.declare.batch_stages import Batching
-from mongoq.pipeline.declare.joins import Joining
-from mongoq.pipeline.declare.sources import Sourcing
-from mongoq.pipeline.declare.spark_frame_stages import Framing
+from mongoq.pipeline.declare.batch_stages import BatchStages
+from mongoq.pipeline.declare.joins import Joins
+from mongoq.pipeline.declare.sources import Sources
+from mongoq.pipeline.declare.spark_frame_stages import SparkFrameStages
 from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.names import handler_name, names, shown, told
@@ -34,7 +34,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline(Batching, Framing, Joining, Starting, Sourcing):
+class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
     """Stages, each of which takes items from queues and sends them on to others, and sources, which make them.
 
     ```python

@@ -163,14 +163,14 @@ class Starting:
         And what ``connect`` raises.
         """
         from mongoq.pipeline.on_spark import run_of
-        from mongoq.spark.raw_options import Place
+        from mongoq.spark.raw_options import Location
 
         self.check()
         check_signals(signals)
         return run_of(
             self.graph.only(stages),
             spark,
-            Place(uri, database, collection),
+            Location(uri, database, collection),
             checkpoint=checkpoint,
             available_now=available_now,
             trigger=trigger,

@@ -9,7 +9,7 @@ import os
 import threading
 
 from mongoq.connection import connect
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 
@@ -19,11 +19,11 @@ PLAN_PATIENCE = 5.0
 TASK_PATIENCE = 30.0
 """Seconds that a task waits for a server: an election takes about twelve."""
 
-_brokers: dict[tuple[int, Place], Broker] = {}
+_brokers: dict[tuple[int, Location], Broker] = {}
 _lock = threading.Lock()
 
 
-def broker_at(place: Place, *, patience: float = TASK_PATIENCE) -> Broker:
+def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
     """Return the broker of this process for a place, connected and checked; it lasts as long as the process.
 
     A forked process makes its own. ``patience`` in seconds is for the first of them.
@@ -39,7 +39,7 @@ def broker_at(place: Place, *, patience: float = TASK_PATIENCE) -> Broker:
         return _brokers[key]
 
 
-def scan_at(place: Place, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
+def scan_at(place: Location, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
     """Return a scan of a place, to be closed by its ``with`` block.
 
     Args:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["PATH", "PLACE", "Given", "Place", "json_list"]
+__all__ = ["PATH", "PLACE", "Location", "RawOptions", "json_list"]
 
 DEFAULT_COLLECTION = "mongoq"
 PLACE = ("uri", "database", "collection")
@@ -27,7 +27,7 @@ LAST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where the queues are. The URI holds credentials and is never shown."""
 
     uri: str = field(repr=False)
@@ -35,7 +35,7 @@ class Place:
     collection: str
 
 
-class Given:
+class RawOptions:
     """Options by their names in lower case, as Spark takes them in any case.
 
     Every method raises ``ArgumentInvalid``, which names the option, for a value that cannot be used.
@@ -49,7 +49,7 @@ class Given:
             if name not in names:
                 raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
 
-    def place(self) -> Place:
+    def place(self) -> Location:
         """Return where the queues are, as the options say, or the environment of the driver.
 
         Variables of the environment for the database and the collection belong to the URI there, and to no other.
@@ -61,7 +61,7 @@ class Given:
         if uri is None:
             problem = f"this option is missing: such as mongodb://localhost:27017; or set the variable {VARIABLES[0]}"
             raise ArgumentInvalid("uri", f"{problem} in the environment of the driver, before Spark is started")
-        return Place(uri, database, collection or DEFAULT_COLLECTION)
+        return Location(uri, database, collection or DEFAULT_COLLECTION)
 
     def take_path(self, meaning: str) -> None:
         """Let the path of ``load``, ``save`` or ``start`` mean another option, the name of the queue."""

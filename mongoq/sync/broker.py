@@ -29,7 +29,7 @@ from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import read, stats
 from mongoq.protocol.history.stats import QueueStats
 from mongoq.protocol.settle.move import graveyard
-from mongoq.protocol.state.batcher import Lanes
+from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync.queue import DeadQueue, Queue
 from mongoq.sync.topics import Topics
@@ -97,7 +97,7 @@ class Broker(Transactions, Topics, Local):
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         self._context.settings_from = source
         if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
-            self._context.lanes = Lanes()
+            self._context.lanes = Batchers()
             self._driver.share_in(self._context.lanes)
         self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
         self._driver.wake(self._context.hub)

@@ -19,7 +19,7 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 
 __all__ = ["VirtualServer"]
 
@@ -40,7 +40,7 @@ class VirtualServer:
     context: BrokerContext
     clock: VirtualClock
     loop: PrivateLoop
-    running: dict[Run, Consumer]
+    running: dict[HandlerCall, Consumer]
 
     def bound(self, context: QueueContext[Any]) -> QueueContext[Any]:
         """Return the same queue here, whichever broker's it was, with the same model and options."""
@@ -60,7 +60,7 @@ class VirtualServer:
             self._keep(run, consumer)
         return now
 
-    def _keep(self, run: Run, consumer: Consumer) -> None:
+    def _keep(self, run: HandlerCall, consumer: Consumer) -> None:
         queue = Queue(self.driver, consumer.queue._context)
         try:
             queue.extend_many(run.items, lease=consumer.lease)

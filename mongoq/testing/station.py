@@ -25,7 +25,7 @@ from mongoq.testing.result import Result
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.outcome_resolver import ending
 from mongoq.worker.run_context import RunContext
 
@@ -56,7 +56,7 @@ class VirtualStation:
         screened = [self._screened(item) for item in claimed if item not in items]
         if not items:
             return screened
-        run = Run(items, time.monotonic())
+        run = HandlerCall(items, time.monotonic())
         self._server.running[run] = self.consumer
         try:
             return screened + (yield from self._ran(run))
@@ -87,7 +87,7 @@ class VirtualStation:
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def _ran(self, run: Run) -> Steps:
+    def _ran(self, run: HandlerCall) -> Steps:
         consumer, items = self.consumer, run.items
         returned: Any = None
         raised: BaseException | None = None
@@ -114,12 +114,12 @@ class VirtualStation:
             for item, verdict, entry in zip(items, verdicts, entries, strict=True)
         ]
 
-    def _called(self, run: Run, payload: Any) -> Any:
+    def _called(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:
             run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
         return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
-    async def _awaited(self, run: Run, payload: Any) -> Any:
+    async def _awaited(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:  # its event belongs to the loop
             queue = AsyncQueue(VirtualDriver(self._server.driver), self._context)
             run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
@@ -128,7 +128,7 @@ class VirtualStation:
     async def _handled(self, arguments: tuple[Any, ...]) -> Any:
         return await self.consumer.handler(*arguments)
 
-    def _arguments(self, run: Run, payload: Any) -> tuple[Any, ...]:
+    def _arguments(self, run: HandlerCall, payload: Any) -> tuple[Any, ...]:
         return (payload,) if run.job is None else (payload, run.job)
 
     # --- what it came to -------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Outcome, Release
-from mongoq.protocol.flow.event import Bell
-from mongoq.protocol.settle.extend_leases import Kept
+from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.settle.extend_leases import ExtendedItems
 from mongoq.worker.byte_limit import ByteLimit
-from mongoq.worker.circuit_breaker import Probe
+from mongoq.worker.circuit_breaker import CircuitBreaker
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.leases import Lease, Leases
-from mongoq.worker.prefetch_sizer import Pace
+from mongoq.worker.prefetch_sizer import PrefetchSizer
 
 __all__ = ["Backlog", "Verdict"]
 
@@ -44,25 +44,25 @@ class Backlog:
         idle: the bells of runners that wait for something to do.
     """
 
-    def __init__(self, consumer: Consumer, settling: Bell | None = None) -> None:
+    def __init__(self, consumer: Consumer, settling: WakeEvent | None = None) -> None:
         self._consumer = consumer
         self._size = consumer.batch or 1
         self._lock = Lock()
         self._waiting: deque[Item[Any]] = deque()
         self._leases = Leases()
-        self._pace = Pace(consumer.prefetch, least=self._size)
+        self._pace = PrefetchSizer(consumer.prefetch, least=self._size)
         self._limit = ByteLimit(consumer.prefetch_bytes)
-        self._probe = Probe(consumer.retry) if consumer.probe else None
+        self._probe = CircuitBreaker(consumer.retry) if consumer.probe else None
         # without a handler all that is claimed is to be settled at once, unless it may belong to what comes next
         quick = consumer.claims is not None and consumer.gathering is None
         self._bearable = self._size if quick else max(UNSETTLED, self._size)
-        self.settling, self.fetching = settling or Bell(), Bell()
+        self.settling, self.fetching = settling or WakeEvent(), WakeEvent()
         self._filled_at = float("-inf")
         self.put_off = 0
         self.closed = False
         self.verdicts: list[Verdict] = []
-        self.running: set[Run] = set()
-        self.idle: dict[Bell, None] = {}
+        self.running: set[HandlerCall] = set()
+        self.idle: dict[WakeEvent, None] = {}
 
     @property
     def held(self) -> int:
@@ -148,7 +148,7 @@ class Backlog:
             self.verdicts.append((item, outcome))
         self.settling.ring()
 
-    def next(self, bell: Bell) -> Run | None:
+    def next(self, bell: WakeEvent) -> HandlerCall | None:
         """Return the next run; when there is none, ``bell`` rings as soon as there may be one."""
         with self._lock:
             waiting = self._waiting
@@ -158,7 +158,7 @@ class Backlog:
                 return None
             items = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
             self.idle.pop(bell, None)
-            run = Run(items, time.monotonic())
+            run = HandlerCall(items, time.monotonic())
             if not waiting:
                 self._pace.ran_out(run.started)
             self.running.add(run)
@@ -174,7 +174,7 @@ class Backlog:
             bell.ring()
         return number - len(bells)
 
-    def finish(self, run: Run, outcomes: Sequence[Outcome | None]) -> bool:
+    def finish(self, run: HandlerCall, outcomes: Sequence[Outcome | None]) -> bool:
         """Take note of what a run came to; says whether anybody still wanted to know."""
         with self._lock:
             self.running.discard(run)
@@ -191,7 +191,7 @@ class Backlog:
             self.settling.ring()
         return True
 
-    def time_out(self, run: Run, outcomes: Sequence[Outcome | None] | None) -> bool:
+    def time_out(self, run: HandlerCall, outcomes: Sequence[Outcome | None] | None) -> bool:
         """Let the leases of a run end, and ignore its result; says whether it was still under way.
 
         With ``outcomes`` its items are settled so, since they are in no queue that they could come back in. What waits
@@ -266,7 +266,7 @@ class Backlog:
         self.fetching.ring()
         self.wake(len(self.idle))
 
-    def abandon(self) -> list[Run]:
+    def abandon(self) -> list[HandlerCall]:
         """Give back what runs as well; late results are ignored. Returns those runs."""
         with self._lock:
             runs = list(self.running)
@@ -291,7 +291,7 @@ class Backlog:
         with self._lock:
             return self._leases.is_due(now)
 
-    def due(self, now: datetime) -> list[tuple[Lease, Kept]]:
+    def due(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
         """Return the leases that are to be extended now, or soon."""
         with self._lock:
             return self._leases.due(now)
@@ -307,7 +307,7 @@ class Backlog:
             for item in items:
                 self._leases.part(item)
 
-    def lose(self, token: Any, key: Any) -> Run | Item[Any] | None:
+    def lose(self, token: Any, key: Any) -> HandlerCall | Item[Any] | None:
         """Take note that somebody else has an item; returns the run that had it, or the item when it waited.
 
         ``None`` when it is being settled or taken out of its queue, which will tell, or was.

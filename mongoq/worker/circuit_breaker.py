@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mongoq.model.policy import RetryPolicy
 
-__all__ = ["Probe"]
+__all__ = ["CircuitBreaker"]
 
 LONGEST = 30.0
 """Seconds between two tries, at most: the other side may be back."""
 
 
-class Probe:
+class CircuitBreaker:
     """Closed while the handler keeps failing; then failures are nobody's fault, and use up no attempts.
 
     Attributes:

@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
-from mongoq.protocol.claim.filtering import Screen
+from mongoq.protocol.claim.filtering import ItemFilter
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.lazy_results import is_function
-from mongoq.worker.outcome_resolver import Judge
-from mongoq.worker.settle_group import Gathering
+from mongoq.worker.outcome_resolver import OutcomeResolver
+from mongoq.worker.settle_group import SettleGroup
 
 __all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
 
@@ -23,7 +23,7 @@ Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
 
 PAIRS = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
-JUDGE = Judge()
+JUDGE = OutcomeResolver()
 MOST_CONCURRENT = 1_000
 MOST_AHEAD = 10_000
 PREFETCH_BYTES = 64 * 1024 * 1024
@@ -75,12 +75,12 @@ class Consumer:
     on_timeout: OnTimeout = "log"
     prefetch_bytes: int | None = PREFETCH_BYTES
     stage: str | None = None
-    screen: Screen | None = None
-    judge: Judge = JUDGE
+    screen: ItemFilter | None = None
+    judge: OutcomeResolver = JUDGE
     pops: bool = False
     lingers: bool = False
     claims: QueueContext[Any] | None = None
-    gathering: Gathering | None = None
+    gathering: SettleGroup | None = None
 
     @property
     def name(self) -> str:

@@ -14,12 +14,12 @@ from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.model.process.jitter import dice
-from mongoq.protocol.flow.event import Bell
-from mongoq.protocol.state.waiter_registry import Hub
+from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 
-__all__ = ["Course"]
+__all__ = ["Coordinator"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -49,7 +49,7 @@ class _Station(Protocol):
     halted: tuple[Item[Any], BaseException | str | None] | None
 
 
-class Course:
+class Coordinator:
     """What all consumers of a worker go by.
 
     Attributes:
@@ -63,10 +63,10 @@ class Course:
         failure: why it cannot go on.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: WaiterRegistry) -> None:
         self.stations: Sequence[_Station] = ()
         self.hub = hub
-        self.emptied, self.changed = Bell(), Bell()
+        self.emptied, self.changed = WakeEvent(), WakeEvent()
         self.settled = 0
         self.halted = False
         self.failure: BaseException | None = None

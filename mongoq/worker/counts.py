@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-__all__ = ["Tally"]
+__all__ = ["SettledCounts"]
 
 
-class Tally:
+class SettledCounts:
     """Counts what was settled.
 
     Attributes:

@@ -10,17 +10,17 @@ from threading import get_ident
 from typing import Any
 
 from mongoq.drivers.sleep import rest_aio
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.daemon_threads import DaemonThreads, JobInThread
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 
-__all__ = ["AioHands"]
+__all__ = ["AioExecutor"]
 
 
-class AioHands:
+class AioExecutor:
     """Starts tasks, and calls handlers.
 
     Attributes:
@@ -73,7 +73,7 @@ class AioHands:
             except Exception as error:
                 return self._failed(error)
 
-    def ring(self, bell: Bell) -> None:
+    def ring(self, bell: WakeEvent) -> None:
         """Ring a bell from any thread."""
         self._loop.call_soon_threadsafe(bell.ring)
 
@@ -81,12 +81,12 @@ class AioHands:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
         return listening(lambda: self._loop.call_soon_threadsafe(stop), signals=wanted)
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: HandlerCall) -> None:
         """Cancel a coroutine function that runs; a plain one cannot be."""
         if isinstance(run.where, asyncio.Task):
             run.where.cancel()
 
-    async def rest(self, bell: Bell, seconds: float) -> None:
+    async def rest(self, bell: WakeEvent, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""
         await rest_aio(bell, seconds)
         bell.rung = False
@@ -95,7 +95,7 @@ class AioHands:
         """Do something to its end, though the caller is cancelled meanwhile."""
         await asyncio.shield(asyncio.create_task(work()))
 
-    async def call(self, consumer: Consumer, run: Run, payload: Any) -> Any:
+    async def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         """Call the handler, a plain function in a thread, and return what it returns."""
         if consumer.asynchronous:
             run.where = asyncio.current_task()
@@ -143,7 +143,7 @@ async def _awaited(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> A
 
 
 def _called(
-    run: Run, handler: Callable[..., Any], arguments: tuple[Any, ...]
+    run: HandlerCall, handler: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, None] | tuple[None, BaseException]:
     """Return what the handler returns or raises: a future cannot carry every exception to a task."""
     run.where = get_ident()

@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from mongoq.drivers.sleep import rest
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 
-__all__ = ["ThreadHands"]
+__all__ = ["ThreadExecutor"]
 
 
-class ThreadHands:
+class ThreadExecutor:
     """Starts threads, and calls handlers. They are daemons: a handler that hangs does not keep the process alive.
 
     Attributes:
@@ -51,7 +51,7 @@ class ThreadHands:
         except BaseException as error:
             self._failed(error)
 
-    def ring(self, bell: Bell) -> None:
+    def ring(self, bell: WakeEvent) -> None:
         """Ring a bell from any thread."""
         bell.ring()
 
@@ -59,10 +59,10 @@ class ThreadHands:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
         return listening(stop, signals=wanted)
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: HandlerCall) -> None:
         """Do nothing: a thread cannot be cancelled."""
 
-    def rest(self, bell: Bell, seconds: float) -> None:
+    def rest(self, bell: WakeEvent, seconds: float) -> None:
         """Wait until the bell rings, or for so many seconds."""
         rest(bell, seconds)
         bell.rung = False
@@ -71,7 +71,7 @@ class ThreadHands:
         """Do something to its end."""
         work()
 
-    def call(self, consumer: Consumer, run: Run, payload: Any) -> Any:
+    def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         """Call the handler, and return what it returns."""
         run.where = threading.get_ident()
         arguments = (payload,) if run.job is None else (payload, run.job)

@@ -6,10 +6,10 @@ from typing import Any
 
 from mongoq.model.item import Item
 
-__all__ = ["Run"]
+__all__ = ["HandlerCall"]
 
 
-class Run:
+class HandlerCall:
     """One call of a handler.
 
     Attributes:

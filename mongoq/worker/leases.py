@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.settle.extend_leases import Kept
+from mongoq.protocol.settle.extend_leases import ExtendedItems
 
 __all__ = ["Lease", "Leases"]
 
@@ -105,10 +105,10 @@ class Leases:
         """Say whether a lease is to be extended now."""
         return any(lease.until - now < lease.length * DUE for lease in self._all())
 
-    def due(self, now: datetime) -> list[tuple[Lease, Kept]]:
+    def due(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
         """Return what is to be extended now, or soon."""
         return [
-            (lease, Kept(lease.token, [item.id for item in lease.items.values()], lease.length))
+            (lease, ExtendedItems(lease.token, [item.id for item in lease.items.values()], lease.length))
             for lease in self._all()
             if lease.until - now < lease.length * SOON
         ]

@@ -10,18 +10,18 @@ from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Apart, Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry
+from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry, SettledElsewhere
 from mongoq.worker.lazy_results import close_lazy, refuse_lazy
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
 
-__all__ = ["Judge", "Verdict", "checked", "ending", "entries", "is_success", "kind", "shown"]
+__all__ = ["OutcomeResolver", "Verdict", "checked", "ending", "entries", "is_success", "kind", "shown"]
 
 Verdict = Outcome | None
 
 
-class Judge:
+class OutcomeResolver:
     """Says what becomes of the items of a run: for a worker any value that a handler returns is success.
 
     ``None`` is success.
@@ -144,7 +144,7 @@ def ending(verdict: Verdict, *, spent: bool) -> str:
     """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
     if isinstance(verdict, Failed):
         return "dead" if spent and verdict.counted else "retried"
-    if isinstance(verdict, Apart):
+    if isinstance(verdict, SettledElsewhere):
         return verdict.fate()
     return next((called for outcome, called in _ENDINGS.items() if isinstance(verdict, outcome)), "done")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
+__all__ = ["PrefetchSizer"]
 
 MOST = 2_000
 """Items that wait for a run at most, unless the consumer says otherwise: two claims, so that one is under way."""
@@ -13,7 +13,7 @@ LATE = 1.0
 GROWTH = 4
 
 
-class Pace:
+class PrefetchSizer:
     """Finds how many items should wait for a run, from how long they do.
 
     Attributes:

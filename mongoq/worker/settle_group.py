@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["Gathering"]
+__all__ = ["SettleGroup"]
 
 
 class _Member(Protocol):
     def is_about_to_have(self) -> bool: ...
 
 
-class Gathering:
+class SettleGroup:
     """What several consumers of an engine share: one loop settles the items of all of them.
 
     It takes what there is, and waits for none of them.

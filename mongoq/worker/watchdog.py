@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 
-__all__ = ["Watch", "stack_of"]
+__all__ = ["Watchdog", "stack_of"]
 
 logger = logging.getLogger("mongoq.worker")
 
-Overdue = Callable[[], Iterable[tuple[str, Run]]]
+Overdue = Callable[[], Iterable[tuple[str, HandlerCall]]]
 DEEPEST = 100
 
 
-class Watch:
+class Watchdog:
     """Looks for runs beyond their ``max_time``.
 
     In a thread of its own: a handler that blocks the event loop is found as well.

@@ -10,14 +10,14 @@ import time
 from typing import Any
 
 import mongoq
-from mongoq.protocol.state.claim_hints import Heads
+from mongoq.protocol.state.claim_hints import ClaimHints
 
 PATIENCE = 10.0
 """Seconds without an item after which it ends; the test pushes in rounds of milliseconds."""
 
 
 def main(uri: str, database: str, batch: int) -> None:
-    Heads.is_slow = lambda *_: True  # type: ignore[method-assign]
+    ClaimHints.is_slow = lambda *_: True  # type: ignore[method-assign]
     with mongoq.connect(uri, database=database) as broker:
         queue = broker.queue("orders")
         queue.peek(1)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import mongoq
 from mongoq.protocol.coordination import streams
-from mongoq.protocol.coordination.streams import Run
+from mongoq.protocol.coordination.streams import StreamRun
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle.held_items import affirmed
 
@@ -61,7 +61,7 @@ class Process:
 
 
 def is_run(found: Any) -> bool:
-    return isinstance(found, Run)
+    return isinstance(found, StreamRun)
 
 
 Make = Callable[..., Process]

@@ -12,9 +12,9 @@ from bson import ObjectId
 import mongoq
 from mongoq.errors import DuplicateItem
 from mongoq.model.settings import queue_options
-from mongoq.protocol.push.push_each import Push, Told, push_each
+from mongoq.protocol.push.push_each import Push, PushOptions, push_each
 from mongoq.protocol.settle import by_token as held_items
-from mongoq.protocol.settle.by_token import Held, Settled, settle_held
+from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, handover
 from mongoq.protocol.state.context import QueueContext
 from tests.proxy import Kind, Proxy
@@ -26,7 +26,7 @@ def context_of(broker: mongoq.Broker, name: str) -> QueueContext[Any]:
     return QueueContext(broker._context, queue_options(name), broker._context.untyped)
 
 
-def settle(broker: mongoq.Broker, *held: Held) -> Settled:
+def settle(broker: mongoq.Broker, *held: FencedItem) -> SettledByToken:
     return broker._driver.run(settle_held(broker._context, held))
 
 
@@ -48,7 +48,7 @@ def wrapped(payload: Any) -> bytes:
     return bson.encode({"payload": payload})
 
 
-def push(broker: mongoq.Broker, name: str, tolds: list[Told], *pushes: Push) -> None:
+def push(broker: mongoq.Broker, name: str, tolds: list[PushOptions], *pushes: Push) -> None:
     broker._driver.run(push_each(context_of(broker, name), tolds, pushes, remember=WEEK))
 
 
@@ -66,10 +66,10 @@ def test_items_of_several_queues_go_where_each_is_told(broker: mongoq.Broker, mo
     later = moved_to(broker, "later", delay=3600, priority=7)
     told = settle(
         broker,
-        Held(items[0].id, items[0].token),
-        Held(items[1].id, items[1].token, later, wrapped("new")),
-        *(Held(item.id, item.token) for item in items[2:4]),
-        Held(items[4].id, items[4].token, later),
+        FencedItem(items[0].id, items[0].token),
+        FencedItem(items[1].id, items[1].token, later, wrapped("new")),
+        *(FencedItem(item.id, item.token) for item in items[2:4]),
+        FencedItem(items[4].id, items[4].token, later),
     )
     assert (told.done, told.lost, told.failed, told.queues) == (5, [], {}, {"orders", "kept"})
     assert broker.queue("orders").size() == 0
@@ -84,10 +84,10 @@ def test_what_is_not_under_its_token_any_more_is_lost_and_untouched(broker: mong
     broker.queue("orders").commit(first)
     told = settle(
         broker,
-        Held(first.id, first.token),
-        Held(second.id, ObjectId()),
-        Held(third.id, third.token),
-        Held(ObjectId(), ObjectId()),
+        FencedItem(first.id, first.token),
+        FencedItem(second.id, ObjectId()),
+        FencedItem(third.id, third.token),
+        FencedItem(ObjectId(), ObjectId()),
     )
     assert (told.done, told.failed) == (1, {})
     assert told.lost[:2] == [first.id, second.id]
@@ -100,8 +100,8 @@ def test_an_item_whose_key_is_taken_there_stays_reserved(broker: mongoq.Broker) 
     first, second = reserved(broker, 2)
     told = settle(
         broker,
-        Held(first.id, first.token, moved_to(broker, "next", key="k"), wrapped("new")),
-        Held(second.id, second.token, moved_to(broker, "next", key="other")),
+        FencedItem(first.id, first.token, moved_to(broker, "next", key="k"), wrapped("new")),
+        FencedItem(second.id, second.token, moved_to(broker, "next", key="other")),
     )
     assert (told.done, told.lost) == (1, [])
     assert isinstance(told.failed[first.id], DuplicateItem)
@@ -115,7 +115,7 @@ def test_a_lost_reply_settles_nothing_twice_and_loses_nothing(lossy: tuple[Proxy
     with mongoq.Broker(collection) as broker:
         items = reserved(broker, 3)
         onward = moved_to(broker, "next")
-        held = [Held(item.id, item.token, onward, wrapped(item.payload)) for item in items]
+        held = [FencedItem(item.id, item.token, onward, wrapped(item.payload)) for item in items]
         proxy.lose(kind, "update", times=1)
         told = settle(broker, *held)
         assert proxy.lost == 1
@@ -125,7 +125,12 @@ def test_a_lost_reply_settles_nothing_twice_and_loses_nothing(lossy: tuple[Proxy
 
 def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
     when = datetime.fromisoformat("2030-01-01T00:00:00Z")
-    tolds = [Told(), Told(when=when, priority=3), Told(delay=timedelta(hours=1), headers={"h": 1}), Told(key="k")]
+    tolds = [
+        PushOptions(),
+        PushOptions(when=when, priority=3),
+        PushOptions(delay=timedelta(hours=1), headers={"h": 1}),
+        PushOptions(key="k"),
+    ]
     ids = [ObjectId().binary for _ in range(6)]
     pushes = [(id, wrapped(n), n % 4) for n, id in enumerate(ids)]
     for _ in range(2):
@@ -145,7 +150,7 @@ def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypat
     broker.bind("news", "mail", "log")
     pushes = [(ObjectId().binary, wrapped(n), n % 2) for n in range(9)]
     for _ in range(2):
-        push(broker, "news", [Told(), Told(priority=1)], *pushes)
+        push(broker, "news", [PushOptions(), PushOptions(priority=1)], *pushes)
     for name in ("mail", "log"):
         assert sorted(item.payload for item in broker.queue(name).peek(20)) == list(range(9))
 
@@ -156,6 +161,6 @@ def test_pushes_whose_reply_is_lost_are_sent_again(lossy: tuple[Proxy, Any], kin
     with mongoq.Broker(collection) as broker:
         broker.ensure_indexes()
         proxy.lose(kind, "insert", times=1)
-        push(broker, "orders", [Told()], *((ObjectId().binary, wrapped(n), 0) for n in range(5)))
+        push(broker, "orders", [PushOptions()], *((ObjectId().binary, wrapped(n), 0) for n in range(5)))
         assert proxy.lost == 1
         assert sorted(item.payload for item in broker.queue("orders").peek(9)) == list(range(5))

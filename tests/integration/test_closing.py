@@ -88,7 +88,7 @@ async def test_counters_are_written_after_their_task_was_cancelled_before_it_beg
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         written = broker._driver._background
-        assert isinstance(written, counter_flush_aio.AioBackground)
+        assert isinstance(written, counter_flush_aio.AioCounterFlush)
         await queue.push(1)
         assert written.armed
         written._start()

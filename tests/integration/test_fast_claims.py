@@ -17,7 +17,7 @@ from bson.max_key import MaxKey
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.protocol.state.claim_hints import MARGIN, Floor, Heads
+from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
 from tests.integration.test_plans import Watched
 from tests.waiting import PATIENCE
 
@@ -27,11 +27,11 @@ SOON = PATIENCE
 """Seconds: looks come each second; the rest is patience with the machine."""
 
 
-def hurry(queue: Any, *, priorities: tuple[int, ...] = (0,), floor: datetime | None = None) -> Heads:
+def hurry(queue: Any, *, priorities: tuple[int, ...] = (0,), floor: datetime | None = None) -> ClaimHints:
     """Let the claims of a queue go by hints, as if it had just been looked at."""
-    heads: Heads = queue._context.state.heads
+    heads: ClaimHints = queue._context.state.heads
     when = floor or datetime.now(UTC) - MARGIN
-    heads.fast, heads.floors = True, dict.fromkeys(priorities, Floor(when))
+    heads.fast, heads.floors = True, dict.fromkeys(priorities, LowerBound(when))
     heads.looked_at = time.monotonic()
     return heads
 
@@ -44,7 +44,7 @@ def _claims_begin_at_the_beginning() -> None:
 @pytest.fixture(autouse=True)
 def _slow_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once claims are fast they stay so."""
-    monkeypatch.setattr(Heads, "is_slow", lambda *_: True)
+    monkeypatch.setattr(ClaimHints, "is_slow", lambda *_: True)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_the_end_of_a_priority_is_no_item(queue: Any, raw: Any, broker: mongoq.B
 
 
 def test_a_queue_that_is_slow_to_walk_gets_hints_by_itself(queue: Any) -> None:
-    heads: Heads = queue._context.state.heads
+    heads: ClaimHints = queue._context.state.heads
     heads.looked_at, heads.spent = float("-inf"), 1.0
     queue.push("x")
     assert queue.reserve() is not None

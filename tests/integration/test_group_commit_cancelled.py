@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.drivers.group_commit_aio import AioLanes
+from mongoq.drivers.group_commit_aio import AioGroupCommit
 
 
 async def test_a_caller_that_is_cancelled_leaves_its_item_to_the_next_one(uri: str, database: str, raw: Any) -> None:
@@ -35,9 +35,9 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     uri: str, database: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item is there, and the task that waits for it has not run yet."""
-    told = AioLanes._told
+    told = AioGroupCommit._told
 
-    async def before_it_goes_on(lanes: AioLanes, lane: Any, batch: Any) -> list[Any]:
+    async def before_it_goes_on(lanes: AioGroupCommit, lane: Any, batch: Any) -> list[Any]:
         tolds = await told(lanes, lane, batch)
         if isinstance(tolds[0], mongoq.Item):
             asyncio.get_running_loop().call_soon(task.cancel)
@@ -46,7 +46,7 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         await queue.push(1)
-        monkeypatch.setattr(AioLanes, "_told", before_it_goes_on)
+        monkeypatch.setattr(AioGroupCommit, "_told", before_it_goes_on)
         task = asyncio.create_task(queue.reserve())
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -22,7 +22,7 @@ import mongoq
 from mongoq.drivers.retryable_writes import Numbered, Numbers, numbers_of
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.flow.commands import SENDS
-from mongoq.protocol.state.batcher import Lane
+from mongoq.protocol.state.batcher import Batcher
 from tests.clients import opened
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE
@@ -262,8 +262,8 @@ async def test_who_pushes_one_item_after_the_other_sends_them_by_itself(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch, pause: bool
 ) -> None:
     told: list[bool] = []
-    set_out = Lane.set_out
-    monkeypatch.setattr(Lane, "set_out", lambda lane, caller: told.append(set_out(lane, caller)) or told[-1])
+    set_out = Batcher.set_out
+    monkeypatch.setattr(Batcher, "set_out", lambda lane, caller: told.append(set_out(lane, caller)) or told[-1])
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         for number in range(10):

@@ -16,9 +16,9 @@ from mongoq.protocol.flow.commands import Flow, ReplyLost, Wait
 from mongoq.protocol.push import insert
 from mongoq.protocol.settle import at_most_once
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.aio.fetcher import AsyncClaims
+from mongoq.worker.aio.fetcher import AsyncFetcher
 from mongoq.worker.threads.engine import Engine
-from mongoq.worker.threads.fetcher import Claims
+from mongoq.worker.threads.fetcher import Fetcher
 from tests.pipeline.conftest import Site
 
 
@@ -299,17 +299,17 @@ def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
 
 def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Let so much time pass between an item's leaving its queue and the worker's hearing of it."""
-    threads, tasks = Claims._is_taken_for_good, AsyncClaims._is_taken_for_good
+    threads, tasks = Fetcher._is_taken_for_good, AsyncFetcher._is_taken_for_good
 
-    def heard(self: Claims, item: Any) -> bool:
+    def heard(self: Fetcher, item: Any) -> bool:
         taken = threads(self, item)
         time.sleep(seconds)
         return taken
 
-    async def heard_async(self: AsyncClaims, item: Any) -> bool:
+    async def heard_async(self: AsyncFetcher, item: Any) -> bool:
         taken = await tasks(self, item)
         await asyncio.sleep(seconds)
         return taken
 
-    monkeypatch.setattr(Claims, "_is_taken_for_good", heard)
-    monkeypatch.setattr(AsyncClaims, "_is_taken_for_good", heard_async)
+    monkeypatch.setattr(Fetcher, "_is_taken_for_good", heard)
+    monkeypatch.setattr(AsyncFetcher, "_is_taken_for_good", heard_async)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.on_spark.frames.bisect import Halving
+from mongoq.pipeline.on_spark.frames.bisect import Bisection
 from mongoq.pipeline.on_spark.naming import consumer_of
 
 
 def tried(size: int, guilty: Collection[int]) -> tuple[set[int], set[int], set[int], int]:
     """Return which were blamed, put off, and passed, and how many runs that took."""
-    found, passed, runs = Halving(size), set[int](), 0
+    found, passed, runs = Bisection(size), set[int](), 0
     while (part := found.next()) is not None:
         runs += 1
         if any(place in part for place in guilty):
@@ -55,7 +55,7 @@ def test_a_function_that_always_fails_is_told_by_that_nothing_passes() -> None:
 
 
 def test_what_fails_alike_for_all_is_not_tried_again() -> None:
-    found = Halving(10, alike=True)
+    found = Bisection(10, alike=True)
     assert (found.next(), found.blamed) == (None, [range(10)])
 
 

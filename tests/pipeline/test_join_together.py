@@ -16,7 +16,7 @@ from mongoq.protocol.settle.apply_outcomes import carried_out_together
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.settle_group import Gathering
+from mongoq.worker.settle_group import SettleGroup
 from tests.pipeline.conftest import Site, is_busy
 from tests.waiting import until
 
@@ -227,7 +227,7 @@ def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, ra
 
 def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     more = True
-    monkeypatch.setattr(Gathering, "coming", lambda *_: more)
+    monkeypatch.setattr(SettleGroup, "coming", lambda *_: more)
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
 
     @pipeline.join(["a", "b"], to="out", on="id", lease=3_600)

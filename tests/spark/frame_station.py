@@ -11,11 +11,11 @@ from typing import Any
 import mongoq
 from mongoq.pipeline.on_spark.frames.batches import FrameBatches
 from mongoq.pipeline.on_spark.frames.query import FrameQuery
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 
 
-def place_of(options: dict[str, str]) -> Place:
-    return Place(options["uri"], options["database"], options["collection"])
+def place_of(options: dict[str, str]) -> Location:
+    return Location(options["uri"], options["database"], options["collection"])
 
 
 class Frames:

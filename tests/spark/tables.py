@@ -12,10 +12,10 @@ from pyspark.sql.types import DayTimeIntervalType, StructField, StructType
 
 from mongoq.spark import clients
 from mongoq.spark.types.arrow import arrow_field
-from mongoq.spark.write.column_roles import Layout
+from mongoq.spark.write.column_roles import ColumnRoles
 from mongoq.spark.write.task import Task
 from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import Written, write
+from mongoq.spark.write.write_rows import WrittenRows, write
 
 
 def table(ddl: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
@@ -59,10 +59,10 @@ class Target:
         job: tuple[str, ...] | None = ("run", "1"),
         partition: int = 0,
         **options: Any,
-    ) -> Written:
+    ) -> WrittenRows:
         """Write rows as a task does."""
         parsed = WriteOptions.parse(self.options(to=to, **options), stream="settle" not in options)
-        layout = Layout(StructType.fromDDL(ddl), parsed)
+        layout = ColumnRoles(StructType.fromDDL(ddl), parsed)
         return write((table(ddl, rows) for rows in batches), layout, parsed, Task(partition), job)
 
     @property

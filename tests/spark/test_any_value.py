@@ -41,7 +41,7 @@ from mongoq.model.encoding.codec import codec_options
 from mongoq.spark import ColumnMismatch
 from mongoq.spark.read.schema import Columns, default_schema
 from mongoq.spark.types.convert import JSON_MARK
-from mongoq.spark.types.infer_types import Seen
+from mongoq.spark.types.infer_types import ObservedValues
 from mongoq.spark.types.json_text import json_text
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -123,7 +123,7 @@ def test_a_column_of_every_type_takes_or_refuses_every_value(field: StructField)
 @example(sample=[{"\ufffd": Binary(b"", 4)}], naive=False)
 def test_what_is_inferred_holds_the_sample(sample: list[Any], naive: bool) -> None:
     documents = read_back(*({"v": value} for value in sample), naive=naive)
-    seen = Seen()
+    seen = ObservedValues()
     for document in read_back(*({"v": value} for value in sample), naive=False):
         seen.add(document["payload"]["v"])
     batch = Columns(StructType([seen.column("v")])).batch(documents, NOW)

@@ -486,10 +486,10 @@ def test_ids_of_other_programs_are_settled_as_well(frames: Frames) -> None:
 
 def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
     from mongoq.pipeline.on_spark.frames.failures import cause
-    from mongoq.spark.raw_options import Place
+    from mongoq.spark.raw_options import Location
 
     uri = "mongodb://analyst:s3cret%2Dp4ss@host/app"
-    kind, message = json.loads(cause(ValueError(f"{uri} s3cret-p4ss"), Place(uri, "app", "mongoq")))
+    kind, message = json.loads(cause(ValueError(f"{uri} s3cret-p4ss"), Location(uri, "app", "mongoq")))
     assert (kind, "s3cret" in message) == ("ValueError", False)
 
 

@@ -8,8 +8,8 @@ import pytest
 from pymongo import MongoClient
 
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, QueueNameInvalid, ServerUnavailable
-from mongoq.spark.raw_options import VARIABLES, Place
-from mongoq.spark.read.queue_selection import Queues
+from mongoq.spark.raw_options import VARIABLES, Location
+from mongoq.spark.read.queue_selection import QueueSelection
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.stream.stream_options import HistoryStreamOptions, QueueStreamOptions
 from mongoq.spark.write.write_options import WriteOptions
@@ -26,16 +26,16 @@ def test_defaults() -> None:
 
 def test_names_of_options_come_in_any_case() -> None:
     options = ReadOptions.parse({"URI": "mongodb://localhost", "Queue": "q", "PARTITIONS": "3", "vieW": "ALL"})
-    assert (options.queues, options.partitions, options.view) == (Queues(("q",)), 3, "all")
+    assert (options.queues, options.partitions, options.view) == (QueueSelection(("q",)), 3, "all")
 
 
 @pytest.mark.parametrize("options", [{}, {"queue": "refunds"}, {"QUEUE": "refunds"}])
 def test_what_is_loaded_saved_or_started_is_the_queue(options: dict[str, str]) -> None:
     place = {"uri": "mongodb://localhost", "path": "refunds"}
-    assert ReadOptions.parse({**place, **options}).queues == Queues(("refunds",))
+    assert ReadOptions.parse({**place, **options}).queues == QueueSelection(("refunds",))
     assert QueueStreamOptions.parse({**place, **options, "consumer": "etl"}).queue == "refunds"
     history = HistoryStreamOptions.parse({**place, **options, "view": "history"})
-    assert history.read.queues == Queues(("refunds",))
+    assert history.read.queues == QueueSelection(("refunds",))
     written = {("to" if name.lower() == "queue" else name): value for name, value in options.items()}
     for stream in (True, False):
         assert WriteOptions.parse({**place, **written}, stream=stream).to == "refunds"
@@ -56,14 +56,14 @@ def test_the_environment_says_where_the_queues_are_if_no_option_does(monkeypatch
     with pytest.raises(ArgumentInvalid, match="uri: this option is missing: .* or set the variable MONGOQ_URI"):
         parse({"queue": "q"})
     monkeypatch.setenv("MONGOQ_URI", "mongodb://analyst:s3cret@db")
-    assert parse({"queue": "q"}).place == Place("mongodb://analyst:s3cret@db", None, "mongoq")
+    assert parse({"queue": "q"}).place == Location("mongodb://analyst:s3cret@db", None, "mongoq")
     monkeypatch.setenv("MONGOQ_DATABASE", "app")
     monkeypatch.setenv("MONGOQ_COLLECTION", "work")
-    assert parse({"queue": "q"}).place == Place("mongodb://analyst:s3cret@db", "app", "work")
-    assert WriteOptions.parse({"to": "q"}).place == Place("mongodb://analyst:s3cret@db", "app", "work")
+    assert parse({"queue": "q"}).place == Location("mongodb://analyst:s3cret@db", "app", "work")
+    assert WriteOptions.parse({"to": "q"}).place == Location("mongodb://analyst:s3cret@db", "app", "work")
     own = {"queue": "q", "database": "other", "collection": "another"}
-    assert parse(own).place == Place("mongodb://analyst:s3cret@db", "other", "another")
-    assert parse({"queue": "q", "uri": "mongodb://localhost/mine"}).place == Place(
+    assert parse(own).place == Location("mongodb://analyst:s3cret@db", "other", "another")
+    assert parse({"queue": "q", "uri": "mongodb://localhost/mine"}).place == Location(
         "mongodb://localhost/mine", None, "mongoq"
     )
 

@@ -210,13 +210,13 @@ def test_spark_gets_each_partition_and_item_once(store: Any, load: Any) -> None:
 
 
 def test_planning_looks_at_keys_only(store: Any) -> None:
-    from mongoq.spark.read.queue_selection import Queues
+    from mongoq.spark.read.queue_selection import QueueSelection
     from mongoq.spark.read.views import Period, view_of
 
     store.add_many(50)
     store.add_many(50, when=None, processed=store.now)
     for name in ("live", "history"):
-        view = view_of(name, Queues(("orders",)), Period(), store.now)
+        view = view_of(name, QueueSelection(("orders",)), Period(), store.now)
         query = {"find": store.collection.name, "filter": view.keys(), "projection": {"_id": 1}}
         hint = dict.fromkeys(view.branches[0].index.keys, 1)
         explained = store.collection.database.command("explain", query | {"hint": hint}, verbosity="executionStats")

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.errors import RowRefused
-from mongoq.spark.write.column_roles import Layout
+from mongoq.spark.write.column_roles import ColumnRoles
 from mongoq.spark.write.task import Task
 from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import Written, write
+from mongoq.spark.write.write_rows import WrittenRows, write
 from tests.spark.tables import Target, table, target_in
 
 MOMENT = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -155,8 +155,8 @@ def test_many_rows_go_in_few_commands_and_all_arrive(target: Target) -> None:
 
 def test_a_task_without_rows_sends_nothing(spark: Any) -> None:
     options = WriteOptions.parse({"uri": "mongodb://127.0.0.1:1/", "to": "q"})
-    layout = Layout(StructType.fromDDL("n int"), options)
-    assert write([table("n int", [])], layout, options, Task(0), ("a",)) == Written()
+    layout = ColumnRoles(StructType.fromDDL("n int"), options)
+    assert write([table("n int", [])], layout, options, Task(0), ("a",)) == WrittenRows()
 
 
 GOOD_RAW = bson.encode({"payload": 1})

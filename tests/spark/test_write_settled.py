@@ -193,7 +193,7 @@ def test_ids_and_tokens_are_those_of_mongoq(target: Target, id: Any, token: str,
 def test_a_batch_says_whether_it_settles(target: Target, queue: Any) -> None:
     from pyspark.sql.types import StructType
 
-    from mongoq.spark.write.column_roles import Layout
+    from mongoq.spark.write.column_roles import ColumnRoles
     from mongoq.spark.write.task import Task
     from mongoq.spark.write.write_options import WriteOptions
     from mongoq.spark.write.write_rows import write
@@ -203,7 +203,7 @@ def test_a_batch_says_whether_it_settles(target: Target, queue: Any) -> None:
     options = WriteOptions.parse(target.options(to="copies"))
     rows = table(HELD, [(str(ObjectId()), None, None, 0), _row(item, None, 1)])
     with pytest.raises(RowRefused, match="row 1 of .*'_token': somebody holds this item: with settle=true it is moved"):
-        write([rows], Layout(StructType.fromDDL(HELD), options), options, Task(0), ("run", "1"))
+        write([rows], ColumnRoles(StructType.fromDDL(HELD), options), options, Task(0), ("run", "1"))
     target.write(HELD, [_row(item, None, 1)], to="copies", settle="false")
     assert [each["payload"] for each in target.documents if each["q"] == "copies"] == [{"n": 1}]
     assert target.write(HELD, [_row(item, None, 1)], to="priced", settle="true").settled == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 from mongoq.drivers.sleep import rest
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from tests.waiting import until
 
 
 def test_a_bell_that_two_ring_at_once_wakes_and_troubles_neither() -> None:
-    bell = Bell()
+    bell = WakeEvent()
     resting = threading.Thread(target=rest, args=(bell, 30))
     resting.start()
     until(lambda: bell.alarm is not None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.item import Item
-from mongoq.model.replay_order import CopyIds, CopyStencil, Line, copy_envelope
+from mongoq.model.replay_order import CopyIds, CopyStencil, ReplayOrder, copy_envelope
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ID = ObjectId("65920080aaaaaaaaaaaaaaaa")
@@ -71,7 +71,7 @@ def test_a_stencil_makes_the_very_bytes(
 
 
 def test_copies_stand_in_the_order_of_their_originals_whatever_their_ids() -> None:
-    line = Line()
+    line = ReplayOrder()
     ids = [ObjectId() for _ in range(50)]
     shuffled = [id.binary for id in (*ids[::-1], *ids[10:40], ids[0])]
     stands: list[Any] = []
@@ -83,10 +83,10 @@ def test_copies_stand_in_the_order_of_their_originals_whatever_their_ids() -> No
 
 
 def test_copies_whose_ids_ascend_are_all_due_at_once() -> None:
-    line, ids = Line(), [ObjectId().binary for _ in range(20)]
+    line, ids = ReplayOrder(), [ObjectId().binary for _ in range(20)]
     assert set(line.places(ids[:10], NOW) + line.places(ids[10:], NOW)) == {NOW}
 
 
 def test_no_copy_of_a_chunk_has_to_wait_for_its_place() -> None:
     ids = [ObjectId().binary for _ in range(20)]
-    assert Line().places(ids[::-1], NOW)[-1] == NOW
+    assert ReplayOrder().places(ids[::-1], NOW)[-1] == NOW

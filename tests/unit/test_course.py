@@ -7,14 +7,14 @@ import logging
 import pytest
 from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeoutError, WriteError
 
-from mongoq.protocol.state.waiter_registry import Hub
-from mongoq.worker.coordinator import Course
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.worker.coordinator import Coordinator
 
 GONE, UNFOUND = AutoReconnect("gone"), ServerSelectionTimeoutError("unfound")
 
 
 def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
-    course = Course(Hub())
+    course = Coordinator(WaiterRegistry())
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         for error in [GONE, UNFOUND, GONE, UNFOUND, GONE]:
             course.trouble("settle", error)
@@ -36,13 +36,13 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
 )
 def test_what_the_server_refuses_is_told_by_its_code(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
-        Course(Hub()).trouble("settle", error)
+        Coordinator(WaiterRegistry()).trouble("settle", error)
     assert f"{type(error).__name__}, code " in caplog.text
     assert "secret" not in caplog.text
 
 
 def test_a_worker_rests_for_longer_while_an_error_lasts_whatever_its_kind() -> None:
-    course = Course(Hub())
+    course = Coordinator(WaiterRegistry())
     pauses = [course.trouble("claim", error) or 0 for error in [GONE, UNFOUND] * 5]
     assert pauses[0] <= 0.1
     assert 2.5 <= pauses[-1] <= 5.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mongoq.drivers import signals
-from mongoq.drivers.signals import Deferral
+from mongoq.drivers.signals import DeferredSignals
 
 FIRST, LAST = signal.SIGTERM, signal.SIGUSR1
 """In the order in which they are put off, and given back."""
@@ -49,7 +49,7 @@ def when(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) 
 
 
 def test_a_signal_that_is_put_off_runs_at_the_end(heard: list[int]) -> None:
-    put_off = Deferral()
+    put_off = DeferredSignals()
     signal.raise_signal(LAST)
     assert heard == []
     with pytest.raises(Raised):
@@ -63,7 +63,7 @@ def test_a_handler_that_raises_as_it_begins_leaves_the_others_as_they_were(
     handlers = [signal.getsignal(number) for number in (FIRST, LAST)]
     when(monkeypatch, FIRST, lambda: signal.raise_signal(LAST))
     with pytest.raises(Raised):
-        Deferral()
+        DeferredSignals()
     assert [signal.getsignal(number) for number in (FIRST, LAST)] == handlers
     assert heard == [LAST]
 
@@ -72,7 +72,7 @@ def test_a_handler_that_raises_as_it_ends_leaves_no_other_put_off(
     heard: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handlers = [signal.getsignal(number) for number in (FIRST, LAST)]
-    put_off = Deferral()
+    put_off = DeferredSignals()
     signal.raise_signal(LAST)
     when(monkeypatch, FIRST, lambda: signal.raise_signal(FIRST))
     with pytest.raises(Raised):

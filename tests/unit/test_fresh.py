@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.envelope import REST, new_envelope
 from mongoq.model.process.clock import time_of
-from mongoq.model.raw.raw_envelope import Fresh, fresh, is_fresh, opened
+from mongoq.model.raw.raw_envelope import RawEnvelope, fresh, is_fresh, opened
 from tests.unit.scripted import ID, NOW
 
 ENCODING = Encoding(codec_options())
@@ -47,7 +47,7 @@ def pushed(payload: Any, **changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
-def found(document: dict[str, Any], queue: str = "orders") -> list[Fresh]:
+def found(document: dict[str, Any], queue: str = "orders") -> list[RawEnvelope]:
     return fresh([encoded(document)], queue, ENCODING)
 
 

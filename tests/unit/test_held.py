@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.item import Item
-from mongoq.model.raw.raw_batch import Held, all_held, ids_of, one_due, remembers
+from mongoq.model.raw.raw_batch import RawBatch, all_held, ids_of, one_due, remembers
 from tests.unit.scripted import NOW, reserved_item
 
 LEASE = NOW + timedelta(seconds=30)
@@ -27,7 +27,7 @@ COMMON = [
 def test_what_items_have_in_common(case: Any) -> None:
     _, changes, together, until = case
     items = [reserved_item(_id=ObjectId(), **each) for each in changes]
-    assert all_held(items, "app.mongoq", "orders") == Held(together, until, ids_of(items))
+    assert all_held(items, "app.mongoq", "orders") == RawBatch(together, until, ids_of(items))
 
 
 @pytest.mark.parametrize(

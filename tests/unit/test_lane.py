@@ -9,7 +9,7 @@ import pytest
 
 from mongoq.protocol.flow.commands import Flow, Shared
 from mongoq.protocol.state import batcher as lanes
-from mongoq.protocol.state.batcher import Lane, Lanes
+from mongoq.protocol.state.batcher import Batcher, Batchers
 
 
 def send(entries: list[Any]) -> Flow[list[Any]]:
@@ -17,9 +17,9 @@ def send(entries: list[Any]) -> Flow[list[Any]]:
     return entries
 
 
-def lane(*waiting: str) -> Lane:
+def lane(*waiting: str) -> Batcher:
     """A lane in which these wait: the first letter tells the kind, and a small one that the caller has gone."""
-    made: Lane = Lane(send)
+    made: Batcher = Batcher(send)
     made.waiting.extend(Shared(made, None, kind=name[0].upper(), waiter=name) for name in waiting)
     return made
 
@@ -72,7 +72,7 @@ def test_what_somebody_left_goes_to_the_first_of_the_kind_who_is_still_there() -
 
 
 def test_a_lane_is_made_once_and_anew_after_a_fork() -> None:
-    made = Lanes()
+    made = Batchers()
     first = made.lane("push", send)
     assert made.lane("push", send) is first
     assert made.lane("settle", send) is not first
@@ -87,8 +87,8 @@ def test_a_lane_is_free_until_a_batch_is_under_way() -> None:
     assert not made.is_free
 
 
-def crowd(abreast: int, callers: int, *, shares: int | None = None) -> Lane:
-    made: Lane = Lane(send, abreast, shares or abreast)
+def crowd(abreast: int, callers: int, *, shares: int | None = None) -> Batcher:
+    made: Batcher = Batcher(send, abreast, shares or abreast)
     made.waiting.extend(Shared(made, None, "A", waiter=f"A{place}") for place in range(callers))
     return made
 
@@ -128,7 +128,7 @@ def caller(name: str) -> Any:
     return lambda: name
 
 
-def round_trip(made: Lane, callers: int, *, comes: int | None = None) -> None:
+def round_trip(made: Batcher, callers: int, *, comes: int | None = None) -> None:
     """Let so many callers go and come back, one after the other; the first of them last but for those who ``come``."""
     for place in range(callers):
         made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
@@ -139,7 +139,7 @@ def round_trip(made: Lane, callers: int, *, comes: int | None = None) -> None:
 
 
 def test_a_divided_crowd_stays_divided_while_parts_of_it_are_elsewhere() -> None:
-    made: Lane = Lane(send, 1, 2)
+    made: Batcher = Batcher(send, 1, 2)
     round_trip(made, lanes.CROWD)
     assert made.crowd == lanes.CROWD
     for _ in range(4):
@@ -155,7 +155,7 @@ def test_a_divided_crowd_stays_divided_while_parts_of_it_are_elsewhere() -> None
 
 
 def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> None:
-    made: Lane = Lane(send, 2, 3)
+    made: Batcher = Batcher(send, 2, 3)
     round_trip(made, lanes.CROWD)
     assert made.crowd == lanes.CROWD
     round_trip(made, 10, comes=0)
@@ -167,7 +167,7 @@ def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> No
 
 
 def test_who_comes_is_asked_now_and_then_and_a_crowd_that_has_shrunk_is_noticed() -> None:
-    made: Lane = Lane(send, 2, 3)
+    made: Batcher = Batcher(send, 2, 3)
     asked: list[int] = []
 
     def come(place: int) -> int:
@@ -194,7 +194,7 @@ def test_those_who_may_have_come_once_are_not_divided_into_batches_that_wait_for
 
 
 def test_who_is_alone_need_not_be_told_from_others() -> None:
-    made: Lane = Lane(send)
+    made: Batcher = Batcher(send)
     made.enter(Shared(made, None, "A", waiter="A1"), pytest.fail)
     assert len(made.waiting) == 1
 
@@ -227,12 +227,12 @@ def test_beside_a_batch_under_way_only_a_large_one_is_sent(waiting: int, free: b
 
 
 def test_only_lanes_that_ask_for_it_divide_a_crowd() -> None:
-    made = Lanes()
+    made = Batchers()
     made.divides = True
     asked, other = made.lane("push", send, abreast=2, shares=3), made.lane("settle", send)
     assert [(lane.abreast, lane.shares) for lane in (asked, other)] == [(2, 3), (1, 1)]
 
 
 def test_drivers_that_do_not_divide_have_one_batch_under_way() -> None:
-    lane = Lanes().lane("push", send, abreast=2, shares=3)
+    lane = Batchers().lane("push", send, abreast=2, shares=3)
     assert (lane.abreast, lane.shares) == (1, 1)

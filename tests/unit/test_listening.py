@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mongoq.protocol.flow.commands import Command, Interruption, ReplyLost, Request, Rest
-from mongoq.protocol.flow.event import Ticket
+from mongoq.protocol.flow.event import Waiter
 from mongoq.protocol.wait.change_stream import listening, pipeline
 from tests.unit.scripted import LOST, NOW, context
 
@@ -28,7 +28,7 @@ class Reading:
         self.hub = self.queue.broker.hub
         self.hub.restless = lambda: False
         self.room = self.hub.room("orders")
-        self.ticket: Ticket = self.room.enter(patient=False)
+        self.ticket: Waiter = self.room.enter(patient=False)
         self.sleep()
         self.number = self.hub.start()
         self.flow = listening(self.queue.broker, self.number)

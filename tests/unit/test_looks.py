@@ -13,13 +13,13 @@ from bson.max_key import MaxKey
 from mongoq.protocol.base import first_due
 from mongoq.protocol.base.first_due import PAIRS, looked, looked_behind
 from mongoq.protocol.flow.commands import Duplicate
-from mongoq.protocol.state.claim_hints import MARGIN, Floor, Heads
+from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
 from mongoq.protocol.state.context import QueueContext
 from tests.unit.scripted import NOW, context, found, play
 
 OLD = NOW - timedelta(hours=1)
 HEADS = [{"_id": 0, "when": OLD}, {"_id": 5, "when": NOW + timedelta(hours=1)}]
-FLOORS = {0: Floor(OLD), 5: Floor(NOW - MARGIN)}
+FLOORS = {0: LowerBound(OLD), 5: LowerBound(NOW - MARGIN)}
 WRITTEN = object()
 
 
@@ -27,14 +27,14 @@ WRITTEN = object()
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each walk is slow, in turn; then none is."""
     answers: list[bool] = []
-    monkeypatch.setattr(Heads, "is_slow", lambda *_: bool(answers and answers.pop(0)))
+    monkeypatch.setattr(ClaimHints, "is_slow", lambda *_: bool(answers and answers.pop(0)))
     monkeypatch.setattr(first_due, "ENOUGH", math.inf)
     return answers
 
 
 def due(**state: Any) -> QueueContext[Any]:
     made = context()
-    made.state.heads = Heads(looked_at=float("-inf"), **state)
+    made.state.heads = ClaimHints(looked_at=float("-inf"), **state)
     return made
 
 
@@ -53,7 +53,7 @@ def test_nothing_is_sent_while_claims_take_no_time() -> None:
 
 def test_nothing_is_sent_without_a_server() -> None:
     made = context(serverless=True)
-    made.state.heads = Heads(fast=True, looked_at=float("-inf"))
+    made.state.heads = ClaimHints(fast=True, looked_at=float("-inf"))
     assert looked(made) == ()
 
 
@@ -97,7 +97,7 @@ def test_a_walk_that_takes_long_need_not_be_repeated_so_often(
 
 def test_a_look_while_claims_are_fast_is_one_walk_and_ends_are_put_once(slow: list[bool]) -> None:
     slow += [True]
-    made = due(fast=True, floors={0: Floor(NOW)})
+    made = due(fast=True, floors={0: LowerBound(NOW)})
     made.state.fenced_off |= {0, 5}
     sent = sent_by(made, HEADS, found())
     assert [each.method for each in sent] == ["aggregate", "command"]
@@ -105,7 +105,7 @@ def test_a_look_while_claims_are_fast_is_one_walk_and_ends_are_put_once(slow: li
 
 
 def test_priorities_that_cannot_be_named_leave_it_at_the_beginning(slow: list[bool]) -> None:
-    made = due(fast=True, floors={0: Floor(NOW)})
+    made = due(fast=True, floors={0: LowerBound(NOW)})
     sent = sent_by(made, [{"_id": None, "when": OLD}, {"_id": {"not": "hashable"}, "when": [OLD]}])
     assert len(sent) == 1
     assert not made.state.heads.fast
@@ -115,7 +115,7 @@ def test_priorities_that_cannot_be_named_leave_it_at_the_beginning(slow: list[bo
 def test_an_empty_fast_claim_is_repeated_when_something_is_eligible(
     slow: list[bool], heads: list[Any], again: bool
 ) -> None:
-    made = due(fast=True, floors={0: Floor(NOW)})
+    made = due(fast=True, floors={0: LowerBound(NOW)})
     made.state.fenced_off |= {0, 5}
     assert play(looked_behind(made), [heads, found()])[1] is again
     assert play(looked_behind(made), []) == ([], False), "it has just looked"

@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from mongoq import Exponential, Fixed, Linear
-from mongoq.worker.prefetch_sizer import MOST, Pace
+from mongoq.worker.prefetch_sizer import MOST, PrefetchSizer
 
 DAY = 86_400
 
@@ -89,7 +89,7 @@ def test_a_policy_is_data() -> None:
 
 
 def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> None:
-    pace, now, seen = Pace(), 0.0, []
+    pace, now, seen = PrefetchSizer(), 0.0, []
     for _ in range(7):
         seen.append(pace.ahead)
         pace.took(now, full=True)
@@ -99,7 +99,7 @@ def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> No
 
 
 def test_it_does_not_matter_when_somebody_looks_that_nothing_waits() -> None:
-    pace, slow = Pace(), Pace()
+    pace, slow = PrefetchSizer(), PrefetchSizer()
     for one, out_at in ((pace, 0.1), (slow, 0.3)):
         one.took(0, full=True)
         one.ran_out(out_at)
@@ -108,7 +108,7 @@ def test_it_does_not_matter_when_somebody_looks_that_nothing_waits() -> None:
 
 
 def test_items_that_are_worked_off_sooner_than_others_are_claimed_are_fetched_in_larger_numbers() -> None:
-    pace = Pace()
+    pace = PrefetchSizer()
     for ran_out in (1.9, 2.1):
         pace.took(0, full=True, seconds=2)
         pace.ran_out(ran_out)
@@ -117,7 +117,7 @@ def test_items_that_are_worked_off_sooner_than_others_are_claimed_are_fetched_in
 
 
 def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
-    pace, now = Pace(), 0.0
+    pace, now = PrefetchSizer(), 0.0
     for _ in range(7):
         pace.took(now, full=True)
         pace.look(now, waiting=0)
@@ -131,14 +131,14 @@ def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
 
 
 def test_a_queue_that_has_no_more_does_not_grow_it() -> None:
-    pace = Pace()
+    pace = PrefetchSizer()
     pace.took(0, full=False)
     pace.look(0.01, waiting=0)
     assert pace.ahead == 1
 
 
 def test_a_number_that_was_given_stays() -> None:
-    pace = Pace(5)
+    pace = PrefetchSizer(5)
     pace.took(0, full=True)
     pace.look(0.01, waiting=0)
     pace.look(10, waiting=5)

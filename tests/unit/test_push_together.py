@@ -16,7 +16,7 @@ from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.raw.raw_envelope import Fresh
+from mongoq.model.raw.raw_envelope import RawEnvelope
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from mongoq.protocol.push import shared_push
 from mongoq.protocol.push.draft import Draft
@@ -158,7 +158,7 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
     if listener == "who waits":
         queue.broker.hub.rooms["orders"] = None  # type: ignore[assignment]  # it is told, and ``tell`` is another
     elif listener:
-        queue.state.shelf.items = [Fresh(b"", 0, 0, b"")]
+        queue.state.shelf.items = [RawEnvelope(b"", 0, 0, b"")]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
     entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
     play(shared_push._inserted(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])

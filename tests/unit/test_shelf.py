@@ -8,28 +8,28 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.process.clock import milliseconds
-from mongoq.model.raw.raw_envelope import Fresh
+from mongoq.model.raw.raw_envelope import RawEnvelope
 from mongoq.protocol.flow.commands import Command
 from mongoq.protocol.state import prefetch as shelves
-from mongoq.protocol.state.claim_hints import Start
-from mongoq.protocol.state.prefetch import FRESH, PAUSE, Coming, Shelf
+from mongoq.protocol.state.claim_hints import ScanStart
+from mongoq.protocol.state.prefetch import FRESH, PAUSE, PendingRead, PrefetchBuffer
 from tests.unit.scripted import NOW
 
 SMALL = 100
 
 
-def items(number: int) -> list[Fresh]:
-    return [Fresh(ObjectId().binary, 0, milliseconds(NOW) + 1000 * place, b"") for place in range(number)]
+def items(number: int) -> list[RawEnvelope]:
+    return [RawEnvelope(ObjectId().binary, 0, milliseconds(NOW) + 1000 * place, b"") for place in range(number)]
 
 
-def filled(number: int = 3) -> Shelf:
-    made = Shelf()
+def filled(number: int = 3) -> PrefetchBuffer:
+    made = PrefetchBuffer()
     made.put(items(number), 10.0, SMALL)
     return made
 
 
-def coming() -> Coming:
-    return Coming(Command("command", {}), Start({}, NOW, 10.0, None))
+def coming() -> PendingRead:
+    return PendingRead(Command("command", {}), ScanStart({}, NOW, 10.0, None))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def coming() -> Coming:
     ],
 )
 def test_a_few_batches_are_read_at_once_unless_they_are_few_or_large(size: int, n: int, most: int) -> None:
-    made = Shelf(busy=True)
+    made = PrefetchBuffer(busy=True)
     made.put((), 0.0, size)
     assert made.most(n) == most
 
 
 def test_nothing_is_read_ahead_before_it_is_known_how_large_items_are() -> None:
-    assert Shelf(busy=True).most(500) == 500
+    assert PrefetchBuffer(busy=True).most(500) == 500
 
 
 def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
@@ -89,7 +89,7 @@ def test_what_comes_behind_an_item_of_this_process_is_read_again(
 
 @PLACES
 def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, seconds: float, kept: int) -> None:
-    made, read = Shelf(coming=coming()), items(3)
+    made, read = PrefetchBuffer(coming=coming()), items(3)
     made.placed(5, NOW)
     made.placed(priority, NOW + timedelta(seconds=seconds))
     made.placed(5, NOW)
@@ -116,7 +116,7 @@ def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> 
 
 
 def test_claims_of_single_items_are_known_while_they_are_under_way_and_after() -> None:
-    made = Shelf()
+    made = PrefetchBuffer()
     with made.claims_one():
         with pytest.raises(ValueError, match="broken"), made.claims_one():
             assert (len(made.singles), made.single) == (2, None)

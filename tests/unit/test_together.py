@@ -15,7 +15,7 @@ from mongoq.model.envelope import new_envelope
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.flow.commands import Command, Shared
 from mongoq.protocol.group_commit import operations
-from mongoq.protocol.state.batcher import Lanes
+from mongoq.protocol.state.batcher import Batchers
 from tests.unit.scripted import NOW, TOKEN, context, found_raw, matched, play, reserved_item
 
 LEASE = timedelta(seconds=30)
@@ -24,7 +24,7 @@ IDS = [ObjectId() for _ in range(3)]
 
 def shared_context(**options: Any) -> Any:
     made = context(**options)
-    made.broker.lanes = Lanes()
+    made.broker.lanes = Batchers()
     return made
 
 

@@ -9,7 +9,7 @@ from bson import ObjectId
 
 from mongoq.model.publication import published_id
 from mongoq.protocol.state.context import Topics
-from mongoq.protocol.state.waiter_registry import Hub
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 
 def test_the_id_of_a_copy_is_always_the_same() -> None:
@@ -49,7 +49,7 @@ def test_an_older_answer_does_not_take_the_place_of_a_newer_one() -> None:
 
 def test_what_the_stream_tells_while_a_change_of_our_own_is_under_way_is_read() -> None:
     """It may have come after ours."""
-    topics, hub, asked_at = Topics(), Hub(), time.monotonic()
+    topics, hub, asked_at = Topics(), WaiterRegistry(), time.monotonic()
     hub.since, hub.alive_until = 0.0, math.inf
     topics.changed_at = time.monotonic()
     topics.put({"orders": ("billing",)}, asked_at, written=True)

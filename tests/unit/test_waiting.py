@@ -11,7 +11,7 @@ from bson import ObjectId
 from mongoq.model.process.clock import EPOCH, Sample, ServerClock
 from mongoq.protocol.claim import reserve
 from mongoq.protocol.flow.commands import Beside, Command, Flow, Request, Rest
-from mongoq.protocol.state.wait_queue import Room
+from mongoq.protocol.state.wait_queue import WaitQueue
 from mongoq.protocol.wait.wait import waiting
 from tests.unit.scripted import context
 
@@ -256,7 +256,7 @@ def test_an_item_due_that_cannot_be_claimed_is_not_asked_for_in_a_loop() -> None
 
 def test_looks_grow_rare_while_nothing_happens() -> None:
     queue = measured()
-    room: Room = queue.broker.hub.room(queue.name)
+    room: WaitQueue = queue.broker.hub.room(queue.name)
     now = room.emptied_at
     assert room.pause(now) <= 0.01
     assert 0.125 <= room.pause(now + 1) <= 0.25
@@ -265,7 +265,7 @@ def test_looks_grow_rare_while_nothing_happens() -> None:
 
 def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
     queue = context()
-    room: Room = queue.broker.hub.room(queue.name)
+    room: WaitQueue = queue.broker.hub.room(queue.name)
     assert room.pause(room.emptied_at + 1000) <= 0.2
     step = Step(reserving(queue))
     assert step.is_claim()
@@ -276,7 +276,7 @@ def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
 
 def test_who_is_always_too_late_lets_others_go_first() -> None:
     queue = measured()
-    room: Room = queue.broker.hub.room(queue.name)
+    room: WaitQueue = queue.broker.hub.room(queue.name)
     assert room.held_back() == 0
     room.in_vain = 5000
     assert 0 <= room.held_back() <= 0.01
@@ -287,7 +287,7 @@ def test_who_is_always_too_late_lets_others_go_first() -> None:
 def test_without_a_stream_nothing_is_known_before_it_is_told() -> None:
     """An item that is handed back looks as it did when it was pushed."""
     queue = measured()
-    room: Room = queue.broker.hub.room(queue.name)
+    room: WaitQueue = queue.broker.hub.room(queue.name)
     room.tell(0, 1, "a")
     assert room.heard(0, "a")
 
@@ -295,7 +295,7 @@ def test_without_a_stream_nothing_is_known_before_it_is_told() -> None:
 def test_what_the_stream_tells_twice_is_news_once() -> None:
     queue = measured()
     watched(queue)
-    room: Room = queue.broker.hub.room(queue.name)
+    room: WaitQueue = queue.broker.hub.room(queue.name)
     room.tell(0, 1, "a")
     assert [room.heard(0, "a"), room.heard(0, "a")] == [False, True], "the second is another event of that kind"
     room.took(["b"])

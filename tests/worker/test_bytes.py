@@ -12,7 +12,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import take_beside
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.byte_limit import ByteLimit
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE, NOW, backlog, payloads
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_given_back_at_once() -> None:
     held.settled(items[2:])
     assert held.room() == 0
     for _ in range(2):
-        run = held.next(Bell())
+        run = held.next(WakeEvent())
         assert run is not None
         held.finish(run, [None])
     assert held.room() == 0, "they are not settled yet"

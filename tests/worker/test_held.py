@@ -14,10 +14,10 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.backlog import LATELY, UNSETTLED, Backlog
 from mongoq.worker.consumer import consumer
-from mongoq.worker.settle_group import Gathering
+from mongoq.worker.settle_group import SettleGroup
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -65,10 +65,10 @@ def test_it_asks_for_as_many_as_can_run_and_wait() -> None:
     assert held.room() == 5
     assert held.put(claimed(5), LEASE, asked=5) == 5
     assert held.room() == 0
-    held.next(Bell())
-    held.next(Bell())
+    held.next(WakeEvent())
+    held.next(WakeEvent())
     assert held.room() == 0
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     assert held.held == 5
 
@@ -76,7 +76,7 @@ def test_it_asks_for_as_many_as_can_run_and_wait() -> None:
 def test_what_ran_out_at_once_is_asked_for_in_larger_numbers_by_who_comes_late() -> None:
     held = backlog(concurrency=1)
     held.put(claimed(2), LEASE, asked=2)
-    runs = [held.next(Bell()) for _ in range(2)]
+    runs = [held.next(WakeEvent()) for _ in range(2)]
     held._pace._taken_at -= 10
     held._pace._out_at -= 10
     for run in runs:
@@ -89,12 +89,12 @@ def test_a_batch_takes_what_waits_up_to_its_size() -> None:
     held = backlog(batch=3, prefetch=6)
     assert held.room() == 12
     assert held.put(claimed(4), LEASE, asked=12) == 2
-    runs = [held.next(Bell()) for _ in range(3)]
+    runs = [held.next(WakeEvent()) for _ in range(3)]
     assert [run and len(run.items) for run in runs] == [3, 1, None]
 
 
 def test_a_runner_without_work_is_woken_by_what_comes() -> None:
-    held, bell = backlog(), Bell()
+    held, bell = backlog(), WakeEvent()
     assert held.next(bell) is None
     enough = held.put(claimed(1), LEASE, asked=3)
     assert held.wake(enough) == 0
@@ -105,7 +105,7 @@ def test_a_runner_without_work_is_woken_by_what_comes() -> None:
 def test_what_ends_is_held_until_it_is_settled() -> None:
     held = backlog()
     held.put(claimed(1), LEASE, asked=1)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     assert held.finish(run, [None])
     assert held.settling.rung
@@ -128,7 +128,7 @@ def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
     for lease, wanted in held.due(NOW + timedelta(seconds=11)):
         assert len(wanted.ids) == 2
         held.extended(lease, later)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     held.finish(run, [None])
     ((item, _),) = held.take_verdicts()
@@ -147,7 +147,7 @@ def test_what_a_handler_has_extended_by_itself_ends_when_it_says() -> None:
     assert wanted.ids == [items[1].id]
     held.extended(lease, NOW + timedelta(seconds=50))
     for _ in range(2):
-        run = held.next(Bell())
+        run = held.next(WakeEvent())
         assert run is not None
         held.finish(run, [None])
     verdicts = held.take_verdicts()
@@ -159,9 +159,9 @@ def test_what_a_handler_has_extended_by_itself_ends_when_it_says() -> None:
 def test_closing_gives_back_what_waits_and_starts_nothing() -> None:
     held = backlog()
     held.put(claimed(3), LEASE, asked=3)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     held.close()
-    assert held.next(Bell()) is None
+    assert held.next(WakeEvent()) is None
     assert held.room() == 0
     verdicts = held.take_verdicts()
     assert payloads(verdicts) == [1, 2]
@@ -174,7 +174,7 @@ def test_closing_gives_back_what_waits_and_starts_nothing() -> None:
 def test_what_was_given_up_counts_no_more_when_it_ends() -> None:
     held = backlog()
     held.put(claimed(1), LEASE, asked=1)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     assert held.abandon() == [run]
     assert [type(outcome) for _, outcome in held.take_verdicts()] == [Release]
@@ -186,12 +186,12 @@ def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
     held = backlog(batch=2)
     items = claimed(3)
     held.put(items, LEASE, asked=3)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     keys = [(item.token, id_key(item.id)) for item in items]
     assert held.lose(*keys[1]) is run
     assert held.lose(*keys[2]) is items[2], "it waited"
-    assert held.next(Bell()) is None
+    assert held.next(WakeEvent()) is None
     held.finish(run, [None, None])
     assert payloads(held.take_verdicts()) == [0]
     assert held.lose(*keys[0]) is None, "its settlement will tell"
@@ -202,7 +202,7 @@ def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
 def test_failures_while_the_breaker_is_closed_do_not_count(probe: bool) -> None:
     held = backlog(probe=probe, retry=mongoq.Fixed(0), concurrency=3)
     held.put(claimed(3), LEASE, asked=3)
-    runs = [run for _ in range(3) if (run := held.next(Bell()))]
+    runs = [run for _ in range(3) if (run := held.next(WakeEvent()))]
     for run in runs:
         held.finish(run, [Failed(ValueError())])
     counted = [outcome.counted for _, outcome in held.take_verdicts() if isinstance(outcome, Failed)]
@@ -212,7 +212,7 @@ def test_failures_while_the_breaker_is_closed_do_not_count(probe: bool) -> None:
 def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
     held = backlog(prefetch=10_000)
     held.put(claimed(5_000), LEASE, asked=5_000)
-    while run := held.next(Bell()):
+    while run := held.next(WakeEvent()):
         held.finish(run, [None])
     assert held.room() == 0
     verdicts = held.take_verdicts()
@@ -231,7 +231,7 @@ def joining() -> Backlog:
         Named(), print, concurrency=1, prefetch=2, batch=2, success_on=(), probe=False, coroutines=False, **told
     )
     claims: Any = Named()
-    return Backlog(replace(side, claims=claims, gathering=Gathering()))
+    return Backlog(replace(side, claims=claims, gathering=SettleGroup()))
 
 
 def test_more_is_about_to_come_after_a_claim_that_got_all_it_asked_for() -> None:
@@ -240,7 +240,7 @@ def test_more_is_about_to_come_after_a_claim_that_got_all_it_asked_for() -> None
     for items, asked, more in ((2, 2, True), (1, 2, False)):
         held.put(claimed(items), LEASE, asked=asked)
         assert held.is_filling(), "they wait for a run"
-        run = held.next(Bell())
+        run = held.next(WakeEvent())
         assert run is not None
         assert held.is_filling(), "they run"
         held.finish(run, [None] * items)
@@ -252,7 +252,7 @@ def test_more_is_about_to_come_after_a_claim_that_got_all_it_asked_for() -> None
 def test_a_full_claim_of_long_ago_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     held = joining()
     held.put(claimed(2), LEASE, asked=2)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     held.finish(run, [None, None])
     later = time.monotonic() + LATELY
@@ -263,7 +263,7 @@ def test_a_full_claim_of_long_ago_tells_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_more_comes_where_too_much_was_put_off_or_that_is_closed() -> None:
     held = joining()
     held.put(claimed(2), LEASE, asked=2)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     held.finish(run, [None, None])
     held.put_off = UNSETTLED + 1

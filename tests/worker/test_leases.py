@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.model.item import id_key
-from mongoq.protocol.settle.extend_leases import Kept, kept
+from mongoq.protocol.settle.extend_leases import ExtendedItems, kept
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -210,7 +210,7 @@ def test_what_was_lost_of_many_leases_is_read_in_one_command(uri: str, database:
         assert {item.id for item in items if item} == {item.id for item in items[1:]}, "the first was claimed again"
         stolen(raw, items[2].id)
         raw.delete_one({"_id": items[3].id})
-        wanted = [Kept(item.token, [item.id], timedelta(seconds=300)) for item in items]
+        wanted = [ExtendedItems(item.token, [item.id], timedelta(seconds=300)) for item in items]
         before, now = heard.number, broker._context.clock.now()
         ends, lost = broker._driver.run(kept(broker._context, wanted))
         assert heard.number == before + 1

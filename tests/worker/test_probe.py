@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.worker.circuit_breaker import Probe
+from mongoq.worker.circuit_breaker import CircuitBreaker
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -63,7 +63,7 @@ def test_what_is_dead_for_a_reason_of_its_own_does_not_close_it(desk: Desk, queu
 
 
 def test_the_first_failure_counts_and_those_behind_it_do_not() -> None:
-    probe = Probe(mongoq.Exponential(1, cap=600, jitter=0))
+    probe = CircuitBreaker(mongoq.Exponential(1, cap=600, jitter=0))
     assert [probe.failed(0), probe.failed(0), probe.failed(0)] == [True, False, False]
     assert probe.closed
     assert probe.succeeded()
@@ -74,7 +74,7 @@ def test_the_first_failure_counts_and_those_behind_it_do_not() -> None:
 
 @pytest.mark.parametrize(("failures", "pause"), [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (12, 30)])
 def test_tries_come_at_the_pace_of_the_policy_and_every_thirty_seconds_at_least(failures: int, pause: float) -> None:
-    probe = Probe(mongoq.Exponential(1, cap=600, jitter=0))
+    probe = CircuitBreaker(mongoq.Exponential(1, cap=600, jitter=0))
     for _ in range(failures):
         probe.failed(100)
     assert probe.pause(100) == pause

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE as LEASES
@@ -293,7 +293,7 @@ def test_a_handler_that_hangs_is_probed_as_one_that_fails() -> None:
     held = backlog(prefetch=3, probe=True, max_time=1, on_timeout="release")
     items = claimed(4)
     held.put(items, LEASES, asked=4)
-    run = held.next(Bell())
+    run = held.next(WakeEvent())
     assert run is not None
     assert held.time_out(run, None)
     assert held.is_probing

@@ -14,7 +14,7 @@ from bson import ObjectId
 from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.item import Item
 
-__all__ = ["Held", "all_held", "ids_of", "one_due", "remembers"]
+__all__ = ["RawBatch", "all_held", "ids_of", "one_due", "remembers"]
 
 Items = Sequence[Item[Any]]
 
@@ -29,7 +29,7 @@ _fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RawBatch:
     """What many items have in common that are all reserved from one queue.
 
     Attributes:
@@ -43,7 +43,7 @@ class Held:
     ids: list[ObjectId]
 
 
-def all_held(items: Sequence[Any], namespace: str, queue: str) -> Held | None:
+def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
     """Look at what should be items, each there once, reserved from that queue; ``None`` when it takes a closer look."""
     if not (items and ITEMS.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
         return None
@@ -58,7 +58,7 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> Held | None:
         return None
     if len(set(map(bytes_of, ids))) < len(items):
         return None
-    return Held(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
+    return RawBatch(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
 
 
 def ids_of(items: Items) -> list[Any]:

@@ -19,7 +19,7 @@ from mongoq.model.item import id_key
 from mongoq.model.process.clock import milliseconds
 from mongoq.model.raw.raw_document import ID_END, ID_START, LENGTH
 
-__all__ = ["Fresh", "fresh", "is_fresh", "opened"]
+__all__ = ["RawEnvelope", "fresh", "is_fresh", "opened"]
 
 PAYLOAD, HEADERS = b"payload\0", b"\x03headers\0"
 BEFORE, END = REST[:-1], REST[-1:]
@@ -34,7 +34,7 @@ _middle = Struct(f"<{len(WHEN)}sq{len(PRIORITY)}si{len(BEFORE)}s")
 _middle_of, MIDDLE = _middle.unpack_from, _middle.size
 
 
-class Fresh(NamedTuple):
+class RawEnvelope(NamedTuple):
     """An item that nobody has had, and nobody can replace.
 
     Attributes:
@@ -50,10 +50,10 @@ class Fresh(NamedTuple):
     rest: bytes
 
 
-_made = partial(tuple.__new__, Fresh)  # the class is slower by more than all else takes here
+_made = partial(tuple.__new__, RawEnvelope)  # the class is slower by more than all else takes here
 
 
-def fresh(envelopes: Sequence[bytes], queue: str, encoding: Encoding) -> list[Fresh]:
+def fresh(envelopes: Sequence[bytes], queue: str, encoding: Encoding) -> list[RawEnvelope]:
     """Return the items in the envelopes of a queue, up to the first that is not fresh.
 
     One in another form than that in which most are pushed is decoded, to find out.
@@ -61,7 +61,7 @@ def fresh(envelopes: Sequence[bytes], queue: str, encoding: Encoding) -> list[Fr
     Raises:
         InvalidBSON: nobody can decode it.
     """
-    found: list[Fresh] = []
+    found: list[RawEnvelope] = []
     head = queue_field(queue)
     for raw in envelopes:
         one = _by_its_bytes(raw, head) or _by_its_fields(raw, encoding)
@@ -71,7 +71,7 @@ def fresh(envelopes: Sequence[bytes], queue: str, encoding: Encoding) -> list[Fr
     return found
 
 
-def _by_its_bytes(raw: bytes, head: bytes) -> Fresh | None:
+def _by_its_bytes(raw: bytes, head: bytes) -> RawEnvelope | None:
     """Recognise an item as ``new_envelope`` makes it, with an id of ours, and perhaps with headers."""
     start = ID_END + len(head)
     if not (raw.startswith(ID, LENGTH) and raw.startswith(head, ID_END) and raw.startswith(PAYLOAD, start + 1)):
@@ -99,11 +99,11 @@ def _end(raw: bytes, kind: int, start: int) -> int:
     return start + FIXED[kind] if kind in FIXED else len(raw)
 
 
-def _by_its_fields(raw: bytes, encoding: Encoding) -> Fresh | None:
+def _by_its_fields(raw: bytes, encoding: Encoding) -> RawEnvelope | None:
     (document,) = encoding.opened([raw])
     if not is_fresh(document):
         return None
-    return Fresh(id_key(document["_id"]), document["priority"], milliseconds(document["when"]), raw)
+    return RawEnvelope(id_key(document["_id"]), document["priority"], milliseconds(document["when"]), raw)
 
 
 def is_fresh(document: Document) -> bool:
@@ -120,7 +120,9 @@ def is_fresh(document: Document) -> bool:
     )
 
 
-def opened(items: Sequence[Fresh], queue: str, ids: Sequence[ObjectId], encoding: Encoding) -> list[dict[str, Any]]:
+def opened(
+    items: Sequence[RawEnvelope], queue: str, ids: Sequence[ObjectId], encoding: Encoding
+) -> list[dict[str, Any]]:
     """Return the envelopes of fresh items, given their ids, but for what a claim of them sets.
 
     Raises:

@@ -13,7 +13,7 @@ from mongoq.pipeline.graph.names import names
 from mongoq.pipeline.graph.stage import OnNone
 from mongoq.worker.consumer import OnTimeout
 
-__all__ = ["FRAME", "Batching"]
+__all__ = ["FRAME", "BatchStages"]
 
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
@@ -22,7 +22,7 @@ FRAME = 1_000
 """How many items a frame is made of at most, where nothing else is said."""
 
 
-class Batching:
+class BatchStages:
     """The side of a pipeline that declares stages on frames."""
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:

@@ -16,13 +16,13 @@ from mongoq.pipeline.graph.stage import Join, OnNone
 from mongoq.sync import Broker
 from mongoq.worker.consumer import OnTimeout
 
-__all__ = ["Joining"]
+__all__ = ["Joins"]
 
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Joining:
+class Joins:
     """The side of a pipeline that declares joins."""
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:

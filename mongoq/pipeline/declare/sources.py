@@ -9,12 +9,12 @@ from mongoq.model.arguments import Duration
 from mongoq.pipeline.graph.names import handler_name
 from mongoq.pipeline.graph.source import BATCH, LEASE, Source
 
-__all__ = ["Sourcing"]
+__all__ = ["Sources"]
 
 H = TypeVar("H", bound=Callable[..., Any])
 
 
-class Sourcing:
+class Sources:
     """The side of a pipeline that items come in by; part of ``Pipeline``."""
 
     _sources: list[Source]

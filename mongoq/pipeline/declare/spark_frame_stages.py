@@ -11,13 +11,13 @@ from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.graph.names import names, told
 from mongoq.pipeline.graph.stage import ITEMS, Frame
 
-__all__ = ["Framing"]
+__all__ = ["SparkFrameStages"]
 
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Framing:
+class SparkFrameStages:
     """The side of a pipeline that declares stages on frames."""
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:

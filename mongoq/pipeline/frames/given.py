@@ -14,7 +14,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.pipeline.frames.values import ABSENT, is_document
 
-__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "Given", "column_of", "field_of", "given"]
+__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "FrameRows", "column_of", "field_of", "given"]
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
 PAYLOAD = "payload"
@@ -23,7 +23,7 @@ Columns = Mapping[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FrameRows:
     """The rows of a batch.
 
     Attributes:
@@ -46,7 +46,7 @@ class Given:
         return self.envelope[ID]
 
 
-def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> Given:
+def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> FrameRows:
     """Return the rows of a batch. Among documents, an item whose payload is none has no row, and fails by itself."""
     documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
     refused: dict[int, Exception] = {}
@@ -62,7 +62,7 @@ def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> Give
         DELIVERY_HASH: [job.hash_of(item) for item in items],
         ATTEMPTS: [item.attempts for item in items],
     }
-    return Given(items, payloads, envelope, fields, refused)
+    return FrameRows(items, payloads, envelope, fields, refused)
 
 
 def _refusal(payload: Any) -> Exception:

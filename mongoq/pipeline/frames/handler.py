@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.encoding.typed import TypedValues
 from mongoq.pipeline.frames.formats import frames_of, kind_name
-from mongoq.pipeline.frames.given import Given, given
+from mongoq.pipeline.frames.given import FrameRows, given
 from mongoq.pipeline.frames.results import Results, checked_columns
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.worker.consumer import Consumer
@@ -76,7 +76,7 @@ class AsyncFrameHandler(_Frames):
 class _Run:
     """One call of a function on frames."""
 
-    def __init__(self, frames: _Frames, rows: Given) -> None:
+    def __init__(self, frames: _Frames, rows: FrameRows) -> None:
         self._frames = frames
         self._given = rows
         self._module = frames_of(frames.format)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.outcomes import Dead, Drop, Fork, Move, Retry
-from mongoq.pipeline.frames.given import ATTEMPTS, DELIVERY_HASH, ID, PAYLOAD, Given, field_of
+from mongoq.pipeline.frames.given import ATTEMPTS, DELIVERY_HASH, ID, PAYLOAD, FrameRows, field_of
 from mongoq.pipeline.frames.values import ABSENT, is_document, restored
 
 __all__ = ["Results", "checked_columns"]
@@ -51,7 +51,7 @@ class Results:
         columns: those that were returned, with their values.
     """
 
-    given: Given
+    given: FrameRows
     shown: Mapping[str, list[Any]]
     targets: Sequence[Any]
     nested: bool

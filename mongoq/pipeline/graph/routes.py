@@ -10,11 +10,11 @@ from mongoq.model.outcomes import Move
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
 
-__all__ = ["Way", "comes_back_to", "in_words", "of_strings", "queues", "reached", "ways"]
+__all__ = ["Route", "comes_back_to", "in_words", "of_strings", "queues", "reached", "ways"]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """One way out of a stage.
 
     Attributes:
@@ -29,16 +29,16 @@ class Way:
     kind: Literal["to", "otherwise", "errors"]
 
 
-def ways(graph: Graph) -> list[Way]:
+def ways(graph: Graph) -> list[Route]:
     """Return all ways of a graph whose queues are strings."""
-    found: list[Way] = []
+    found: list[Route] = []
     for stage in graph.stages:
-        found += [Way(stage, queue, "to") for queue in stage.targets]
+        found += [Route(stage, queue, "to") for queue in stage.targets]
         if isinstance(stage.otherwise, Move):
-            found.append(Way(stage, stage.otherwise.to, "otherwise"))
+            found.append(Route(stage, stage.otherwise.to, "otherwise"))
         errors = graph.errors_of(stage)
         if errors is not None:
-            found.append(Way(stage, errors, "errors"))
+            found.append(Route(stage, errors, "errors"))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.spark import check_packages
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 
 if TYPE_CHECKING:
     from mongoq.pipeline.on_spark.run import SparkRun
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["run_of"]
 
 
-def run_of(graph: Graph, spark: Any, place: Place, **options: Any) -> SparkRun:
+def run_of(graph: Graph, spark: Any, place: Location, **options: Any) -> SparkRun:
     """Return a run; raises ``SparkUnavailable`` before anything of Spark is imported."""
     check_packages()
     from mongoq.pipeline.on_spark.preflight import started

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from mongoq.pipeline.on_spark.task import Order
+from mongoq.pipeline.on_spark.task import TaskOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ TOLD = "told"
 ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start both again"
 
 
-def told(spark: SparkSession, title: str, work: Callable[[Order], T], order: Order, tasks: int) -> list[T]:
+def told(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order: TaskOrder, tasks: int) -> list[T]:
     """Run a function in so many tasks, and return what each of them returns.
 
     It is importable in the executors, and so are the types of what it returns.
@@ -42,14 +42,14 @@ def told(spark: SparkSession, title: str, work: Callable[[Order], T], order: Ord
         return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # of our own tasks
 
 
-def cancel(spark: SparkSession, order: Order) -> None:
+def cancel(spark: SparkSession, order: TaskOrder) -> None:
     """End all jobs of a run at once: their Python processes are killed, and what they hold is left to the leases."""
     context = getattr(spark, "_sc", None)
     (spark.interruptTag if context is None else context.cancelJobsWithTag)(_tag(order))
 
 
 @contextmanager
-def _tagged(spark: Any, order: Order) -> Iterator[None]:
+def _tagged(spark: Any, order: TaskOrder) -> Iterator[None]:
     """Mark the jobs that this thread starts meanwhile as those of the run."""
     context, tag = getattr(spark, "_sc", None), _tag(order)
     (spark.addTag if context is None else context.addJobTag)(tag)
@@ -60,7 +60,7 @@ def _tagged(spark: Any, order: Order) -> Iterator[None]:
             (spark.removeTag if context is None else context.removeJobTag)(tag)
 
 
-def _tag(order: Order) -> str:
+def _tag(order: TaskOrder) -> str:
     return f"mongoq-{order.run}"
 
 

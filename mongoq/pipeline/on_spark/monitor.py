@@ -12,15 +12,15 @@ from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.next_due import is_drained, next_whens
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import Course
+from mongoq.worker.coordinator import Coordinator
 
-__all__ = ["Lookout"]
+__all__ = ["Monitor"]
 
 PATIENCE = 10.0
 """Seconds for one look: a run that is told to stop while the server is away waits no longer for it."""
 
 
-class Lookout:
+class Monitor:
     """Looks into the queues of a run. An error of the server's says nothing of them: it rests for a while.
 
     Args:
@@ -36,7 +36,7 @@ class Lookout:
         broker: Broker,
         consumers: Sequence[Consumer],
         frames: Sequence[tuple[Stage, Queue[Any]]],
-        course: Course,
+        course: Coordinator,
         stopping: threading.Event,
     ) -> None:
         self._broker = broker

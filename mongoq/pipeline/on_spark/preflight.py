@@ -11,7 +11,7 @@ from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.on_spark.jobs import has_ended, is_connect
 from mongoq.pipeline.on_spark.run import SparkRun
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 
 __all__ = ["started"]
 
@@ -21,7 +21,7 @@ MOST_TASKS = 10_000
 def started(
     graph: Graph,
     spark: Any,
-    place: Place,
+    place: Location,
     *,
     checkpoint: Any,
     available_now: bool,

@@ -15,16 +15,16 @@ from bson import ObjectId
 
 from mongoq.errors import BrokerClosed, StageStopped
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.on_spark.frames.queries import FrameCrew
+from mongoq.pipeline.on_spark.frames.queries import FrameQueries
 from mongoq.pipeline.on_spark.frames.query import FrameQuery
 from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, told
-from mongoq.pipeline.on_spark.monitor import Lookout
+from mongoq.pipeline.on_spark.monitor import Monitor
 from mongoq.pipeline.on_spark.naming import path_of
-from mongoq.pipeline.on_spark.scheduler import Crew, Lane
-from mongoq.pipeline.on_spark.serialization import Cargo, packed
-from mongoq.pipeline.on_spark.task import Order, Report, Stop, ready_for, worked
-from mongoq.pipeline.on_spark.trigger import Rounds
-from mongoq.pipeline.run.counts import Tallies
+from mongoq.pipeline.on_spark.scheduler import Scheduler, TaskSlot
+from mongoq.pipeline.on_spark.serialization import SerializedGraph, packed
+from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder, ready_for, worked
+from mongoq.pipeline.on_spark.trigger import Trigger
+from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
 from mongoq.pipeline.run.sources import machinery, suited
 from mongoq.pipeline.run.threaded import ThreadedRun
@@ -33,10 +33,10 @@ from mongoq.protocol.coordination.heartbeats import begin, workers_of
 from mongoq.protocol.coordination.stop_signal import halt
 from mongoq.protocol.history.stats import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import Course
+from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.sources.plan import SourcePlan
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SparkRun(ThreadedRun):
         self,
         graph: Graph,
         spark: SparkSession,
-        place: Place,
+        place: Location,
         broker: Broker,
         *,
         drain: bool,
@@ -93,23 +93,25 @@ class SparkRun(ThreadedRun):
         parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
         plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
         consumers, sources = self._machinery(plain)
-        cargo = Cargo.of(packed(plain), spark)
+        cargo = SerializedGraph.of(packed(plain), spark)
         seconds = grace.total_seconds()
-        self._order = order = Order(
+        self._order = order = TaskOrder(
             place, ObjectId(), cargo, parts, SECONDS, once=False, grace=seconds, heartbeat=heartbeat
         )
         queues = ((stage, queue) for stage in framing for queue in stage.sources)
         self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
-        self._rounds = Rounds(every)
+        self._rounds = Trigger(every)
         self._stopping = threading.Event()
-        self._course = Course(broker._context.hub)
-        self._lookout = Lookout(broker, consumers, self._frames, self._course, self._stopping)
-        self._crew = Crew(f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check)
+        self._course = Coordinator(broker._context.hub)
+        self._lookout = Monitor(broker, consumers, self._frames, self._course, self._stopping)
+        self._crew = Scheduler(
+            f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check
+        )
         self._interrupted = False
         self._last: Progress | None = None
         try:
             self._try()
-            self._frame_crew = FrameCrew(self._queries(place, checkpoint, every))
+            self._frame_crew = FrameQueries(self._queries(place, checkpoint, every))
             self._frame_crew.start()
         except BaseException:
             cargo.discard()
@@ -141,17 +143,19 @@ class SparkRun(ThreadedRun):
             raise ExecutorError(ENDED)
         told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
 
-    def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[Lane]:
+    def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[TaskSlot]:
         context = getattr(self._spark, "_sc", None)
         slots = tasks if context is None else context.defaultParallelism
         too = parts if len(sources) >= slots else frozenset[str]()  # else sources would leave no slot to stages
-        fed = [Lane(1, too | {one.name}, source=one.name, every=None if self._drain else one.every) for one in sources]
+        fed = [
+            TaskSlot(1, too | {one.name}, source=one.name, every=None if self._drain else one.every) for one in sources
+        ]
         number = min(tasks, MOST_LANES) if parts else 0
         places = [tasks * place // number for place in range(number + 1)] if number else []
-        return [*fed, *(Lane(high - low, parts) for low, high in pairwise(places))]
+        return [*fed, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
 
     def _queries(
-        self, place: Place, checkpoint: str | None, every: timedelta | None
+        self, place: Location, checkpoint: str | None, every: timedelta | None
     ) -> Iterator[tuple[str, FrameQuery]]:
         seconds = None if every is None else every.total_seconds()
         for stage, queue in self._frames:
@@ -159,7 +163,7 @@ class SparkRun(ThreadedRun):
             query = FrameQuery(self._spark, place, self._graph, stage, queue.name, checkpoint=path, every=seconds)
             yield stage.name, query
 
-    def _shifts(self, order: Order, tasks: int) -> Sequence[Report]:
+    def _shifts(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
         return told(self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", worked, order, tasks)
 
     # --- at work ---------------------------------------------------------------------------------
@@ -294,7 +298,7 @@ class SparkRun(ThreadedRun):
             return self._told_with({}, ended=True)
 
     def _told_with(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-        tallies = Tallies.sum([self._crew.tallies, self._frame_crew.tallies])
+        tallies = PipelineCounts.sum([self._crew.tallies, self._frame_crew.tallies])
         return progress_of(self._graph, tallies, depths, ended=ended, interrupted=self._interrupted)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from mongoq.pipeline.on_spark.task import Order, Report, Stop
-from mongoq.pipeline.run.counts import SourceTally, Tallies
+from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder
+from mongoq.pipeline.run.counts import PipelineCounts, SourceCounts
 from mongoq.spark.errors import ExecutorError, in_short
 
-__all__ = ["Crew", "Lane"]
+__all__ = ["Scheduler", "TaskSlot"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -27,13 +27,13 @@ FAILURES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds of rest after a failure, at first and at most."""
 
-Shifts = Callable[[Order, int], Sequence[Report]]
+Shifts = Callable[[TaskOrder, int], Sequence[Report]]
 """Runs an order in so many tasks."""
 Check = Callable[[], None]
 """Raises what keeps executors from working."""
 
 
-class Lane:
+class TaskSlot:
     """What one thread starts: shifts on stages, or on one source.
 
     Args:
@@ -53,7 +53,7 @@ class Lane:
         self._again = 0.0
         self._pause = 0.0
 
-    def order(self, order: Order, stopped: frozenset[str], *, wanted: bool) -> Order | None:
+    def order(self, order: TaskOrder, stopped: frozenset[str], *, wanted: bool) -> TaskOrder | None:
         """Return the order of the next shift; ``None`` while there is nothing to do."""
         parts, feeds = self.parts - stopped, self.source is not None
         if self.has_stopped(stopped) or time.monotonic() < self._again or not (feeds or wanted):
@@ -64,13 +64,13 @@ class Lane:
         """Say whether nothing is left to do when these stages and sources have stopped by themselves."""
         return self.source in stopped if self.source is not None else self.parts <= set(stopped)
 
-    def note(self, told: Tallies) -> None:
+    def note(self, told: PipelineCounts) -> None:
         """Take note of what a shift came to: a source that has ended rests, and a lane that has done nothing.
 
         That may be so again, as where a queue is paused, or where another process runs the source: each time it rests
         twice as long.
         """
-        source = told.sources.get(self.source or "", SourceTally())
+        source = told.sources.get(self.source or "", SourceCounts())
         if source.ended:
             self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
             return
@@ -78,11 +78,11 @@ class Lane:
         self._pause = min(max(self._pause * 2, IDLE[0]), IDLE[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
 
-    def lasting(self, told: Tallies) -> Tallies:
+    def lasting(self, told: PipelineCounts) -> PipelineCounts:
         """Return what holds for the run of what a shift has told: a source that is called again has not ended."""
         if self.source is None or self._every is None:
             return told
-        return Tallies(told.stages, {name: replace(one, ended=False) for name, one in told.sources.items()})
+        return PipelineCounts(told.stages, {name: replace(one, ended=False) for name, one in told.sources.items()})
 
     @property
     def is_over(self) -> bool:
@@ -90,7 +90,7 @@ class Lane:
         return self._again == float("inf")
 
 
-class Crew:
+class Scheduler:
     """Starts shifts in the lanes, and puts together what they tell.
 
     Attributes:
@@ -98,14 +98,14 @@ class Crew:
         stops: stages and sources that have stopped by themselves, by name.
     """
 
-    def __init__(self, title: str, order: Order, lanes: Sequence[Lane], shifts: Shifts, check: Check) -> None:
+    def __init__(self, title: str, order: TaskOrder, lanes: Sequence[TaskSlot], shifts: Shifts, check: Check) -> None:
         self.failure: BaseException | None = None
         self.stops: dict[str, Stop] = {}
         self._order = order
         self._lanes = lanes
         self._shifts = shifts
         self._check = check
-        self._tallies = Tallies()
+        self._tallies = PipelineCounts()
         self._changed = threading.Condition()
         self._ending = False
         self._wanted = self._working = 0
@@ -144,10 +144,10 @@ class Crew:
         return all(lane.has_stopped(self.stops) for lane in self._lanes if lane.source is None)
 
     @property
-    def tallies(self) -> Tallies:
+    def tallies(self) -> PipelineCounts:
         """What was counted in shifts that have ended."""
         with self._changed:
-            return Tallies.sum([self._tallies])
+            return PipelineCounts.sum([self._tallies])
 
     def end(self) -> None:
         """Start nothing more."""
@@ -162,7 +162,7 @@ class Crew:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _work(self, place: int, lane: Lane) -> None:
+    def _work(self, place: int, lane: TaskSlot) -> None:
         while (order := self._next(place, lane)) is not None:
             try:
                 reports = self._shifts(order, lane.tasks)
@@ -175,7 +175,7 @@ class Crew:
                     self._working -= 1
                     self._changed.notify_all()
 
-    def _next(self, place: int, lane: Lane) -> Order | None:
+    def _next(self, place: int, lane: TaskSlot) -> TaskOrder | None:
         """Wait for something to do; ``None`` at the end."""
         with self._changed:
             while not (self._ending or self.failure or lane.is_over):
@@ -186,10 +186,10 @@ class Crew:
                 self._changed.wait(LOOK)
         return None
 
-    def _note(self, lane: Lane, reports: Sequence[Report]) -> None:
+    def _note(self, lane: TaskSlot, reports: Sequence[Report]) -> None:
         with self._changed:
-            told = Tallies.sum(report.tallies for report in reports)
-            self._tallies = Tallies.sum([self._tallies, lane.lasting(told)])
+            told = PipelineCounts.sum(report.tallies for report in reports)
+            self._tallies = PipelineCounts.sum([self._tallies, lane.lasting(told)])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
                 words = stop.stage, stop.queue, stop.cause

@@ -19,7 +19,7 @@ from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.on_spark.pickling import dumps
 
-__all__ = ["Cargo", "absent", "packed", "unpacked"]
+__all__ = ["SerializedGraph", "absent", "packed", "unpacked"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -30,7 +30,7 @@ KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cargo:
+class SerializedGraph:
     """A packed graph on its way, made on the driver.
 
     Attributes:

@@ -18,17 +18,17 @@ from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
 from mongoq.model.encoding.error_text import printed
 from mongoq.pipeline.frames.formats import frames_of
-from mongoq.pipeline.on_spark.serialization import Cargo
-from mongoq.pipeline.run.counts import Tallies
+from mongoq.pipeline.on_spark.serialization import SerializedGraph
+from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.sources import machinery
 from mongoq.protocol.coordination.stop_signal import is_halted
 from mongoq.protocol.history.stats import flush
 from mongoq.spark.clients import broker_at
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
 from mongoq.worker.threads.engine import Engine
 
-__all__ = ["Order", "Report", "Stop", "ready_for", "worked"]
+__all__ = ["Report", "Stop", "TaskOrder", "ready_for", "worked"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -42,7 +42,7 @@ LISTEN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TaskOrder:
     """What a task is told; it travels with the URI and never shows it.
 
     Attributes:
@@ -56,9 +56,9 @@ class Order:
         heartbeat: how often it says that it lives.
     """
 
-    place: Place
+    place: Location
     run: ObjectId
-    graph: Cargo = field(repr=False)
+    graph: SerializedGraph = field(repr=False)
     parts: frozenset[str]
     seconds: float
     once: bool
@@ -80,11 +80,11 @@ class Stop:
 class Report:
     """What a shift came to; times are seconds since 1970 by the executor's clock."""
 
-    tallies: Tallies
+    tallies: PipelineCounts
     stops: tuple[Stop, ...] = ()
 
 
-def ready_for(order: Order) -> None:
+def ready_for(order: TaskOrder) -> None:
     """Raise what would keep a shift from working: modules that are missing here, or a server out of reach."""
     graph = order.graph.unpacked()
     machinery(graph, broker_at(order.place), coroutines=Engine.asynchronous)
@@ -94,7 +94,7 @@ def ready_for(order: Order) -> None:
     broker_at(order.place).ping()
 
 
-def worked(order: Order) -> Report:
+def worked(order: TaskOrder) -> Report:
     """Work on the stages and sources, and return what was counted; nothing, if the run was told to stop before.
 
     Killed, it leaves what it held to the leases, and what it counted is forgotten; what it settled is settled. When
@@ -103,7 +103,7 @@ def worked(order: Order) -> Report:
     broker = broker_at(order.place)
     ear = _Ear(broker, order.run)
     if ear.hears():
-        return Report(Tallies())
+        return Report(PipelineCounts())
     own, sources = machinery(order.graph.unpacked().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
     engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources, run=order.run)
     ended = threading.Event()
@@ -116,10 +116,12 @@ def worked(order: Order) -> Report:
         finally:
             ended.set()
         broker._driver.run(flush(broker._context))
-    return Report(Tallies.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine)))
+    return Report(
+        PipelineCounts.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine))
+    )
 
 
-def _watch(engine: Engine, order: Order, ear: _Ear, ended: threading.Event) -> None:
+def _watch(engine: Engine, order: TaskOrder, ear: _Ear, ended: threading.Event) -> None:
     """End the engine when its time is over, when there was nothing to do for a moment, or when the run is to stop.
 
     In the last case what has not come to its end when the grace is over is given back.

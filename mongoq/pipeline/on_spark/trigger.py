@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-__all__ = ["Rounds"]
+__all__ = ["Trigger"]
 
 
-class Rounds:
+class Trigger:
     """Says whether it is time to work.
 
     Args:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-__all__ = ["SourceTally", "StageTally", "Tallies"]
+__all__ = ["PipelineCounts", "SourceCounts", "StageCounts"]
 
 
 @dataclass(frozen=True, slots=True)
-class StageTally:
+class StageCounts:
     """What was counted of a stage.
 
     Attributes:
@@ -33,10 +33,10 @@ class StageTally:
         """How long it was from the first to the last."""
         return 0.0 if self.first is None or self.last is None else self.last - self.first
 
-    def __add__(self, other: StageTally) -> StageTally:
+    def __add__(self, other: StageCounts) -> StageCounts:
         firsts = [first for first in (self.first, other.first) if first is not None]
         lasts = [last for last in (self.last, other.last) if last is not None]
-        return StageTally(
+        return StageCounts(
             self.endings + other.endings,
             self.running + other.running,
             min(firsts, default=None),
@@ -46,23 +46,23 @@ class StageTally:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTally:
+class SourceCounts:
     """What was counted of a source: records pushed, and whether it is over or has stopped by itself."""
 
     pushed: int = 0
     ended: bool = False
     stopped: bool = False
 
-    def __add__(self, other: SourceTally) -> SourceTally:
-        return SourceTally(self.pushed + other.pushed, self.ended or other.ended, self.stopped or other.stopped)
+    def __add__(self, other: SourceCounts) -> SourceCounts:
+        return SourceCounts(self.pushed + other.pushed, self.ended or other.ended, self.stopped or other.stopped)
 
 
 @dataclass(frozen=True, slots=True)
-class Tallies:
+class PipelineCounts:
     """What was counted of all of them, by name."""
 
-    stages: dict[str, StageTally] = field(default_factory=dict)
-    sources: dict[str, SourceTally] = field(default_factory=dict)
+    stages: dict[str, StageCounts] = field(default_factory=dict)
+    sources: dict[str, SourceCounts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Any) -> Self:
@@ -70,23 +70,23 @@ class Tallies:
         told = cls()
         for station in engine.stations:
             name = station.consumer.stage
-            told.stages[name] = told.stages.get(name, StageTally()) + _of_station(station)
+            told.stages[name] = told.stages.get(name, StageCounts()) + _of_station(station)
         for feed in engine.feeds:
-            told.sources[feed.plan.name] = SourceTally(feed.pushed, feed.ended, feed.failure is not None)
+            told.sources[feed.plan.name] = SourceCounts(feed.pushed, feed.ended, feed.failure is not None)
         return told
 
     @classmethod
-    def sum(cls, parts: Iterable[Tallies]) -> Self:
+    def sum(cls, parts: Iterable[PipelineCounts]) -> Self:
         """Put several together."""
         whole = cls()
         for part in parts:
             for name, stage in part.stages.items():
-                whole.stages[name] = whole.stages.get(name, StageTally()) + stage
+                whole.stages[name] = whole.stages.get(name, StageCounts()) + stage
             for name, source in part.sources.items():
-                whole.sources[name] = whole.sources.get(name, SourceTally()) + source
+                whole.sources[name] = whole.sources.get(name, SourceCounts()) + source
         return whole
 
-    def later(self, seconds: float) -> Tallies:
+    def later(self, seconds: float) -> PipelineCounts:
         """Return the same by a clock that is ahead by so much."""
         stages = {
             name: replace(one, first=one.first + seconds, last=one.last + seconds)
@@ -94,14 +94,14 @@ class Tallies:
             else one
             for name, one in self.stages.items()
         }
-        return Tallies(stages, dict(self.sources))
+        return PipelineCounts(stages, dict(self.sources))
 
 
-def _of_station(station: Any) -> StageTally:
+def _of_station(station: Any) -> StageCounts:
     endings, unfit = Counter(station.tally.endings), station.context.unfit
     if unfit:
         endings["dead"] += unfit
-    return StageTally(
+    return StageCounts(
         endings,
         len(station.backlog.running),
         station.tally.first,

@@ -9,7 +9,7 @@ from mongoq.model.settings import checked_options
 from mongoq.model.trail import StageMark
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.run.outcome_resolver import StageJudge
+from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver
 
 __all__ = ["marked", "model_behind", "stage_judge"]
 
@@ -24,8 +24,8 @@ def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
 
 
 def stage_judge(
-    graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageJudge] = StageJudge
-) -> StageJudge:
+    graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageOutcomeResolver] = StageOutcomeResolver
+) -> StageOutcomeResolver:
     """Return what says what becomes of the items of a stage."""
     models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
     targets = {

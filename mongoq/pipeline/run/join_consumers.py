@@ -14,13 +14,13 @@ from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
 from mongoq.model.join_state import Unjoinable, value_key
-from mongoq.model.outcomes import Apart, Failed, Release
+from mongoq.model.outcomes import Failed, Release, SettledElsewhere
 from mongoq.model.qualified_name import qualified
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.pipeline.run.handles import marked, stage_judge
-from mongoq.pipeline.run.outcome_resolver import StageJudge
+from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver
 from mongoq.protocol.join.expire import given_up
 from mongoq.protocol.join.join import arrived
 from mongoq.protocol.join.match import Arrival
@@ -28,8 +28,8 @@ from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.consumer import Consumer, consumer
 from mongoq.worker.lazy_results import is_function
-from mongoq.worker.outcome_resolver import Judge, Verdict
-from mongoq.worker.settle_group import Gathering
+from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict
+from mongoq.worker.settle_group import SettleGroup
 
 __all__ = ["joining", "takes_job"]
 
@@ -42,7 +42,7 @@ def joining(
 ) -> list[Consumer]:
     """Return the consumers of a join that was checked."""
     options = {name: value for name, value in stage.options.items() if name in defaults}
-    gathering = Gathering()
+    gathering = SettleGroup()
     spec, sides = _spec(graph, stage, broker, gathering)
     quiet = {
         **defaults,
@@ -53,7 +53,7 @@ def joining(
         "prefetch": ARRIVALS,
     }
 
-    def own(handle: Any, judge: Judge) -> Consumer:
+    def own(handle: Any, judge: OutcomeResolver) -> Consumer:
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
         return replace(told, stage=stage.name, judge=judge, claims=_unlimited(handle._context))
 
@@ -73,7 +73,7 @@ def joining(
     return [*found, replace(runs, stage=stage.name, judge=judge)]
 
 
-def _spec(graph: Graph, stage: Stage, broker: Any, gathering: Gathering) -> tuple[JoinSpec, list[Any]]:
+def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any]]:
     join = stage.join
     assert join is not None
     sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
@@ -154,7 +154,7 @@ def _named(function: Callable[..., Any], handler: Callable[..., Any]) -> Callabl
     return function
 
 
-class _PairJudge(StageJudge):
+class _PairJudge(StageOutcomeResolver):
     """Says what becomes of pairs; anything may have been put into their queue by hand, and is not run."""
 
     def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
@@ -180,16 +180,16 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
     return None
 
 
-class _Quiet(Judge):
+class _Quiet(OutcomeResolver):
     """Says what becomes of items that nobody runs; a failure is one of the stage's."""
 
-    def __init__(self, judge: StageJudge, spec: JoinSpec, way: Callable[..., Any]) -> None:
+    def __init__(self, judge: StageOutcomeResolver, spec: JoinSpec, way: Callable[..., Any]) -> None:
         self._judge = judge
         self._fates = spec.fates
         self._way = way
 
-    def _apart(self, item: Item[Any], told: Any) -> Apart:
-        return Apart(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
+    def _apart(self, item: Item[Any], told: Any) -> SettledElsewhere:
+        return SettledElsewhere(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
         if isinstance(error, PartnerMissing):  # and no error queue that it could go to
@@ -198,7 +198,9 @@ class _Quiet(Judge):
 
 
 class _Arrivals(_Quiet):
-    def __init__(self, judge: StageJudge, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]) -> None:
+    def __init__(
+        self, judge: StageOutcomeResolver, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]
+    ) -> None:
         super().__init__(judge, spec, joins)
         assert stage.join is not None
         self._path = stage.join.path(source)

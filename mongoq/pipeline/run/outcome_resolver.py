@@ -16,15 +16,15 @@ from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Relea
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.outcome_resolver import Judge, Verdict, checked, entries, is_success, shown
+from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, checked, entries, is_success, shown
 
-__all__ = ["StageJudge"]
+__all__ = ["StageOutcomeResolver"]
 
 SEVERAL = (list, tuple, set, frozenset)
 """What a handler returns that means several items."""
 
 
-class StageJudge(Judge):
+class StageOutcomeResolver(OutcomeResolver):
     """Says what becomes of the items of a stage.
 
     Args:

@@ -9,7 +9,7 @@ from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
 from mongoq.pipeline.graph.source import Source
 from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.run.counts import SourceTally, StageTally, Tallies
+from mongoq.pipeline.run.counts import PipelineCounts, SourceCounts, StageCounts
 from mongoq.protocol.history.stats import QueueStats
 
 __all__ = ["Progress", "SourceProgress", "StageProgress", "progress_of"]
@@ -112,12 +112,12 @@ class Progress:
 
 
 def progress_of(
-    graph: Graph, tallies: Tallies, stats: Mapping[str, QueueStats], *, ended: bool, interrupted: bool
+    graph: Graph, tallies: PipelineCounts, stats: Mapping[str, QueueStats], *, ended: bool, interrupted: bool
 ) -> Progress:
     """Put together what a run has counted, and what is in the queues."""
     stages = {}
     for stage in graph.own_stages:
-        own = tallies.stages.get(stage.name, StageTally())
+        own = tallies.stages.get(stage.name, StageCounts())
         depths = [stats[queue].counts for queue in _worked_off(graph, stage) if queue in stats]
         stages[stage.name] = StageProgress(
             stage=stage.name,
@@ -137,8 +137,8 @@ def progress_of(
     return Progress(stages, errors, ended, sources, interrupted)
 
 
-def _of_source(source: Source, tallies: Tallies) -> SourceProgress:
-    told = tallies.sources.get(source.name, SourceTally())
+def _of_source(source: Source, tallies: PipelineCounts) -> SourceProgress:
+    told = tallies.sources.get(source.name, SourceCounts())
     return SourceProgress(source.name, source.target, told.pushed, told.ended, told.stopped)
 
 

@@ -13,7 +13,7 @@ from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
 from mongoq.model.process.local import Local
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.run.counts import Tallies
+from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
 from mongoq.pipeline.run.sources import machinery, suited
 from mongoq.pipeline.run.threaded import ThreadedRun
@@ -195,7 +195,7 @@ class AsyncRun(Local):
 
 
 def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-    return progress_of(graph, Tallies.of(engine), told, ended=ended, interrupted=engine.interrupted)
+    return progress_of(graph, PipelineCounts.of(engine), told, ended=ended, interrupted=engine.interrupted)
 
 
 def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:

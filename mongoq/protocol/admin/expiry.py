@@ -43,7 +43,7 @@ NOT_PAUSED = {"$in": [None, False]}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ControlDocuments:
     """The control documents of queues, by the names of the queues.
 
     Attributes:
@@ -87,7 +87,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
     except Duplicate:
         return False
-    found = Found(
+    found = ControlDocuments(
         (yield from _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))),
         (yield from _documents(broker, COUNTERS_PREFIX, ("expires",))),
         (yield from _documents(broker, END_PREFIX, ("q", "expires"))),

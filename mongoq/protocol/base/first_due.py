@@ -12,7 +12,7 @@ from bson.max_key import MaxKey
 from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, insisted
-from mongoq.protocol.state.claim_hints import Floor, claimable, eligible
+from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["ORDER", "heads_of", "heads_pipeline", "looked", "looked_behind"]
@@ -75,7 +75,7 @@ def _look(context: QueueContext[Any]) -> Flow[bool]:
     return any(isinstance(when, datetime) and when <= now for _, when in first)
 
 
-def _is_slow(context: QueueContext[Any], floors: Mapping[int, Floor], now: datetime) -> Flow[bool]:
+def _is_slow(context: QueueContext[Any], floors: Mapping[int, LowerBound], now: datetime) -> Flow[bool]:
     """Read what a claim would take, from the beginning and from the floors in turn, until that is about as fast."""
     heads, began = context.state.heads, time.monotonic()
     for pair in range(PAIRS):

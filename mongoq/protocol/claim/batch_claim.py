@@ -15,7 +15,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_keys
 from mongoq.model.process.clock import time_of
-from mongoq.model.raw.raw_envelope import Fresh, opened
+from mongoq.model.raw.raw_envelope import RawEnvelope, opened
 from mongoq.model.stream_claim import ENTRY
 from mongoq.protocol.flow.commands import Command, number_matched
 from mongoq.protocol.settle.bulk import Statement, statement
@@ -64,7 +64,7 @@ class ClaimOfMany:
     where: Mapping[str, Any] = field(default_factory=dict)
     remembered: Mapping[Any, Any] = field(default_factory=dict)
     priorities: frozenset[int] = frozenset()
-    untouched: Sequence[Fresh] = ()
+    untouched: Sequence[RawEnvelope] = ()
     opened: list[dict[str, Any]] = field(default_factory=list)
     lapsed: list[Any] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ class ClaimOfMany:
         return cls(context, dues, ids, now, mine, sparing, where=where, remembered=remembered, priorities=priorities)
 
     @classmethod
-    def of_untouched(cls, context: QueueContext[Any], first: Sequence[Fresh], lease: timedelta) -> ClaimOfMany:
+    def of_untouched(cls, context: QueueContext[Any], first: Sequence[RawEnvelope], lease: timedelta) -> ClaimOfMany:
         """Return a claim of items that nobody has had."""
         now = context.broker.clock.now()
         time = cache(time_of)  # most are due at a few different times

@@ -28,11 +28,11 @@ from mongoq.protocol.settle.settle import kept_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Screen", "checked_by_server", "keeps", "screen", "screened"]
+__all__ = ["ItemFilter", "checked_by_server", "keeps", "screen", "screened"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Screen:
+class ItemFilter:
     """What a consumer takes.
 
     Attributes:
@@ -48,13 +48,13 @@ class Screen:
     resolve: Resolve
 
 
-def screen(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> Screen:
+def screen(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> ItemFilter:
     """Return a screen, checked as far as that goes without the server."""
     handed = Moves(context, resolve).told(rest)[0] if isinstance(rest, Move) else None
-    return Screen(where_filter(where, context.broker.encoding), rest, handed, resolve)
+    return ItemFilter(where_filter(where, context.broker.encoding), rest, handed, resolve)
 
 
-def checked_by_server(context: QueueContext[Any], wanted: Screen) -> Flow[None]:
+def checked_by_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None]:
     """Let the server look at the filter (``find`` of an id that nobody has); raises ``FilterInvalid``."""
     try:
         yield from find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
@@ -64,7 +64,7 @@ def checked_by_server(context: QueueContext[Any], wanted: Screen) -> Flow[None]:
         raise
 
 
-def screened(claim: ClaimOfMany, wanted: Screen) -> Flow[int]:
+def screened(claim: ClaimOfMany, wanted: ItemFilter) -> Flow[int]:
     """Settle those of a claim's items that do not match, in one bulk, and return how many those were.
 
     Nobody has reserved them, or no more. Sent again after a lost reply it does nothing twice: they are gone by then.
@@ -86,7 +86,7 @@ def _sent(requests: list[Statement]) -> Flow[int]:
     return total
 
 
-def _tell(claim: ClaimOfMany, wanted: Screen, total: int) -> None:
+def _tell(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
     context = claim.context
     if wanted.handed is None:
         context.count("commit", total)
@@ -98,7 +98,7 @@ def _tell(claim: ClaimOfMany, wanted: Screen, total: int) -> None:
         context.broker.state(to).heads.note(priority, when)
 
 
-def _statements(claim: ClaimOfMany, wanted: Screen, *, marked: bool) -> Iterator[Statement]:
+def _statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
     """Make a statement for all that are told the same; what remembers its id is kept for as long as that lasts."""
     groups: dict[Any, list[Any]] = {}
     for key, id in claim.ids.items():
@@ -112,7 +112,7 @@ def _statements(claim: ClaimOfMany, wanted: Screen, *, marked: bool) -> Iterator
             yield "UpdateMany", {"filter": filter, "update": update}
 
 
-def _update(claim: ClaimOfMany, wanted: Screen, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
+def _update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
     """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
     context, handed = claim.context, wanted.handed
     taken = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
@@ -129,7 +129,7 @@ def _update(claim: ClaimOfMany, wanted: Screen, once: Any, *, marked: bool) -> M
     return Marker(context, "moved" if handed else "done", at=claim.now, to=to).marks(item).on(update)
 
 
-def keeps(context: QueueContext[Any], wanted: Screen, item: Item[Any]) -> Flow[bool]:
+def keeps(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:
     """Say whether a reserved item matches (``find``); one that does not is settled."""
     found = yield from find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
     if found is not None:

@@ -16,13 +16,13 @@ from typing import Any
 from bson.errors import InvalidBSON
 
 from mongoq.model.item import Document, id_key
-from mongoq.model.raw.raw_envelope import Fresh, fresh, is_fresh
+from mongoq.model.raw.raw_envelope import RawEnvelope, fresh, is_fresh
 from mongoq.protocol.base.find import find_head
 from mongoq.protocol.base.first_due import ORDER, looked
 from mongoq.protocol.claim.candidates import ordinary
 from mongoq.protocol.flow.commands import Begin, Flow, Unreadable, Wait, insisted
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.state.prefetch import Coming
+from mongoq.protocol.state.prefetch import PendingRead
 
 __all__ = ["Head", "ahead", "head"]
 
@@ -38,7 +38,7 @@ class Head:
         busy: there was nothing that other claims of this process are not about to take, as far as was read.
     """
 
-    untouched: Sequence[Fresh] = ()
+    untouched: Sequence[RawEnvelope] = ()
     documents: Sequence[Document] = ()
     empty: bool = False
     busy: bool = False
@@ -75,7 +75,7 @@ def _first(context: QueueContext[Any], n: int) -> Flow[Head]:
     return Head(found)
 
 
-def _read(context: QueueContext[Any], n: int, coming: Coming) -> Flow[Head]:
+def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]:
     """Read the first items, and those that follow; what is being claimed from here already is not among them."""
     shelf, encoding = context.state.shelf, context.broker.encoding
     try:
@@ -117,13 +117,13 @@ def ahead(context: QueueContext[Any], n: int) -> Flow[None]:
             shelf.coming = None
 
 
-def _coming(context: QueueContext[Any], most: int) -> Coming:
+def _coming(context: QueueContext[Any], most: int) -> PendingRead:
     start, flying = context.state.heads.start(context.name, context.broker.clock.now()), context.state.shelf.flying
     most += len(flying)
-    return Coming(find_head(context.broker, start.filter, ORDER, most), start, claimed={*flying})
+    return PendingRead(find_head(context.broker, start.filter, ORDER, most), start, claimed={*flying})
 
 
-def _arrived(context: QueueContext[Any], coming: Coming) -> Flow[None]:
+def _arrived(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
     """Wait for what is being read, if that is not too old by now; the first who waits puts it on the shelf."""
     shelf = context.state.shelf
     while shelf.coming is coming and coming.begun is None:

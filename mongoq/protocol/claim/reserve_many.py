@@ -20,7 +20,7 @@ from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
 from mongoq.protocol.claim.candidates import candidates, fresh_candidates
-from mongoq.protocol.claim.filtering import Screen, keeps, screened
+from mongoq.protocol.claim.filtering import ItemFilter, keeps, screened
 from mongoq.protocol.claim.read_ahead import ahead, head
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
@@ -36,7 +36,7 @@ from mongoq.protocol.flow.commands import Begin, Command, Flow, Refused, ReplyLo
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import waiting
 
-__all__ = ["Taken", "claim_some", "claimed", "reserve_many", "take"]
+__all__ = ["BatchClaim", "claim_some", "claimed", "reserve_many", "take"]
 
 M = TypeVar("M")
 
@@ -68,7 +68,7 @@ def _reserve_now(
 
 
 @dataclass(slots=True)
-class Taken(Generic[M]):
+class BatchClaim(Generic[M]):
     """What a claim of many took.
 
     Attributes:
@@ -91,8 +91,8 @@ def take(
     on_invalid: OnInvalid,
     *,
     sparing: bool = False,
-    screen: Screen | None = None,
-) -> Flow[Taken[M] | None]:
+    screen: ItemFilter | None = None,
+) -> Flow[BatchClaim[M] | None]:
     """Claim up to ``n`` items that are there now; ``None`` when nothing is.
 
     With ``sparing``, items whose last leases ran out are left where they are, since they may have killed their holders,
@@ -105,12 +105,12 @@ def take(
         held_up = sparing and time.monotonic() < context.state.held_up
         first = yield from (fresh_candidates if held_up else candidates)(context, n, remembered=screen is not None)
         if first is None:
-            return Taken([], lapsed=True) if held_up else None
+            return BatchClaim([], lapsed=True) if held_up else None
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
             if one is None or screen is None or (yield from keeps(context, screen, one)):
-                return Taken([one]) if one else None
-            return Taken([], screened=1)
+                return BatchClaim([one]) if one else None
+            return BatchClaim([], screened=1)
         claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing, where=where)
         others = (yield from screened(claim, screen)) if screen else 0
         items = yield from _decoded(claim, (yield from claimed(claim, len(first) - others)), on_invalid)
@@ -119,11 +119,11 @@ def take(
             others += yield from _screened_ahead(context, screen)
         if items or claim.lapsed or others:
             context.count("reserve", len(items))
-            return Taken(items, bool(claim.lapsed), others)
+            return BatchClaim(items, bool(claim.lapsed), others)
     return None
 
 
-def _screened_ahead(context: QueueContext[Any], screen: Screen) -> Flow[int]:
+def _screened_ahead(context: QueueContext[Any], screen: ItemFilter) -> Flow[int]:
     """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
     first = yield from candidates(context, MANY, remembered=True)
     if not first:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from mongoq.model.item import Item
 from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.claim.filtering import Screen, keeps
+from mongoq.protocol.claim.filtering import ItemFilter, keeps
 from mongoq.protocol.claim.reserve import claim_telling, reserve_now
-from mongoq.protocol.claim.reserve_many import Taken, take
+from mongoq.protocol.claim.reserve_many import BatchClaim, take
 from mongoq.protocol.flow.commands import Blocked, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import waiting
@@ -33,15 +33,15 @@ def take_beside(
     lease: timedelta | None,
     *,
     over: Callable[[], bool],
-    screen: Screen | None = None,
-) -> Flow[Taken[M] | None]:
+    screen: ItemFilter | None = None,
+) -> Flow[BatchClaim[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
     What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the wait, and the answer
     is ``None``. It also ends when a ``screen`` has settled some that do not match.
     """
 
-    def attempt() -> Flow[Taken[M] | None]:
+    def attempt() -> Flow[BatchClaim[M] | None]:
         if over():
             return None
         yield from prepared(context)
@@ -55,7 +55,7 @@ def take_beside(
 
 
 def take_alone(
-    context: QueueContext[M], lease: timedelta | None, *, screen: Screen | None = None
+    context: QueueContext[M], lease: timedelta | None, *, screen: ItemFilter | None = None
 ) -> Flow[tuple[Item[M] | None, bool] | None]:
     """Claim the first item for a run by itself, and say whether its last lease ran out; ``None`` when there is none.
 

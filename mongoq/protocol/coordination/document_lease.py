@@ -18,11 +18,21 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["Held", "TakenOver", "Tenure", "begun", "extended", "given_back", "holder", "under", "written"]
+__all__ = [
+    "DocumentLease",
+    "ForeignLease",
+    "TakenOver",
+    "begun",
+    "extended",
+    "given_back",
+    "holder",
+    "under",
+    "written",
+]
 
 
 @dataclass(slots=True)
-class Tenure:
+class DocumentLease:
     """A lease, as its holder knows it.
 
     Attributes:
@@ -37,7 +47,7 @@ class Tenure:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ForeignLease:
     """The lease that another process has: who, and until when unless it is extended."""
 
     by: str | None
@@ -51,14 +61,14 @@ class TakenOver(Exception):
         held: who has it now.
     """
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: ForeignLease) -> None:
         super().__init__(f"it is run by {held.by or 'nobody'}")
         self.held = held
 
 
 def begun(
     broker: BrokerContext, id: str, length: timedelta, first: Mapping[str, Any]
-) -> Flow[tuple[ObjectId, dict[str, Any]] | Held]:
+) -> Flow[tuple[ObjectId, dict[str, Any]] | ForeignLease]:
     """Take the lease if nobody has it (``findAndModify``, upsert), or say who does.
 
     Returns its token and the document; a new document holds ``first``. A crash afterwards leaves it taken until it
@@ -83,12 +93,12 @@ def begun(
     return token, found
 
 
-def extended(broker: BrokerContext, tenure: Tenure) -> Flow[None]:
+def extended(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
     """Let the lease end its length from now (``update``); raises ``TakenOver`` when it is lost."""
     yield from written(broker, tenure, {"$set": {"until": broker.clock.now() + tenure.length}})
 
 
-def written(broker: BrokerContext, tenure: Tenure, update: Mapping[str, Any]) -> Flow[None]:
+def written(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[None]:
     """Change the document under the lease (``update``); raises ``TakenOver`` when it is lost.
 
     The update is one that may be sent twice: it is when its reply is lost.
@@ -99,19 +109,19 @@ def written(broker: BrokerContext, tenure: Tenure, update: Mapping[str, Any]) ->
         raise TakenOver(holder((yield from find_one(broker, {"_id": tenure.id}, {"by": 1, "until": 1}))))
 
 
-def given_back(broker: BrokerContext, tenure: Tenure) -> Flow[None]:
+def given_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
     """Let another process have the lease at once, unless one has it already (``update``)."""
     update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
     command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
     yield from persisted(command.__iter__)
 
 
-def under(tenure: Tenure) -> dict[str, Any]:
+def under(tenure: DocumentLease) -> dict[str, Any]:
     """Return the filter that finds the document under the lease."""
     return {"_id": tenure.id, "token": tenure.token}
 
 
-def holder(found: Any) -> Held:
+def holder(found: Any) -> ForeignLease:
     """Return who has the lease, by the document."""
     found = found or {}
-    return Held(found.get("by"), found.get("until"))
+    return ForeignLease(found.get("by"), found.get("until"))

@@ -21,7 +21,7 @@ from mongoq.protocol.push.publish import BYTES, COPIES, copied
 from mongoq.protocol.push.push import check_due, checked_headers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Made", "Yielded", "documents", "noted", "yielded"]
+__all__ = ["EncodedRecord", "Yielded", "documents", "noted", "yielded"]
 
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON: it is written with every batch."""
@@ -71,7 +71,7 @@ def _position(encoding: Encoding, position: Any) -> Any:
     return encoding.encode("position", position, limit=POSITION_LIMIT)
 
 
-class Made(NamedTuple):
+class EncodedRecord(NamedTuple):
     """An envelope as it is sent, and what is noted of it."""
 
     queue: str
@@ -80,7 +80,7 @@ class Made(NamedTuple):
     document: RawBSONDocument
 
 
-def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[Made]]:
+def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[EncodedRecord]]:
     """Return as many of the records as one transaction carries, and their envelopes.
 
     These are for the queue itself or, when it is a topic, for each queue that is bound to it.
@@ -95,7 +95,7 @@ def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Seq
     return part, _copies(context, part, bound)
 
 
-def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Made]:
+def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[EncodedRecord]:
     """Return envelopes for the queue itself; they differ in little, which is encoded anew where it does."""
     stencils: dict[int, tuple[Stencil, datetime]] = {}
     made = []
@@ -106,7 +106,7 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Made
             stencil, when = stencils[one.priority]
         else:
             stencil, when = _stencil(context, one, id)
-        made.append(Made(context.name, one.priority, when, stencil.envelope(id, one.wrapped)))
+        made.append(EncodedRecord(context.name, one.priority, when, stencil.envelope(id, one.wrapped)))
     return made
 
 
@@ -138,18 +138,18 @@ def _size(one: Yielded) -> int:
     return OVERHEAD + len(one.wrapped) + (0 if one.headers is None else len(one.headers.raw))
 
 
-def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[Made]:
+def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[EncodedRecord]:
     """Return copies for each of the queues that are bound to the topic."""
     broker, at = context.broker, context.broker.clock.now()
     envelopes = [_envelope(context, one, id) for one, id in zip(part, new_ids(len(part)), strict=True)]
     return [
-        Made(queue, one.priority, envelope["when"], copied(broker, envelope, one.wrapped, queue, at).document)
+        EncodedRecord(queue, one.priority, envelope["when"], copied(broker, envelope, one.wrapped, queue, at).document)
         for queue in queues
         for one, envelope in zip(part, envelopes, strict=True)
     ]
 
 
-def noted(broker: BrokerContext, made: Sequence[Made]) -> None:
+def noted(broker: BrokerContext, made: Sequence[EncodedRecord]) -> None:
     """Count what is new, and wake who waits for it in this process."""
     numbers = Counter([(one.queue, one.priority, one.when) for one in made])
     for (queue, priority, when), number in numbers.items():

@@ -18,14 +18,22 @@ from mongoq.model.qualified_name import qualified
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.topics import producing
 from mongoq.protocol.base.transaction import transacted
-from mongoq.protocol.coordination.document_lease import Held, TakenOver, begun, extended, given_back, holder, under
-from mongoq.protocol.coordination.document_lease import Tenure as Lease
-from mongoq.protocol.coordination.records import Made, Yielded, documents, noted
+from mongoq.protocol.coordination.document_lease import DocumentLease as Lease
+from mongoq.protocol.coordination.document_lease import (
+    ForeignLease,
+    TakenOver,
+    begun,
+    extended,
+    given_back,
+    holder,
+    under,
+)
+from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents, noted
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow, matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Held", "TakenOver", "Tenure", "extended", "given_back", "pushed", "source_id", "taken"]
+__all__ = ["DocumentLease", "ForeignLease", "TakenOver", "extended", "given_back", "pushed", "source_id", "taken"]
 
 SOURCE_PREFIX = "source:"
 
@@ -36,7 +44,7 @@ def source_id(pipeline: str, name: str) -> str:
 
 
 @dataclass(slots=True)
-class Tenure(Lease):
+class DocumentLease(Lease):
     """The lease of a source, as its holder knows it.
 
     Attributes:
@@ -52,19 +60,19 @@ class _Unmatched(Exception):
     """The control document was not found under token and count."""
 
 
-def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[Tenure | Held]:
+def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLease | ForeignLease]:
     """Take the lease of a source if nobody has it (``findAndModify``, upsert), or say who does.
 
     A crash afterwards leaves it taken until it ends.
     """
     lease = yield from begun(broker, id, length, {"pushed": 0})
-    if isinstance(lease, Held):
+    if isinstance(lease, ForeignLease):
         return lease
     token, found = lease
-    return Tenure(id, token, length, found["pushed"], found.get("position"))
+    return DocumentLease(id, token, length, found["pushed"], found.get("position"))
 
 
-def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded]) -> Flow[int]:
+def pushed(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
     """Push records, the first of the batch at least, and return how many; a copy into each queue bound to a topic.
 
     One transaction (``update``, ``insert``) writes them, the position of the last one and the new end of the lease. A
@@ -87,7 +95,9 @@ def pushed(context: QueueContext[Any], tenure: Tenure, batch: Sequence[Yielded])
     return len(part)
 
 
-def _attempt(broker: BrokerContext, tenure: Tenure, number: int, position: Any, made: Sequence[Made]) -> Flow[None]:
+def _attempt(
+    broker: BrokerContext, tenure: DocumentLease, number: int, position: Any, made: Sequence[EncodedRecord]
+) -> Flow[None]:
     now = broker.clock.now()
     told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
     filter = {**under(tenure), "pushed": tenure.pushed}
@@ -98,7 +108,7 @@ def _attempt(broker: BrokerContext, tenure: Tenure, number: int, position: Any, 
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
 
 
-def _resolved(broker: BrokerContext, tenure: Tenure, number: int) -> Flow[None]:
+def _resolved(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:
     """Return if the batch was committed before, by a transaction whose reply was lost; else the lease is."""
     found = yield from find_one(broker, {"_id": tenure.id})
     if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:

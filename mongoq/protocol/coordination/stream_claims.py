@@ -18,13 +18,13 @@ from mongoq.protocol.flow.chunking import IDS
 from mongoq.protocol.flow.commands import Command, Flow, matched
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Taking"]
+__all__ = ["StreamClaimer"]
 
 FIELDS = {"once": 1}
 """What is read back of the items besides their ids."""
 
 
-class Taking:
+class StreamClaimer:
     """Reserves up to ``n`` items that are, or were at a time ``due``, eligible.
 
     As for any batch, what had all its runs is buried, unless its last one was in a batch: that gets one more, in a

@@ -16,11 +16,11 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["Noted", "note", "noted"]
+__all__ = ["ClaimNotes", "note", "noted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class ClaimNotes:
     """What is known of a claim.
 
     Attributes:
@@ -41,13 +41,13 @@ def note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Fl
     return bool(found)
 
 
-def noted(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[Noted]:
+def noted(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
     """Return what is known of the claim of this token (``find``); of another claim, or none, nothing."""
     yield from ready(broker, write=False)
     found = yield from find_one(broker, _claim(consumer, token), {"claim.note": 1, "claim.others": 1})
     if found is None:
-        return Noted()
-    return Noted(found["claim"].get("note"), tuple(found["claim"].get("others", ())))
+        return ClaimNotes()
+    return ClaimNotes(found["claim"].get("note"), tuple(found["claim"].get("others", ())))
 
 
 def _claim(consumer: str, token: ObjectId) -> dict[str, Any]:

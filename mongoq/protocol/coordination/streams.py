@@ -23,16 +23,24 @@ from mongoq.model.item import Item
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
 from mongoq.protocol.base.bootstrap import ready
 from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.coordination.document_lease import Held, TakenOver, Tenure, begun, extended, given_back, written
-from mongoq.protocol.coordination.stream_claims import Taking
+from mongoq.protocol.coordination.document_lease import (
+    DocumentLease,
+    ForeignLease,
+    TakenOver,
+    begun,
+    extended,
+    given_back,
+    written,
+)
+from mongoq.protocol.coordination.stream_claims import StreamClaimer
 from mongoq.protocol.flow.commands import Command, Flow, persisted
 from mongoq.protocol.settle.held_items import in_chunks, updated
 from mongoq.protocol.settle.settle import kept_update, release_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "Held",
-    "Run",
+    "ForeignLease",
+    "StreamRun",
     "TakenOver",
     "extended",
     "given_back",
@@ -46,7 +54,7 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class Run(Tenure):
+class StreamRun(DocumentLease):
     """One run of a consumer, as its process knows it.
 
     Attributes:
@@ -68,7 +76,7 @@ def server_time(broker: BrokerContext) -> Flow[datetime]:
     return broker.clock.now()
 
 
-def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[Run | Held]:
+def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[StreamRun | ForeignLease]:
     """Begin a run unless another one of the consumer is under way (``findAndModify``, upsert); then say who has it.
 
     What the last run claimed and did not settle is the new one's. A crash afterwards leaves it begun until its lease
@@ -78,18 +86,18 @@ def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) 
         ArgumentInvalid: the consumer holds items of another queue.
     """
     begin = yield from begun(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
-    if isinstance(begin, Held):
+    if isinstance(begin, ForeignLease):
         return begin
     token, found = begin
     claim = StreamClaim.of(found["claim"]) if "claim" in found else None
-    run = Run(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
+    run = StreamRun(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
     yield from _cleared(broker, run)
     if run.queue != queue:
         yield from _bound(broker, run, queue)
     return run
 
 
-def _bound(broker: BrokerContext, run: Run, queue: str) -> Flow[None]:
+def _bound(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
     if run.claim is not None:
         yield from given_back(broker, run)
         problem = f"{run.consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
@@ -98,7 +106,7 @@ def _bound(broker: BrokerContext, run: Run, queue: str) -> Flow[None]:
     run.queue = queue
 
 
-def _cleared(broker: BrokerContext, run: Run) -> Flow[None]:
+def _cleared(broker: BrokerContext, run: StreamRun) -> Flow[None]:
     """Give back what was being reserved when its process died, or met an error: nobody was told of it."""
     if run.claim is not None and run.claim.ids is None:
         yield from _given_up(broker, run.queue, run.claim)
@@ -107,7 +115,13 @@ def _cleared(broker: BrokerContext, run: Run) -> Flow[None]:
 
 
 def next_claim(
-    context: QueueContext[Any], run: Run, n: int, lease: timedelta | None, *, after: int, due: datetime | None = None
+    context: QueueContext[Any],
+    run: StreamRun,
+    n: int,
+    lease: timedelta | None,
+    *,
+    after: int,
+    due: datetime | None = None,
 ) -> Flow[StreamClaim | None]:
     """Claim up to ``n`` items for the next batch; ``None`` when none is eligible, or was at the time ``due``.
 
@@ -128,7 +142,7 @@ def next_claim(
     """
     yield from prepared(context)
     yield from _cleared(context.broker, run)
-    taking = Taking(context, n, lease or context.settings.lease, due)
+    taking = StreamClaimer(context, n, lease or context.settings.lease, due)
     if not (yield from taking.found()):
         return None
     intent = StreamClaim(max(run.number, after) + 1, taking.token, taking.until, taking.first_due)
@@ -151,7 +165,7 @@ def _ids(items: Sequence[Item[Any]]) -> list[Any]:
     return sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
 
 
-def taken_up(broker: BrokerContext, run: Run, *, after: int) -> Flow[StreamClaim | None]:
+def taken_up(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
     """Return the claim that is not settled yet, if there is one, with a number behind the caller's (``update``)."""
     claim = run.claim
     if claim is None or claim.ids is None:
@@ -163,7 +177,7 @@ def taken_up(broker: BrokerContext, run: Run, *, after: int) -> Flow[StreamClaim
     return claim
 
 
-def settled(context: QueueContext[Any], run: Run, number: int) -> Flow[int]:
+def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int]:
     """Commit what the claim of this number still holds (``delete`` or ``update`` of many), and return how many.
 
     What was moved, committed or lost since stays as it is. Does nothing when there is no such claim any more. A crash

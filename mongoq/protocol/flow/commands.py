@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 
 __all__ = [
     "SENDS",
@@ -117,7 +117,7 @@ class Shared(Generic[T]):
 class Rest:
     """Do nothing until the bell rings, or for so many seconds; a cancelled caller is cancelled here."""
 
-    bell: Bell
+    bell: WakeEvent
     seconds: float
 
     def __iter__(self) -> Flow[None]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Bell", "Ticket"]
+__all__ = ["Waiter", "WakeEvent"]
 
 
-class Bell:
+class WakeEvent:
     """Something to rest on until it rings; it may ring before."""
 
     __slots__ = ("alarm", "rung")
@@ -24,7 +24,7 @@ class Bell:
             alarm()
 
 
-class Ticket(Bell):
+class Waiter(WakeEvent):
     """A waiter's place in a room.
 
     Attributes:

@@ -16,7 +16,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
-from mongoq.model.raw.raw_batch import Held, all_held
+from mongoq.model.raw.raw_batch import RawBatch, all_held
 from mongoq.protocol.base.fence import MARGIN, begin, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet
@@ -26,7 +26,7 @@ from mongoq.protocol.flow.commands import Command, Flow, Shared
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bulk import Settlement, Tally, tallied, tallied_alike
+from mongoq.protocol.settle.bulk import BulkResult, Settlement, tallied, tallied_alike
 from mongoq.protocol.settle.move_many import moved
 from mongoq.protocol.settle.settle_many import Batch, are_committed_alike, committing, extending, rolling_back
 from mongoq.protocol.state.batcher import copies
@@ -136,13 +136,13 @@ def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
     return settling.way is _COMMIT and settling.context is context
 
 
-def _held_alike(context: QueueContext[Any], items: list[Item[Any]]) -> Held | None:
+def _held_alike(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
     """Return what items have in common that are all committed alike, if they are; to look at each takes longer."""
     held = all_held(items, context.broker.namespace, context.name)
     return held if held is not None and are_committed_alike(context, items, held) else None
 
 
-def _answer(tally: Tally, key: Any, told: Any = None) -> Any:
+def _answer(tally: BulkResult, key: Any, told: Any = None) -> Any:
     """Return what the caller is told whose item has this key."""
     failure = tally.failed.get(key)
     return copies(failure, 1)[0] if failure else tally.answers.get(key, told)

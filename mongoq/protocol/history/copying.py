@@ -19,7 +19,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw.raw_document import Cutter, fields_of
-from mongoq.model.replay_order import CopyIds, CopyStencil, Line, copy_envelope
+from mongoq.model.replay_order import CopyIds, CopyStencil, ReplayOrder, copy_envelope
 from mongoq.model.replay_result import REFUSALS, SKIP, Replayed
 from mongoq.protocol.flow.commands import Begin, Begun, Command, Flow, Interruption, ReplyLost
 from mongoq.protocol.history.pages import opened
@@ -51,7 +51,7 @@ class Task:
     transform: Transform | None
     dry_run: bool
     hop: str | None = None
-    line: Line = field(default_factory=Line)
+    line: ReplayOrder = field(default_factory=ReplayOrder)
     ids: CopyIds = field(init=False)
     cutter: Cutter = field(init=False)
 

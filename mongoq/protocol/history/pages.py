@@ -196,7 +196,7 @@ def documents_page(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """A page that is asked for.
 
     Attributes:
@@ -212,7 +212,7 @@ class Asked:
     begun: Begun | None = None
 
 
-def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[Asked]:
+def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
     """Ask for a page, and do not wait for it; without a server nothing is asked yet."""
     asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
     if context.broker.serverless:
@@ -220,7 +220,7 @@ def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, tr
     return replace(asked, begun=(yield from Begin(asked.command)))
 
 
-def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[Asked]:
+def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
     broker = context.broker
     yield from ready(broker, write=False)
     if wanted.started is None:
@@ -229,14 +229,14 @@ def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails
     if as_stored:
         find["projection"] = {**COPIED, "trail": 1} if trails else COPIED
     if broker.serverless:
-        return Asked(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
+        return PageRequest(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
     command = {"find": broker.collection, **find, "batchSize": wanted.page, "readConcern": {"level": "majority"}}
     options = broker.encoding.undecoded if as_stored else broker.encoding.options
     arguments = {"command": command, "codec_options": options}
-    return Asked(wanted, Command("command", arguments, target="database"), as_stored)
+    return PageRequest(wanted, Command("command", arguments, target="database"), as_stored)
 
 
-def page_read(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], Range | None]]:
+def page_read(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], Range | None]]:
     """Read a page that was asked for, and say where to go on.
 
     Where there is a server, documents come as their bytes when they were asked for ``as_stored``.
@@ -261,7 +261,7 @@ def opened(broker: BrokerContext, document: Document | bytes) -> Document:
         return broker.encoding.read(document)
 
 
-def _one_reply(broker: BrokerContext, asked: Asked) -> Flow[tuple[list[Any], bool]]:
+def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], bool]]:
     """Return what the server sends in its first reply (16 MB at most), and whether there may be more.
 
     No cursor is left open, and a page of large items takes no more memory than that.

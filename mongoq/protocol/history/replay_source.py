@@ -13,7 +13,7 @@ from mongoq.model.item import Document
 from mongoq.model.replay_order import COPY_MARK
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.commands import Command, Flow, Unreadable
-from mongoq.protocol.history.pages import Asked, Range, page_begun, page_read
+from mongoq.protocol.history.pages import PageRequest, Range, page_begun, page_read
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["ByIds", "InRange", "located"]
@@ -40,7 +40,7 @@ class InRange:
         until = wanted.until or context.broker.clock.now() + SKEW
         self._page = wanted.page
         self._rest: Range | None = replace(wanted, where=where, until=until)
-        self._ahead: Asked | None = None
+        self._ahead: PageRequest | None = None
 
     def read(self, room: float) -> Flow[list[Document | bytes]]:
         """Read the next page, oldest first; nothing at the end."""

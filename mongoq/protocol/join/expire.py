@@ -11,12 +11,12 @@ from bson import ObjectId
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Item, with_stored
-from mongoq.model.join_state import Place, Rendezvous
+from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.pair import Member, buried, pair
-from mongoq.protocol.join.spec import ARRIVALS, Doing, JoinSpec, noted_of, remembered, rendezvous, sent
+from mongoq.protocol.join.spec import ARRIVALS, JoinSpec, JoinTransaction, noted_of, remembered, rendezvous, sent
 from mongoq.protocol.settle.exchange import Exchange, exchanged
 
 __all__ = ["given_up"]
@@ -36,13 +36,13 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     return failed
 
 
-def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[Doing]:
+def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]:
     """Do what there is to do about parked items whose time is up, in a transaction."""
     broker = spec.parked.broker
     places = [Place.of(item.key, spec.queues) for item in items]
     stored = yield from rendezvous(spec, {place.key for place in places if place is not None})
-    known = {key: Rendezvous(key, spec.queues, document) for key, document in stored.items()}
-    doing, when = Doing(broker.clock.now()), broker.clock.stamp()
+    known = {key: JoinState(key, spec.queues, document) for key, document in stored.items()}
+    doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     values = {}
     for item, place in sorted(zip(items, places, strict=True), key=_number):
         if place is not None and place.key in known:
@@ -59,7 +59,7 @@ def _number(one: tuple[Item[Any], Place | None]) -> int:
     return 0 if one[1] is None else one[1].number
 
 
-def _part(spec: JoinSpec, doing: Doing, item: Item[Any], when: datetime) -> None:
+def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetime) -> None:
     """Let one go on without partners, or to the error queue."""
     member = _parking(spec, item)
     queue = member.item.queue

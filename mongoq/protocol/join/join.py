@@ -22,7 +22,7 @@ from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.match import Arrival, by_value, come, foreseen
 from mongoq.protocol.join.pair import MISSED, Member, buried, pair, priority_of
-from mongoq.protocol.join.spec import FOREVER, Doing, JoinSpec, noted_of, remembered, sent
+from mongoq.protocol.join.spec import FOREVER, JoinSpec, JoinTransaction, noted_of, remembered, sent
 from mongoq.protocol.settle.exchange import Exchange, PutOff, exchanged
 
 __all__ = ["arrived"]
@@ -45,7 +45,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
         yield from prepared(spec.side(queue))
     failed: dict[Any, Exception] = {}
 
-    def noted(done: Doing) -> None:
+    def noted(done: JoinTransaction) -> None:
         noted_of(spec, done)
         failed.update((id_key(item.id), PutOff()) for item in done.put_off)
 
@@ -59,11 +59,11 @@ def _item_of(arrival: Arrival) -> Item[Any]:
     return arrival.item
 
 
-def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Doing]:
+def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
     """Do what there is to do about arrivals, in a transaction."""
     broker = spec.parked.broker
     plan = yield from foreseen(spec, arrivals)
-    doing, when = Doing(broker.clock.now()), broker.clock.stamp()
+    doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     for arrival, met in plan.meetings:
         partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in met.items()}
         _join(spec, doing, arrival, partners, when)
@@ -77,7 +77,9 @@ def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Doing]:
     return doing
 
 
-def _join(spec: JoinSpec, doing: Doing, arrival: Arrival, partners: Mapping[str, Member], when: datetime) -> None:
+def _join(
+    spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, partners: Mapping[str, Member], when: datetime
+) -> None:
     members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
     try:
         doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
@@ -109,7 +111,7 @@ def _partner(spec: JoinSpec, queue: str, one: Arrival | Place, waiting: Mapping[
     return Member(context, item, {"_id": document["_id"], "q": spec.parked.name})
 
 
-def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
+def _park(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, place: Place) -> None:
     until = FOREVER if spec.timeout is None else doing.now + spec.timeout
     item = arrival.item
     changes = {
@@ -132,7 +134,7 @@ def _park(spec: JoinSpec, doing: Doing, arrival: Arrival, place: Place) -> None:
     doing.parked.append((item.queue, priority_of(item), until))
 
 
-def _settle_late(spec: JoinSpec, doing: Doing, arrival: Arrival) -> None:
+def _settle_late(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival) -> None:
     member = _own(spec, arrival)
     if spec.late == "drop":
         doing.members.append(member)

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from mongoq.model.item import Document, Item
-from mongoq.model.join_state import Place, Rendezvous
+from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.pair import MISSED
@@ -61,7 +61,7 @@ def by_value(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return list(chain.from_iterable(found.values()))
 
 
-Known = dict[str, Rendezvous]
+Known = dict[str, JoinState]
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
 
 def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
     keys = {arrival.key for arrival in arrivals}
-    plan = Plan({key: Rendezvous(key, spec.queues, stored.get(key)) for key in keys})
+    plan = Plan({key: JoinState(key, spec.queues, stored.get(key)) for key in keys})
     for arrival in arrivals:
         meeting, queue = plan.known[arrival.key], arrival.queue
         if arrival.item.stored(MISSED):

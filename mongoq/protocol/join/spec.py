@@ -10,21 +10,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from mongoq.model.item import Document, Item, id_key
-from mongoq.model.join_state import Rendezvous, rendezvous_id
+from mongoq.model.join_state import JoinState, rendezvous_id
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow
 from mongoq.protocol.join.pair import Member, Pair, leaving
 from mongoq.protocol.settle.bulk import Statement, found_by
-from mongoq.protocol.settle.exchange import Short
+from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.settle.outputs import noted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
     "ARRIVALS",
     "FOREVER",
-    "Doing",
     "JoinSpec",
+    "JoinTransaction",
     "Late",
     "Missing",
     "noted_of",
@@ -103,7 +103,7 @@ class JoinSpec:
 
 
 @dataclass(slots=True)
-class Doing:
+class JoinTransaction:
     """What one transaction does.
 
     Attributes:
@@ -141,7 +141,7 @@ class Doing:
         self.fates[id_key(item.id)] = fate
 
 
-def noted_of(spec: JoinSpec, done: Doing) -> None:
+def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
     """Count what was done, tell what has failed, and wake who waits for it in this process."""
     spec.fates.update(done.fates)
     if done.reasons:
@@ -170,7 +170,9 @@ def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]
     return {ids[document["_id"]]: document for document in found}
 
 
-def remembered(spec: JoinSpec, known: Iterable[Rendezvous], values: Mapping[str, Any], doing: Doing) -> Flow[None]:
+def remembered(
+    spec: JoinSpec, known: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
+) -> Flow[None]:
     """Write what is known of the values; what there is nothing to remember of goes, and what is new is made.
 
     Who writes the same document at the same time meets a conflict, and has another go.
@@ -195,12 +197,12 @@ def remembered(spec: JoinSpec, known: Iterable[Rendezvous], values: Mapping[str,
         yield from found_by(spec.parked.broker, requests)
 
 
-def sent(broker: BrokerContext, doing: Doing) -> Flow[None]:
-    """Write what is done; raises ``Short`` when an item is somebody else's by now."""
+def sent(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
+    """Write what is done; raises ``FenceMiss`` when an item is somebody else's by now."""
     expected = doing.settled + len(doing.members)
     requests = [*doing.own, *leaving(doing.members, doing.now)]
     if requests and (yield from found_by(broker, requests)) < expected:
-        raise Short
+        raise FenceMiss
     made = [*map(broker.encoding.raw, doing.values), *(one.raw for one in doing.pairs)]
     for chunk in chunks(made, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

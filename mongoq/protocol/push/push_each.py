@@ -21,11 +21,11 @@ from mongoq.protocol.push.publish import BYTES, COPIES, publish, publish_many
 from mongoq.protocol.push.push_many import inserted_in_chunks
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Push", "Told", "push_each"]
+__all__ = ["Push", "PushOptions", "push_each"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class PushOptions:
     """What a push is told besides its payload, checked; pushes that are told alike share it.
 
     Attributes:
@@ -51,7 +51,7 @@ Of bytes and numbers, since the collector of the interpreter passes by tuples of
 
 
 def push_each(
-    context: QueueContext[Any], tolds: Sequence[Told], pushes: Sequence[Push], *, remember: timedelta
+    context: QueueContext[Any], tolds: Sequence[PushOptions], pushes: Sequence[Push], *, remember: timedelta
 ) -> Flow[None]:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
@@ -78,7 +78,7 @@ def push_each(
 class _Envelopes:
     """The envelopes of pushes; what those share that are told alike is made once."""
 
-    def __init__(self, context: QueueContext[Any], tolds: Sequence[Told], remember: timedelta) -> None:
+    def __init__(self, context: QueueContext[Any], tolds: Sequence[PushOptions], remember: timedelta) -> None:
         clock = context.broker.clock
         self._context = context
         self._tolds = tolds

@@ -9,12 +9,12 @@ from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from mongoq.protocol.push.draft import Draft, Kind
 from mongoq.protocol.push.insert import insert_command, inserted, is_new
-from mongoq.protocol.state.batcher import Lanes, copies
+from mongoq.protocol.state.batcher import Batchers, copies
 
 __all__ = ["insert_together"]
 
 
-def insert_together(lanes: Lanes, draft: Draft) -> Flow[None]:
+def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
     """Insert the item of a draft with those of other callers."""
     broker = draft.context.broker
     lane, caller = lanes.lane("push", _inserted, abreast=2, shares=2), lanes.caller

@@ -10,7 +10,7 @@ from mongoq.errors import MongoqError
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import error_document
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Apart, Dead, Failed, Fork, Move, Outcome, Release
+from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release, SettledElsewhere
 from mongoq.protocol.base.fence import is_back
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.commands import Flow
@@ -58,7 +58,7 @@ def carried_out_together(
     for context, verdicts in parts:
         plain: list[Verdict] = []
         for item, outcome in verdicts:
-            if isinstance(outcome, Apart):
+            if isinstance(outcome, SettledElsewhere):
                 apart.setdefault(outcome.way, []).append(outcome.told)
             else:
                 plain.append((item, outcome))

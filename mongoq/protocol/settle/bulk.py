@@ -18,7 +18,7 @@ from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.process.counters import Event
-from mongoq.model.raw.raw_batch import Held, ids_of
+from mongoq.model.raw.raw_batch import RawBatch, ids_of
 from mongoq.protocol.base.fence import MARGIN, ends_by, lost, may_be_new
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error
@@ -37,10 +37,10 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
     "STATE",
+    "BulkResult",
     "Group",
     "Settlement",
     "Statement",
-    "Tally",
     "Wanted",
     "did",
     "found_by",
@@ -111,7 +111,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Tally:
+class BulkResult:
     """What is known so far: what is done; by ``id_key``, the answers of single commands, and the errors of others."""
 
     done: list[ObjectId] = field(default_factory=list)
@@ -131,7 +131,7 @@ def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[A
 
 
 def settled_alike(
-    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
+    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
 ) -> Flow[dict[Any, Any]]:
     """Do the same with items that have the settlement in common, and what ``held`` tells."""
     tally = yield from tallied_alike(context, items, settlement, held)
@@ -139,14 +139,14 @@ def settled_alike(
     return tally.answers
 
 
-def _finish(context: QueueContext[Any], tally: Tally, items: Iterable[Item[Any]]) -> None:
+def _finish(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[Any]]) -> None:
     """Tell what failed by the id itself; one of another program's that cannot be a key, a document say, by its text."""
     ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
     finish(context.name, tally.done, failed)
 
 
-def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]:
+def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkResult]:
     """Do the same, and return what is known of each item, raising nothing."""
     soon = context.broker.clock.now() + MARGIN
     alone: list[Wanted] = []
@@ -157,8 +157,8 @@ def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[Tally]
 
 
 def tallied_alike(
-    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: Held
-) -> Flow[Tally]:
+    context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
+) -> Flow[BulkResult]:
     """Do the same with items that have the settlement in common, and what ``held`` tells."""
     if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
         return (yield from tallied(context, [(item, settlement) for item in items]))
@@ -166,8 +166,8 @@ def tallied_alike(
     return (yield from _tallied(context, list(together), []))
 
 
-def _tallied(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[Tally]:
-    tally = Tally()
+def _tallied(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[BulkResult]:
+    tally = BulkResult()
     try:
         for bulk in chunks(together, _size, items=_number, most=STATEMENTS):
             alone += yield from _in_bulk(context, bulk, tally)
@@ -188,7 +188,7 @@ def _number(group: Group) -> int:
     return len(group.items)
 
 
-def _by_itself(item: Item[Any], settlement: Settlement, tally: Tally) -> Flow[None]:
+def _by_itself(item: Item[Any], settlement: Settlement, tally: BulkResult) -> Flow[None]:
     try:
         tally.answers[id_key(item.id)] = yield from settlement.alone(item)
         tally.done.append(item.id)
@@ -226,7 +226,7 @@ def _cut(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iter
     return (Group(settlement, items[start : start + IDS], ids[start : start + IDS]) for start in starts)
 
 
-def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: Tally) -> Flow[list[Wanted]]:
+def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> Flow[list[Wanted]]:
     """Send one bulk; what it cannot tell apart is returned, to be settled alone."""
     requests = statements(bulk)
     command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of)
@@ -257,7 +257,7 @@ def _each(bulk: Iterable[Group]) -> list[Wanted]:
     return [(item, group.settlement) for group in bulk for item in group.items]
 
 
-def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Flow[list[Wanted]]:
+def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: BulkResult) -> Flow[list[Wanted]]:
     """Find out how far refused statements of several items had come; the rest of them is settled alone."""
     if not sent:
         return []
@@ -273,7 +273,7 @@ def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: Tally) -> Fl
     return alone
 
 
-def did(context: QueueContext[Any], done: Iterable[Group], tally: Tally) -> None:
+def did(context: QueueContext[Any], done: Iterable[Group], tally: BulkResult) -> None:
     """Note what was settled, as ``fenced`` does for an item of its own."""
     events: Counter[Event] = Counter()
     woken: Counter[tuple[str, datetime]] = Counter()
@@ -327,7 +327,7 @@ def _sent(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:
         return refused.refusals, refused.total
 
 
-def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: Tally) -> None:
+def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: BulkResult) -> None:
     for place, group in groups.items():
         if len(group.items) > 1:
             continue
@@ -336,7 +336,7 @@ def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tal
         tally.failed[id_key(group.ids[0])] = own_error(error) if fits else misfit(error)
 
 
-def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: Tally) -> Flow[None]:
+def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: BulkResult) -> Flow[None]:
     """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost.
 
     The server keeps no record of a statement of many. After a lost reply, what a delete may have deleted and what

@@ -22,13 +22,13 @@ from mongoq.protocol.settle.move_many import moved
 from mongoq.protocol.settle.settle_many import Batch, committing
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Held", "Settled", "settle_held"]
+__all__ = ["FencedItem", "SettledByToken", "settle_held"]
 
 UNREAD = ("payload", "headers", "error", "origin")
 """What the settling of an item does not look at, and may be large."""
 
 
-class Held(NamedTuple):
+class FencedItem(NamedTuple):
     """An item under a fence, and what is to become of it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Held(NamedTuple):
 
 
 @dataclass(slots=True)
-class Settled:
+class SettledByToken:
     """What became of items.
 
     Attributes:
@@ -69,19 +69,19 @@ class Settled:
             self.failed[id] = error
 
 
-def settle_held(broker: BrokerContext, held: Sequence[Held]) -> Flow[Settled]:
+def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[SettledByToken]:
     """Commit and move items, each once, in the queues that hold them, as the settings of those say.
 
     Each is read first (``find`` of 10,000 at a time, without payloads): what is not under its token any more is lost,
     and what it says of its history and of its id decides how it is settled. Then one ``bulkWrite`` for the items of a
     queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
     """
-    told = Settled()
+    told = SettledByToken()
     yield from ready(broker, write=True)
     for start in range(0, len(held), IDS):
         some = held[start : start + IDS]
         found = yield from _found(broker, some)
-        queues: dict[str, list[tuple[Held, Document]]] = {}
+        queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for one in some:
             document = found.get(one.id.binary)
             if document is None or document.get("token") != one.token:
@@ -94,14 +94,16 @@ def settle_held(broker: BrokerContext, held: Sequence[Held]) -> Flow[Settled]:
     return told
 
 
-def _found(broker: BrokerContext, held: Sequence[Held]) -> Flow[Mapping[bytes, Document]]:
+def _found(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
     ids = [one.id for one in held]
     filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
     documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD, 0))
     return {document["_id"].binary: document for document in documents}
 
 
-def _settled(context: QueueContext[Any], those: Iterable[tuple[Held, Document]], told: Settled) -> Flow[None]:
+def _settled(
+    context: QueueContext[Any], those: Iterable[tuple[FencedItem, Document]], told: SettledByToken
+) -> Flow[None]:
     """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
     yield from prepared(context)
     batch = Batch(context.broker.clock)

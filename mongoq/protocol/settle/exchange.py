@@ -22,14 +22,14 @@ from mongoq.protocol.flow.commands import Duplicate, Flow, Interruption, PartlyR
 from mongoq.protocol.settle.bulk import STATE
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Exchange", "PutOff", "Short", "exchanged"]
+__all__ = ["Exchange", "FenceMiss", "PutOff", "exchanged"]
 
 W = TypeVar("W")
 R = TypeVar("R")
 Failed = dict[Any, Exception]
 
 
-class Short(Exception):
+class FenceMiss(Exception):
     """Fewer items were found under their tokens than there were to settle."""
 
 
@@ -38,7 +38,7 @@ class PutOff(Exception):
 
 
 OWN = (
-    *(Short, MongoqError, Refused, PartlyRefused, Duplicate, Unreadable),
+    *(FenceMiss, MongoqError, Refused, PartlyRefused, Duplicate, Unreadable),
     # what other programs have put into the fields of an item may be anything
     *(ArithmeticError, AttributeError, BSONError, LookupError, TypeError, ValueError),
 )
@@ -51,8 +51,8 @@ class Exchange(Generic[W, R]):
 
     Attributes:
         context: the queue of the items.
-        attempt: settles all that it is given, and writes what there is to write for them; raises ``Short`` when it has
-            not found all of them. It is called in a transaction, perhaps several times, and changes nothing else.
+        attempt: settles all that it is given, and writes what there is to write for them; raises ``FenceMiss`` when it
+            has not found all of them. It is called in a transaction, perhaps several times, and changes nothing else.
         item: the item of one.
         done: told what the attempt returned that was committed.
     """
@@ -91,14 +91,14 @@ def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
 def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
     """Find out whom an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
-    gone = (yield from _lost(context, [item(one) for one in wanted])) if isinstance(error, Short) else {}
+    gone = (yield from _lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
     if gone:
         rest = [one for one in wanted if id_key(item(one).id) not in gone]
         return {**gone, **(yield from exchanged(exchange, rest))}
     if len(wanted) > 1:
         return (yield from _by_halves(exchange, wanted))
     [one] = wanted
-    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, Short) else _told(error)}
+    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, FenceMiss) else _told(error)}
 
 
 def _told(error: Exception) -> Exception:

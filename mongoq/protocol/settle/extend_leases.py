@@ -16,11 +16,11 @@ from mongoq.protocol.flow.commands import Command, Flow, number_matched, persist
 from mongoq.protocol.settle.bulk import Statement, statement
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["Kept", "kept"]
+__all__ = ["ExtendedItems", "kept"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ExtendedItems:
     """Items under one token whose leases are to go on.
 
     Attributes:
@@ -34,7 +34,7 @@ class Kept:
     lease: timedelta
 
 
-def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
+def kept(broker: BrokerContext, wanted: Sequence[ExtendedItems]) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
     """Extend leases (``bulkWrite`` of ``update`` of many), and return their new ends, and what was lost.
 
     What was lost is told by ``id_key`` and token: somebody else has it, or it was settled meanwhile. Sent again when
@@ -51,13 +51,13 @@ def kept(broker: BrokerContext, wanted: Sequence[Kept]) -> Flow[tuple[list[datet
     return ends, (yield from _lost(broker, wanted))
 
 
-def _statements(wanted: Iterable[Kept], ends: Iterable[datetime]) -> Iterable[Statement]:
+def _statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) -> Iterable[Statement]:
     for one, until in zip(wanted, ends, strict=True):
         for start in range(0, len(one.ids), IDS):
             yield statement(one.token, one.ids[start : start + IDS], {"$max": {"when": until}})
 
 
-def _lost(broker: BrokerContext, wanted: Iterable[Kept]) -> Flow[set[tuple[Any, Any]]]:
+def _lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
     """Read who holds the items now: of all leases together, since those not read yet are not extended meanwhile."""
     held = [(id, one.token) for one in wanted for id in one.ids]
     tokens: dict[Any, Any] = {}

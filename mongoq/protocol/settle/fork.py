@@ -15,8 +15,8 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow
-from mongoq.protocol.settle.bulk import Settlement, Tally, did, found_by, groups, statements
-from mongoq.protocol.settle.exchange import Exchange, Short, exchanged
+from mongoq.protocol.settle.bulk import BulkResult, Settlement, did, found_by, groups, statements
+from mongoq.protocol.settle.exchange import Exchange, FenceMiss, exchanged
 from mongoq.protocol.settle.move_many import Moves
 from mongoq.protocol.settle.outputs import noted, output
 from mongoq.protocol.settle.settle_many import Batch, committing
@@ -101,14 +101,14 @@ def _item_of(one: _Exchange) -> Item[Any]:
 def _attempt(context: QueueContext[Any], wanted: Sequence[_Exchange]) -> Flow[Sequence[_Exchange]]:
     requests = statements(groups((one.item, one.settlement) for one in wanted))
     if (yield from found_by(context.broker, requests)) < len(wanted):
-        raise Short
+        raise FenceMiss
     for chunk in chunks([document for one in wanted for document in one.raw], lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
     return wanted
 
 
 def _noted(context: QueueContext[Any], done: Sequence[_Exchange]) -> None:
-    did(context, groups((one.item, one.settlement) for one in done), Tally())
+    did(context, groups((one.item, one.settlement) for one in done), BulkResult())
     for one in done:
         for document in one.outputs:
             noted(context, document)

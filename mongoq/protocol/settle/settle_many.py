@@ -13,7 +13,7 @@ from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key, is_held_in
 from mongoq.model.process.clock import Clock
-from mongoq.model.raw.raw_batch import Held, all_held, one_due, remembers
+from mongoq.model.raw.raw_batch import RawBatch, all_held, one_due, remembers
 from mongoq.protocol.base.fence import check_owner, is_back, is_gone
 from mongoq.protocol.base.queue_settings import prepared
 from mongoq.protocol.flow.commands import Flow
@@ -49,7 +49,7 @@ M = TypeVar("M")
 
 def checked_items(
     context: QueueContext[Any], items: Any, argument: str = "items"
-) -> tuple[list[Item[Any]], Held | None]:
+) -> tuple[list[Item[Any]], RawBatch | None]:
     """Return the items, each once, all of them reserved from this queue, and what they have in common, if known."""
     found, namespace, queue = listed(items, argument), context.broker.namespace, context.name
     held = all_held(found, namespace, queue)
@@ -90,7 +90,7 @@ def all_settled(
     context: QueueContext[Any],
     items: list[Item[Any]],
     settle: Callable[[Item[Any]], Settlement],
-    held: Held | None,
+    held: RawBatch | None,
 ) -> Flow[dict[Any, Any]]:
     """Settle items, each as ``settle`` says, and return what ``settled`` does.
 
@@ -112,7 +112,7 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
     yield from all_settled(context, checked, partial(committing, context, batch=batch), held if alike else None)
 
 
-def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: Held) -> bool:
+def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
     """Say whether items that are held are committed as the first of them is."""
     same = context.settings.history is None or held.together  # what is kept tells its token
     return same and context.stage is None and not remembers(items)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mongoq.model.envelope import shorten, spliced
 from mongoq.model.item import Item
-from mongoq.model.trail import LARGE, Kept, StageMark, is_countable, most_hops, without_payloads
+from mongoq.model.trail import LARGE, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["NOTHING", "Ended", "Marker", "Marks"]
@@ -99,7 +99,7 @@ class Marker:
             return len(payload) > LARGE
         return added > 0 and self._kept(item).size + added > LARGE
 
-    def _kept(self, item: Item[Any]) -> Kept:
+    def _kept(self, item: Item[Any]) -> ClaimedPayload:
         return item.kept or self._context.as_claimed(item.stored("payload"))
 
     def _made(

@@ -15,7 +15,7 @@ from typing import Any
 
 from mongoq.protocol.flow.commands import Flow, Interruption, Shared
 
-__all__ = ["CROWD", "LARGE", "MOST", "Lane", "Lanes", "Send", "copies"]
+__all__ = ["CROWD", "LARGE", "MOST", "Batcher", "Batchers", "Send", "copies"]
 
 MOST = 1_000
 """Callers of one batch."""
@@ -33,7 +33,7 @@ Send = Callable[[list[Any]], Flow[Sequence[Any]]]
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class Batcher:
     """One kind of operation, on one queue mostly.
 
     Attributes:
@@ -162,11 +162,11 @@ def _copy(error: Exception) -> Exception:
     return made
 
 
-def nothing(lane: Lane) -> None:
+def nothing(lane: Batcher) -> None:
     """Have nothing sent: those who wait in the lane do it."""
 
 
-class Lanes:
+class Batchers:
     """The lanes of a broker, each made at its first use.
 
     Attributes:
@@ -178,14 +178,14 @@ class Lanes:
     def __init__(self) -> None:
         self.divides = False
         self.caller: Callable[[], Hashable] | None = None
-        self.go_on: Callable[[Lane], None] = nothing
-        self._lanes: dict[Hashable, Lane] = {}
+        self.go_on: Callable[[Batcher], None] = nothing
+        self._lanes: dict[Hashable, Batcher] = {}
 
-    def lane(self, key: Hashable, send: Send, *, abreast: int = 1, shares: int = 1) -> Lane:
-        """Return the lane of this name; if it is new, ``send`` serves it, as ``Lane`` says."""
+    def lane(self, key: Hashable, send: Send, *, abreast: int = 1, shares: int = 1) -> Batcher:
+        """Return the lane of this name; if it is new, ``send`` serves it, as ``Batcher`` says."""
         found = self._lanes.get(key)
         if found is None:
-            found = self._lanes[key] = Lane(send, abreast, shares) if self.divides else Lane(send)
+            found = self._lanes[key] = Batcher(send, abreast, shares) if self.divides else Batcher(send)
         return found
 
     def clear(self) -> None:

@@ -18,7 +18,7 @@ from bson import ObjectId
 
 from mongoq.model.envelope import Document
 
-__all__ = ["MARGIN", "MOST", "Floor", "Heads", "Start", "claimable", "eligible"]
+__all__ = ["MARGIN", "MOST", "ClaimHints", "LowerBound", "ScanStart", "claimable", "eligible"]
 
 MARGIN = timedelta(seconds=0.5)
 """A push that became due so recently may still be under way."""
@@ -39,7 +39,7 @@ CALM = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class LowerBound:
     """Where claims begin in a priority: at a date, or at the item with this id of those due on that date."""
 
     when: datetime
@@ -51,7 +51,7 @@ def eligible(queue: str, now: datetime) -> dict[str, Any]:
     return {"q": queue, "when": {"$lte": now}}
 
 
-def claimable(queue: str, now: datetime, floors: Mapping[int, Floor]) -> dict[str, Any]:
+def claimable(queue: str, now: datetime, floors: Mapping[int, LowerBound]) -> dict[str, Any]:
     """Return the filter of what may be claimed and stands at these floors or behind them.
 
     One branch for each priority, each with the queue in it: the server merges them in the order of claims.
@@ -60,7 +60,7 @@ def claimable(queue: str, now: datetime, floors: Mapping[int, Floor]) -> dict[st
     return branches[0] if len(branches) == 1 else {"$or": branches}
 
 
-def _branches(queue: str, now: datetime, priority: int, floor: Floor) -> list[dict[str, Any]]:
+def _branches(queue: str, now: datetime, priority: int, floor: LowerBound) -> list[dict[str, Any]]:
     within: dict[str, Any] = {"q": queue, "priority": priority}
     if floor.id is None:
         return [{**within, "when": {"$gte": floor.when, "$lte": now}}]
@@ -71,7 +71,7 @@ def _branches(queue: str, now: datetime, priority: int, floor: Floor) -> list[di
 
 
 @dataclass(slots=True)
-class Start:
+class ScanStart:
     """Where one claim begins.
 
     Attributes:
@@ -88,7 +88,7 @@ class Start:
 
 
 @dataclass(slots=True)
-class Heads:
+class ClaimHints:
     """Where a queue begins, as far as this process knows, and whether its claims go by that.
 
     Attributes:
@@ -103,7 +103,7 @@ class Heads:
     """
 
     fast: bool = False
-    floors: Mapping[int, Floor] = field(default_factory=dict)
+    floors: Mapping[int, LowerBound] = field(default_factory=dict)
     version: int = 0
     spent: float = 0.0
     looked_at: float = field(default_factory=time.monotonic)
@@ -111,14 +111,14 @@ class Heads:
     calm: int = 0
     asked: int = 0
 
-    def start(self, queue: str, now: datetime) -> Start:
+    def start(self, queue: str, now: datetime) -> ScanStart:
         """Return where a claim begins."""
         floors, version = self.floors, self.version
         if self.fast and floors:
-            return Start(claimable(queue, now, floors), now, time.monotonic(), version)
-        return Start(eligible(queue, now), now, time.monotonic(), None)
+            return ScanStart(claimable(queue, now, floors), now, time.monotonic(), version)
+        return ScanStart(eligible(queue, now), now, time.monotonic(), None)
 
-    def found(self, start: Start, first: Document | None) -> None:
+    def found(self, start: ScanStart, first: Document | None) -> None:
         """Take in what a claim found first: there is nothing before it, or nothing at all."""
         self.spent += time.monotonic() - start.at
         if start.version is None or start.version != self.version:
@@ -128,10 +128,10 @@ class Heads:
         until = None if first is None else first["priority"]
         for priority, floor in floors.items():
             if until is None or priority < until:
-                floors[priority] = _raised(floor, Floor(recent))
+                floors[priority] = _raised(floor, LowerBound(recent))
         if first is not None and until in floors and isinstance(when := first["when"], datetime):
             id = first["_id"]
-            head = Floor(when, id if isinstance(id, ObjectId) else None) if when < recent else Floor(recent)
+            head = LowerBound(when, id if isinstance(id, ObjectId) else None) if when < recent else LowerBound(recent)
             floors[until] = _raised(floors[until], head)
         self.floors = floors
 
@@ -141,7 +141,7 @@ class Heads:
             return
         floor = self.floors.get(priority)
         if floor is None or when <= floor.when:
-            self.floors = {**self.floors, priority: Floor(when)}
+            self.floors = {**self.floors, priority: LowerBound(when)}
             self.version += 1
             self.fast = len(self.floors) <= MOST
 
@@ -159,7 +159,7 @@ class Heads:
         """Take the turn to look, so that other threads do not look as well."""
         self.looked_at, self.spent, self.asked = at, 0.0, self.version
 
-    def seen(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, Floor] | None:
+    def seen(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, LowerBound] | None:
         """Return the floors that a look makes of the priorities and their first dates; ``None`` when it cannot be done.
 
         Priorities that have run dry stay, and 0 is always among them, since most items have it.
@@ -169,13 +169,13 @@ class Heads:
         ):
             return None
         recent = now - MARGIN
-        floors = {priority: Floor(min(when, recent)) for priority, when in heads}
+        floors = {priority: LowerBound(min(when, recent)) for priority, when in heads}
         for priority in (0, *self.floors):
             if len(floors) < MOST:
-                floors.setdefault(priority, Floor(recent))
+                floors.setdefault(priority, LowerBound(recent))
         return floors
 
-    def looked(self, floors: Mapping[int, Floor] | None, *, slow: bool, at: float) -> None:
+    def looked(self, floors: Mapping[int, LowerBound] | None, *, slow: bool, at: float) -> None:
         """Take in a look: its floors, and whether the walk from the beginning was slow."""
         self.cost = at - self.looked_at
         self.calm = 0 if slow else self.calm + 1
@@ -197,10 +197,10 @@ def _is_number(priority: Any) -> bool:
     return isinstance(priority, int) and not isinstance(priority, bool)
 
 
-def _lower(floor: Floor, other: Floor | None) -> Floor:
+def _lower(floor: LowerBound, other: LowerBound | None) -> LowerBound:
     return floor if other is None or floor.when <= other.when else other
 
 
-def _raised(floor: Floor, to: Floor) -> Floor:
+def _raised(floor: LowerBound, to: LowerBound) -> LowerBound:
     """Return the later floor; of two on one date the one with an id, which is the newer."""
     return to if to.when >= floor.when else floor

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mongoq.model.process.jitter import dice
 
-__all__ = ["MOST", "Crowd"]
+__all__ = ["MOST", "Contention"]
 
 MOST = 64
 """Batches among which a process chooses, at most."""
@@ -27,7 +27,7 @@ FORGET = 1.0
 
 
 @dataclass(slots=True)
-class Crowd:
+class Contention:
     """Among how many batches at the head of a queue this process chooses.
 
     Attributes:

@@ -19,12 +19,12 @@ from mongoq.model.process.clock import Clock, VirtualClock, milliseconds, time_o
 from mongoq.model.process.counters import EVENTS, Counters, Event
 from mongoq.model.process.identity import Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
-from mongoq.model.trail import Kept, StageMark, kept
-from mongoq.protocol.state.batcher import Lanes
-from mongoq.protocol.state.claim_hints import Heads, Start
-from mongoq.protocol.state.contention import Crowd
-from mongoq.protocol.state.prefetch import Shelf
-from mongoq.protocol.state.waiter_registry import Hub
+from mongoq.model.trail import ClaimedPayload, StageMark, kept
+from mongoq.protocol.state.batcher import Batchers
+from mongoq.protocol.state.claim_hints import ClaimHints, ScanStart
+from mongoq.protocol.state.contention import Contention
+from mongoq.protocol.state.prefetch import PrefetchBuffer
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 __all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
 
@@ -51,7 +51,7 @@ class Known:
     read_at: float = float("-inf")
     changed_at: float = float("-inf")
 
-    def stale(self, age: float, hub: Hub | None = None) -> bool:
+    def stale(self, age: float, hub: WaiterRegistry | None = None) -> bool:
         """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told.
 
         They are told by the stream of the ``hub``, if it is open.
@@ -113,9 +113,9 @@ class QueueState(Known):
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
-    heads: Heads = field(default_factory=Heads)
-    crowd: Crowd = field(default_factory=Crowd)
-    shelf: Shelf = field(default_factory=Shelf)
+    heads: ClaimHints = field(default_factory=ClaimHints)
+    crowd: Contention = field(default_factory=Contention)
+    shelf: PrefetchBuffer = field(default_factory=PrefetchBuffer)
     fenced_off: set[int] = field(default_factory=set)
     calm_until: float = float("-inf")
     calm_at: datetime = BEGINNING
@@ -132,7 +132,7 @@ class QueueState(Known):
         until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
         self.remembers_until = max(self.remembers_until, until)
 
-    def claimed(self, start: Start, first: Document | None) -> None:
+    def claimed(self, start: ScanStart, first: Document | None) -> None:
         """Take in what a claim of one item found first; ``None`` when there was nothing."""
         self.heads.found(start, first)
         if first is not None and self.shelf.is_filled:
@@ -188,7 +188,7 @@ class BrokerContext:
     topics: Topics = field(default_factory=Topics)
     calm_until: float = float("-inf")
     unsettled: set[Any] = field(default_factory=set)
-    lanes: Lanes | None = None
+    lanes: Batchers | None = None
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     settings_from: SettingsFrom = "stored"
@@ -196,11 +196,11 @@ class BrokerContext:
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * SWEEPS)
     untyped: Codec[Any] = field(init=False)
-    hub: Hub = field(init=False)
+    hub: WaiterRegistry = field(init=False)
 
     def __post_init__(self) -> None:
         self.untyped = Codec(self.encoding)
-        self.hub = Hub(lambda: self.serverless or isinstance(self.clock, VirtualClock))
+        self.hub = WaiterRegistry(lambda: self.serverless or isinstance(self.clock, VirtualClock))
 
     @property
     def collection(self) -> str:
@@ -324,7 +324,7 @@ class QueueContext(Generic[M]):
             return items_of(documents, now, self.broker.namespace, dues)
         return [self.raw_item(document, now, due=due) for document, due in zip(documents, dues, strict=True)]
 
-    def as_claimed(self, payload: Any) -> Kept:
+    def as_claimed(self, payload: Any) -> ClaimedPayload:
         """Return a payload as a trail keeps it."""
         return kept(payload, self.broker.encoding)
 

@@ -15,11 +15,11 @@ from itertools import takewhile
 from typing import Any
 
 from mongoq.model.process.clock import milliseconds
-from mongoq.model.raw.raw_envelope import Fresh
+from mongoq.model.raw.raw_envelope import RawEnvelope
 from mongoq.protocol.flow.commands import Begun, Command
-from mongoq.protocol.state.claim_hints import Start
+from mongoq.protocol.state.claim_hints import ScanStart
 
-__all__ = ["FRESH", "Coming", "Shelf"]
+__all__ = ["FRESH", "PendingRead", "PrefetchBuffer"]
 
 Place = tuple[float, float]
 """A priority, and a time in milliseconds since 1970."""
@@ -37,7 +37,7 @@ PAUSE = 1.0
 
 
 @dataclass(slots=True)
-class Coming:
+class PendingRead:
     """A read under way.
 
     Attributes:
@@ -49,7 +49,7 @@ class Coming:
     """
 
     command: Command[list[bytes]]
-    start: Start
+    start: ScanStart
     begun: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
     placed: Place | None = None
@@ -58,17 +58,17 @@ class Coming:
         """Say whether what it finds is good enough."""
         return at - self.start.at <= FRESH
 
-    def unclaimed(self, read: Sequence[Fresh]) -> Sequence[Fresh]:
+    def unclaimed(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
         """Return what of its items is still to be claimed, in this order."""
         return [item for item in read if item.id not in self.claimed]
 
-    def before(self, read: Sequence[Fresh]) -> Sequence[Fresh]:
+    def before(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
         """Return what of its items stands before all that this process has put there meanwhile."""
         return read if self.placed is None else _until(self.placed, read)
 
 
 @dataclass(slots=True)
-class Shelf:
+class PrefetchBuffer:
     """What was read ahead of one queue.
 
     Attributes:
@@ -85,10 +85,10 @@ class Shelf:
         busy: claims follow one another so closely that the next will find what is read ahead still fresh.
     """
 
-    items: Sequence[Fresh] = ()
+    items: Sequence[RawEnvelope] = ()
     read_at: float = float("-inf")
     size: int = BYTES
-    coming: Coming | None = None
+    coming: PendingRead | None = None
     flying: set[Any] = field(default_factory=set)
     singles: set[object] = field(default_factory=set)
     single: object = None
@@ -105,7 +105,7 @@ class Shelf:
         """Take in that a claim begins."""
         self.busy, self.asked_at = at - self.asked_at < FRESH / 2, at
 
-    def take(self, n: int, at: float) -> Sequence[Fresh]:
+    def take(self, n: int, at: float) -> Sequence[RawEnvelope]:
         """Take the first ``n``, to claim them; none where there are fewer, or where they were read too long ago."""
         items = self.items
         if len(items) < n or at - self.read_at > FRESH:
@@ -113,7 +113,7 @@ class Shelf:
         self.items = items[n:]
         return items[:n]
 
-    def put(self, items: Sequence[Fresh], at: float, size: int) -> None:
+    def put(self, items: Sequence[RawEnvelope], at: float, size: int) -> None:
         """Take in what was read; what was here before is among it, as far as it is there still."""
         self.items, self.read_at, self.size = items, at, size
 
@@ -168,9 +168,9 @@ class Shelf:
         self.items, self.coming, self.closed_until = (), None, at + PAUSE
 
 
-def _place(item: Fresh) -> Place:
+def _place(item: RawEnvelope) -> Place:
     return item.priority, item.at
 
 
-def _until(place: Place, items: Sequence[Fresh]) -> Sequence[Fresh]:
+def _until(place: Place, items: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
     return list(takewhile(lambda item: _place(item) <= place, items))

@@ -13,9 +13,9 @@ from threading import RLock
 from typing import Any, Literal, Protocol
 
 from mongoq.model.process.jitter import dice
-from mongoq.protocol.flow.event import Ticket
+from mongoq.protocol.flow.event import Waiter
 
-__all__ = ["LIVE_POLL", "POLL_IDLE", "Room", "Turn"]
+__all__ = ["LIVE_POLL", "POLL_IDLE", "Turn", "WaitQueue"]
 
 LIVE_POLL = 600.0
 """About how often a queue is looked at that the stream watches: only what a stream could miss needs it."""
@@ -32,7 +32,7 @@ Turn = Literal["ask", "look", None]
 """What a waiter is to do: claim, look whether anything is due, or rest."""
 
 
-class Watch(Protocol):
+class ChangeWatch(Protocol):
     """What a room asks of the hub that it belongs to."""
 
     lock: RLock
@@ -44,17 +44,17 @@ class Watch(Protocol):
     def attend(self) -> None: ...
 
 
-class Room:
+class WaitQueue:
     """Those who wait for items of one queue, in the order they came.
 
     What is known without asking: until ``due`` nothing becomes eligible that was there at the last fruitless ask, and
     ``dry`` says that nothing has happened since. The first in line holds the timer.
     """
 
-    def __init__(self, hub: Watch, name: str) -> None:
+    def __init__(self, hub: ChangeWatch, name: str) -> None:
         self._hub = hub
         self.name = name
-        self.tickets: list[Ticket] = []
+        self.tickets: list[Waiter] = []
         self.dry = self.pending = False
         self.due = self.poll = math.inf
         self.left_at = self.emptied_at = time.monotonic()
@@ -62,15 +62,15 @@ class Room:
         self._changes = 0
         self._known: OrderedDict[Any, float] = OrderedDict()
 
-    def enter(self, *, patient: bool) -> Ticket:
+    def enter(self, *, patient: bool) -> Waiter:
         """Take a place. Who has no ``patience`` for an event that is under way asks in any case."""
         with self._hub.lock:
-            ticket = Ticket()
+            ticket = Waiter()
             ticket.called = not (patient and self.dry and self._hub.watches(self.name))
             self.tickets.append(ticket)
             return ticket
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Waiter) -> None:
         """Give the place up, and see to it that what it was called for is not lost; after a claim there may be more."""
         with self._hub.lock:
             if ticket not in self.tickets:
@@ -84,7 +84,7 @@ class Room:
             elif first and self.tickets:
                 self.tickets[0].ring()  # it holds the timer now
 
-    def turn(self, ticket: Ticket) -> Turn:
+    def turn(self, ticket: Waiter) -> Turn:
         """Say what a waiter is to do now."""
         with self._hub.lock:
             ticket.asleep = ticket.rung = False
@@ -104,7 +104,7 @@ class Room:
         idle = time.monotonic() - self.emptied_at
         return not self._hub.watches(self.name) and idle * POLL_SHARE <= POLL_MOST
 
-    def begin(self, ticket: Ticket) -> int:
+    def begin(self, ticket: Waiter) -> int:
         """Take note that a waiter asks from now on; returns what ``nothing`` is to be told."""
         with self._hub.lock:
             ticket.called = self.pending = False
@@ -120,7 +120,7 @@ class Room:
                 return None
             return max(0.0, self.due - time.monotonic())
 
-    def nothing(self, ticket: Ticket, begun: int, due: float) -> None:
+    def nothing(self, ticket: Waiter, begun: int, due: float) -> None:
         """Take note that there was nothing; ``due`` says in how many seconds there will be."""
         with self._hub.lock:
             now = time.monotonic()
@@ -172,7 +172,7 @@ class Room:
         share = (now - self.emptied_at) * POLL_SHARE
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
-    def doze(self, ticket: Ticket) -> float:
+    def doze(self, ticket: Waiter) -> float:
         """Say for how many seconds a waiter may rest unless it rings, or has rung since its turn; 0 if it is to ask."""
         with self._hub.lock:
             if ticket.called or self.pending:

@@ -10,10 +10,10 @@ from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
-from mongoq.protocol.flow.event import Bell
-from mongoq.protocol.state.wait_queue import POLL_IDLE, Room
+from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.state.wait_queue import POLL_IDLE, WaitQueue
 
-__all__ = ["LINGER", "Hub"]
+__all__ = ["LINGER", "WaiterRegistry"]
 
 AWAIT = 10.0
 """Seconds that the server holds an answer back while nothing happens."""
@@ -29,7 +29,7 @@ LINGER = 1.0
 """Seconds for which the stream stays open though nobody waits."""
 
 
-class Hub:
+class WaiterRegistry:
     """The waiting rooms of a broker, and what is known of the change stream that all of them share.
 
     Attributes:
@@ -62,8 +62,8 @@ class Hub:
 
     def _start(self) -> None:
         self.lock = RLock()
-        self.rooms: dict[str, Room] = {}
-        self.reader, self.ending = Bell(), Bell()
+        self.rooms: dict[str, WaitQueue] = {}
+        self.reader, self.ending = WakeEvent(), WakeEvent()
         self.running = self.readers = 0
         self.deaf = False
         self.replaced: set[int] = set()
@@ -83,18 +83,18 @@ class Hub:
         self.since = math.inf
         self.alive_until = -math.inf
 
-    def room(self, queue: str) -> Room:
+    def room(self, queue: str) -> WaitQueue:
         """Return the room of a queue, made at first use."""
         with self.lock:
             if queue not in self.rooms:
-                self.rooms[queue] = Room(self, queue)
+                self.rooms[queue] = WaitQueue(self, queue)
             return self.rooms[queue]
 
     def watches(self, queue: str) -> bool:
         """Say whether the stream tells of this queue."""
         return queue in self.covered and time.monotonic() < self.alive_until
 
-    def overdue(self) -> list[Room]:
+    def overdue(self) -> list[WaitQueue]:
         """Return the rooms that are to be looked after soon, without a stream: one look may serve all of them."""
         with self.lock:
             soon = time.monotonic() + POLL_IDLE / 2
@@ -221,7 +221,7 @@ class Hub:
                     ticket.ring()
 
 
-_all: WeakSet[Hub] = WeakSet()
+_all: WeakSet[WaiterRegistry] = WeakSet()
 
 
 def _after_fork() -> None:

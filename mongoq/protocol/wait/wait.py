@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from mongoq.model.item import Item
 from mongoq.protocol.base.queue_settings import used
 from mongoq.protocol.flow.commands import Beside, Flow, Rest, Wait
-from mongoq.protocol.flow.event import Ticket
+from mongoq.protocol.flow.event import Waiter
 from mongoq.protocol.state.context import QueueContext, event_key
-from mongoq.protocol.state.wait_queue import Room
+from mongoq.protocol.state.wait_queue import WaitQueue
 from mongoq.protocol.wait.change_stream import kill_command, listening
 from mongoq.protocol.wait.next_due import next_when, next_whens
 
@@ -66,7 +66,7 @@ def waiting(
 
 
 def _tried(
-    context: QueueContext[Any], room: Room, ticket: Ticket, attempt: Callable[[], Flow[R | None]]
+    context: QueueContext[Any], room: WaitQueue, ticket: Waiter, attempt: Callable[[], Flow[R | None]]
 ) -> Flow[R | None]:
     """Do what it is this waiter's turn to do."""
     turn = room.turn(ticket)
@@ -87,7 +87,7 @@ def _tried(
     return None
 
 
-def _next(context: QueueContext[Any], room: Room, begun: int) -> Flow[float]:
+def _next(context: QueueContext[Any], room: WaitQueue, begun: int) -> Flow[float]:
     """Return in how many seconds to ask again: what is known, or what the server says."""
     if room.glances() or context.state.paused:
         return math.inf
@@ -95,7 +95,7 @@ def _next(context: QueueContext[Any], room: Room, begun: int) -> Flow[float]:
     return (yield from _due(context)) if known is None else known
 
 
-def _looked(context: QueueContext[Any], room: Room) -> Flow[float]:
+def _looked(context: QueueContext[Any], room: WaitQueue) -> Flow[float]:
     """Find in how many seconds the next item is due; without a stream, for other queues in the same look."""
     others = [(other, other.changes) for other in context.broker.hub.overdue() if other is not room]
     if not others:

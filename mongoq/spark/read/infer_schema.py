@@ -15,7 +15,7 @@ from mongoq.spark.scan import Scan
 from mongoq.spark.types.column import NO_PAYLOAD, only, stored_path
 from mongoq.spark.types.depth import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, default_schema, envelope_schema
-from mongoq.spark.types.infer_types import MOST_FIELDS, Seen, alike
+from mongoq.spark.types.infer_types import MOST_FIELDS, ObservedValues, alike
 from mongoq.spark.types.parse_modes import PERMISSIVE
 
 __all__ = ["inferred_schema"]
@@ -33,7 +33,7 @@ def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
         ArgumentInvalid: the payloads have more fields than a table should have columns, or nest deeper than a column
             can; or ``fields`` are asked for and a payload has none.
     """
-    seen = Seen()
+    seen = ObservedValues()
     for payload in _payloads(scan, options):
         seen.add("no document" if payload is NO_PAYLOAD or payload is None else payload)
     if len(seen.fields) > MOST_FIELDS:
@@ -52,16 +52,16 @@ def _check_depth(schema: StructType) -> None:
             raise ArgumentInvalid("inferSchema", f"field {problem}; {hint}")
 
 
-def _of_others(seen: Seen, options: ReadOptions) -> StructType:
+def _of_others(seen: ObservedValues, options: ReadOptions) -> StructType:
     if seen.kinds and options.fields:
         raise ArgumentInvalid("fields", "an item's payload is no document, and has no fields; leave out this option")
     return default_schema()
 
 
-def _of_documents(seen: Seen) -> StructType:
+def _of_documents(seen: ObservedValues) -> StructType:
     names = list(seen.fields)
     doubles = alike(names)
-    schema, others = envelope_schema(), Seen()
+    schema, others = envelope_schema(), ObservedValues()
     for name in names:
         if name.lower() in RESERVED or name in doubles:
             others.kinds.add("document")

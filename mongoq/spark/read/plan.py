@@ -11,7 +11,7 @@ from bson import ObjectId
 from pyspark.sql.datasource import InputPartition
 
 from mongoq.spark.read.filter_target import Condition
-from mongoq.spark.read.pushdown import Pushed
+from mongoq.spark.read.pushdown import ServerFilter
 from mongoq.spark.read.queue_exists import refuse_unknown
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.views import view_of
@@ -24,7 +24,7 @@ ITEMS = 125_000
 MOST_PARTITIONS = 200
 ID_INDEX = "_id_"
 FOREIGN = 8
-NOTHING = Pushed()
+NOTHING = ServerFilter()
 
 
 class ScanPartition(InputPartition):
@@ -43,7 +43,7 @@ class ScanPartition(InputPartition):
         return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
 
 
-def plan(scan: Scan, options: ReadOptions, pushed: Pushed = NOTHING) -> list[ScanPartition]:
+def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> list[ScanPartition]:
     """Split the view, less what the conditions leave out, into partitions, at least one.
 
     Parts are of equal count as far as keys of the index tell. ``now`` is asked once, so that all partitions tell the

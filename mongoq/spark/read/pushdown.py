@@ -22,7 +22,7 @@ from mongoq.spark.read.literals import HEX, Unsuited
 from mongoq.spark.read.queue_selection import beginning_with
 from mongoq.spark.types.envelope_columns import CORRUPT
 
-__all__ = ["Pushed", "pushed"]
+__all__ = ["ServerFilter", "pushed"]
 
 LONGEST = 1024 * 1024
 """Bytes of one condition; a longer list is left to Spark."""
@@ -31,7 +31,7 @@ PATTERN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class ServerFilter:
     """Conditions for the server, all of which hold.
 
     Attributes:
@@ -45,7 +45,7 @@ class Pushed:
     ids: bool = False
 
 
-def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> Pushed:
+def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> ServerFilter:
     """Return what the server can do about filters of which all hold, on these columns of a view."""
     keys: list[Condition] = []
     others: list[Condition] = []
@@ -56,7 +56,7 @@ def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> Pu
             continue
         if len(bson.encode(condition, codec_options=codec_options())) <= LONGEST:
             (keys if target.indexed else others).append(condition)
-    return Pushed(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
+    return ServerFilter(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
 
 
 def _condition(filter: spark.Filter, schema: StructType, view: str) -> tuple[Target, Condition]:

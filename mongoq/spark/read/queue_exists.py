@@ -11,7 +11,7 @@ from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.spark.read.queue_selection import Queues
+from mongoq.spark.read.queue_selection import QueueSelection
 from mongoq.spark.read.views import DATE
 from mongoq.spark.scan import Scan
 
@@ -21,7 +21,7 @@ SHOWN = 5
 DATES = (("when", CLAIM), ("processed", HISTORY))
 
 
-def refuse_unknown(scan: Scan, queues: Queues) -> None:
+def refuse_unknown(scan: Scan, queues: QueueSelection) -> None:
     """Raise ``ArgumentInvalid`` if a queue has no item, live or processed, and nobody has named it either.
 
     One lookup in an index for each date an item may have, and in the control documents for what has no items: a queue

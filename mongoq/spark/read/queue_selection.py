@@ -11,7 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.spark.raw_options import json_list
 
-__all__ = ["WAYS", "Queues", "beginning_with"]
+__all__ = ["WAYS", "QueueSelection", "beginning_with"]
 
 SURROGATES = range(0xD800, 0xE000)
 LAST = 0x10FFFF
@@ -19,7 +19,7 @@ WAYS = ("queue", "queues", "prefix")
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class QueueSelection:
     """The queues of a read.
 
     Attributes:

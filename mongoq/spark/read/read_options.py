@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Self
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.raw_options import PATH, PLACE, Given, Place
-from mongoq.spark.read.queue_selection import WAYS, Queues
+from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
+from mongoq.spark.read.queue_selection import WAYS, QueueSelection
 from mongoq.spark.read.views import VIEWS, Period
 from mongoq.spark.scan import PREFERENCES
 from mongoq.spark.types.parse_modes import FAIL, MODES
@@ -59,8 +59,8 @@ class ReadOptions:
         preference: the read preference, if not the URI's.
     """
 
-    place: Place
-    queues: Queues
+    place: Location
+    queues: QueueSelection
     view: str
     period: Period
     fields: tuple[str, ...]
@@ -79,11 +79,11 @@ class ReadOptions:
             ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
             QueueNameInvalid: no queue has this name.
         """
-        given = Given(options, KNOWN)
+        given = RawOptions(options, KNOWN)
         given.take_path("queue")
         return cls(
             place=given.place(),
-            queues=Queues.parse(given.options),
+            queues=QueueSelection.parse(given.options),
             view=given.choice("view", VIEWS, DEFAULT_VIEW),
             period=_period(given.moment("since"), given.moment("until")),
             fields=given.names("fields", FIELDS),
@@ -102,7 +102,7 @@ def _period(since: datetime | None, until: datetime | None) -> Period:
     return Period.between(since, until)
 
 
-def _sample(given: Given) -> int | None:
+def _sample(given: RawOptions) -> int | None:
     size = given.whole("sampleSize", most=MOST_SAMPLED)
     if given.truth("inferSchema", default=False):
         return size or SAMPLE
@@ -111,6 +111,6 @@ def _sample(given: Given) -> int | None:
     return None
 
 
-def _preference(given: Given) -> str | None:
+def _preference(given: RawOptions) -> str | None:
     name = "readPreference"
     return None if given.value(name) is None else given.choice(name, PREFERENCES, "primary")

@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.types.arrow import arrow_field
-from mongoq.spark.types.column import NO_PAYLOAD, Column, Taken, only, stored_path
-from mongoq.spark.types.conversion_error import Misfit, name_of
+from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, only, stored_path
+from mongoq.spark.types.conversion_error import ConversionError, name_of
 from mongoq.spark.types.envelope_columns import PAYLOAD, default_schema
 from mongoq.spark.types.json_text import json_shown
-from mongoq.spark.types.parse_modes import DROP, FAIL, PERMISSIVE, Misfits
+from mongoq.spark.types.parse_modes import DROP, FAIL, PERMISSIVE, ParseMode
 
 __all__ = ["Columns", "Rows", "default_schema"]
 
@@ -92,7 +92,7 @@ class Columns:
         Raises:
             ColumnMismatch: a value does not fit, and the mode or a column that is NOT NULL wants it to.
         """
-        misfits = Misfits(self._mode, documents)
+        misfits = ParseMode(self._mode, documents)
         taken = self._taken(documents, misfits, now)
         arrays = [None if column.is_corrupt else column.array(taken, misfits) for column in self._columns]
         corrupt = self._corrupt(documents, misfits)
@@ -103,7 +103,7 @@ class Columns:
         fit = pa.array([place not in misfits.places for place in range(len(documents))])
         return Rows(batch.filter(fit), [documents[place] for place in sorted(misfits.places)])
 
-    def _corrupt(self, documents: list[dict[str, Any]], misfits: Misfits) -> pa.Array:
+    def _corrupt(self, documents: list[dict[str, Any]], misfits: ParseMode) -> pa.Array:
         if not self._shows_corrupt:
             return pa.nulls(len(documents), pa.string())
         shown: list[str | None] = [None] * len(documents)
@@ -111,23 +111,23 @@ class Columns:
             shown[place] = json_shown(documents[place].get(PAYLOAD))
         return pa.array(shown, pa.string())
 
-    def _taken(self, documents: list[dict[str, Any]], misfits: Misfits, now: datetime) -> Taken:
+    def _taken(self, documents: list[dict[str, Any]], misfits: ParseMode, now: datetime) -> DocumentBatch:
         payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
         if not self._of_fields:
-            return Taken(documents, payloads, (), now)
+            return DocumentBatch(documents, payloads, (), now)
         plain = {payload.__class__ for payload in payloads} <= {dict}
         fields = payloads if plain else self._documents_of(payloads, misfits)
         if self._fields:
             fields = [only(self._fields, payload) for payload in fields]
             payloads = fields if plain else [NO_PAYLOAD if payload is EMPTY else payload for payload in fields]
-        return Taken(documents, payloads, fields, now)
+        return DocumentBatch(documents, payloads, fields, now)
 
-    def _documents_of(self, payloads: list[Any], misfits: Misfits) -> list[Any]:
+    def _documents_of(self, payloads: list[Any], misfits: ParseMode) -> list[Any]:
         """Refuse payloads without fields: a projection on a field drops them, and they would look empty."""
         column = self._of_fields[0]
         for place, payload in enumerate(payloads):
             if not isinstance(payload, dict):
                 what = "no document" if payload is NO_PAYLOAD or payload is None else name_of(payload)
-                misfit = Misfit(column.field.dataType, f"a payload that is {what}")
+                misfit = ConversionError(column.field.dataType, f"a payload that is {what}")
                 misfits.meet(place, column.name, misfit, nullable=True)
         return [payload if isinstance(payload, dict) else EMPTY for payload in payloads]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from mongoq.model.indexes import CLAIM, HISTORY, Index
-from mongoq.spark.read.queue_selection import Queues
+from mongoq.spark.read.queue_selection import QueueSelection
 
 __all__ = ["VIEWS", "Period", "View", "next_millisecond", "view_of"]
 
@@ -92,7 +92,7 @@ class View:
         return _union([branch.documents() for branch in self.branches])
 
 
-def view_of(name: str, queues: Queues, period: Period, now: datetime) -> View:
+def view_of(name: str, queues: QueueSelection, period: Period, now: datetime) -> View:
     """Return the view of that name on some queues, as they are now."""
     condition = queues.condition(dead=name == "dead")
     dates = period.condition()

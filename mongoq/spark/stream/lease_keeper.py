@@ -10,11 +10,11 @@ from datetime import timedelta
 from bson import ObjectId
 
 from mongoq.protocol.coordination import streams
-from mongoq.protocol.coordination.streams import Held, Run, TakenOver
+from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
 from mongoq.protocol.settle.held_items import in_chunks, prolonged
 from mongoq.sync import Broker
 
-__all__ = ["Keeper"]
+__all__ = ["LeaseKeeper"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -24,7 +24,7 @@ PATIENCE = 2.0
 """Seconds that giving back the run may take when it ends."""
 
 
-class Keeper:
+class LeaseKeeper:
     """Extends the lease of a run, and those of the items that it holds, until it is ended or the run is lost.
 
     A daemon: it ends with its process. What goes wrong on the network is tried again at its next turn, several times
@@ -34,8 +34,8 @@ class Keeper:
         lost: who has the run instead, once it is lost.
     """
 
-    def __init__(self, broker: Broker, run: Run, lease: timedelta) -> None:
-        self.lost: Held | None = None
+    def __init__(self, broker: Broker, run: StreamRun, lease: timedelta) -> None:
+        self.lost: ForeignLease | None = None
         self._broker = broker
         self._run = run
         self._lease = lease

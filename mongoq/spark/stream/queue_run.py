@@ -17,14 +17,14 @@ from typing import Any, NoReturn, TypeVar
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import StreamClaim, stream_id
 from mongoq.protocol.coordination import streams
-from mongoq.protocol.coordination.streams import Held, Run, TakenOver
+from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle.held_items import affirmed
 from mongoq.protocol.wait.wait import waiting
 from mongoq.spark.clients import broker_at, scan_at
 from mongoq.spark.read.queue_exists import refuse_unknown
-from mongoq.spark.read.queue_selection import Queues
-from mongoq.spark.stream.lease_keeper import Keeper
+from mongoq.spark.read.queue_selection import QueueSelection
+from mongoq.spark.stream.lease_keeper import LeaseKeeper
 from mongoq.spark.stream.query_end import at_the_end
 from mongoq.spark.stream.stream_options import QueueStreamOptions
 
@@ -76,8 +76,8 @@ class QueueRun:
         self._broker = broker_at(options.place)
         queue = self._broker.queue(options.queue)
         self._queue = queue if options.stage is None else options.stage.marked(queue)
-        self._run: Run | None = None
-        self._keeper: Keeper | None = None
+        self._run: StreamRun | None = None
+        self._keeper: LeaseKeeper | None = None
         self._due: datetime | None = None
         self._affirmed: tuple[Any, float] = None, 0.0
         self._closing = threading.Lock()
@@ -121,7 +121,7 @@ class QueueRun:
             claim = self._do(streams.taken_up(self._broker._context, run, after=start)) or self._next(run, start, most)
         return start if claim is None else claim.number
 
-    def _next(self, run: Run, start: int, most: int) -> StreamClaim | None:
+    def _next(self, run: StreamRun, start: int, most: int) -> StreamClaim | None:
         def attempt() -> Flow[list[Any] | None]:
             claim = yield from streams.next_claim(
                 self._queue._context, run, most, self._options.lease, after=start, due=self._due
@@ -182,23 +182,23 @@ class QueueRun:
             self.end()
             self._broker.close()
 
-    def _opened(self) -> Run:
+    def _opened(self) -> StreamRun:
         if self._run is None or self._keeper is None or self._keeper.ended:
             with self._in_plain_words():
                 self._run = self._begun()
-            self._keeper = Keeper(self._broker, self._run, self._lease())
+            self._keeper = LeaseKeeper(self._broker, self._run, self._lease())
             self._keeper.start()
         elif self._keeper.lost is not None:
             self._busy(self._keeper.lost)
         return self._run
 
-    def _begun(self) -> Run:
+    def _begun(self) -> StreamRun:
         """Begin the run. One whose process is alive extends its lease; that of a dead one is waited for."""
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
             found = self._do(streams.opened(self._broker._context, self._options.consumer, self._options.queue, LENGTH))
-            if isinstance(found, Run):
+            if isinstance(found, StreamRun):
                 return found
             if time.monotonic() - began < DYING:
                 until = found.until
@@ -213,12 +213,12 @@ class QueueRun:
             return
         with scan_at(self._options.place) as scan, scan.in_plain_words():
             if not scan.has({"_id": stream_id(self._options.consumer), "queue": {"$eq": name}}):
-                refuse_unknown(scan, Queues((name,)))
+                refuse_unknown(scan, QueueSelection((name,)))
 
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease
 
-    def _busy(self, held: Held) -> NoReturn:
+    def _busy(self, held: ForeignLease) -> NoReturn:
         raise ConsumerBusy(self._options.consumer, held.by, held.until)
 
     @contextmanager

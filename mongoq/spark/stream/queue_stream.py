@@ -21,7 +21,7 @@ from mongoq.protocol.settle.held_items import held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.gc_pause import made_at_rest
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.stream.queue_run import QueueRun, end_run, run_of
 from mongoq.spark.stream.stream_options import QueueStreamOptions
@@ -44,7 +44,7 @@ ROWS = 5_000
 class ClaimPartition(InputPartition):
     """A part of a claim, for one task. It travels with the URI and never shows it."""
 
-    def __init__(self, place: Place, token: ObjectId, ids: Sequence[Any], now: datetime, part: str) -> None:
+    def __init__(self, place: Location, token: ObjectId, ids: Sequence[Any], now: datetime, part: str) -> None:
         self.place = place
         self.token = token
         self.ids = pack(ids)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, queue_name
 from mongoq.model.trail import StageMark
-from mongoq.spark.raw_options import Given
+from mongoq.spark.raw_options import RawOptions
 from mongoq.sync import Queue
 
 __all__ = ["StageOption"]
@@ -43,7 +43,7 @@ class StageOption:
         return cls(mark.name, mark.trail, mark.payloads, dead, limited, overriding.get("max_retries"))
 
     @classmethod
-    def parse(cls, given: Given) -> Self | None:
+    def parse(cls, given: RawOptions) -> Self | None:
         """Return the option, if it was given; raises ``ArgumentInvalid``."""
         text = given.text("stage")
         if text is None:

@@ -10,7 +10,7 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name
 from mongoq.model.stream_claim import MOST, consumer_name
-from mongoq.spark.raw_options import PATH, PLACE, Given, Place
+from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
 from mongoq.spark.read.queue_selection import WAYS
 from mongoq.spark.read.read_options import EMPTY, MISSING, ReadOptions
 from mongoq.spark.read.read_options import KNOWN as READ_OPTIONS
@@ -47,7 +47,7 @@ class QueueStreamOptions:
         stage: the stage of a pipeline that reads it, if one does.
     """
 
-    place: Place
+    place: Location
     queue: str
     consumer: str
     most: int
@@ -65,7 +65,7 @@ class QueueStreamOptions:
             ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
             QueueNameInvalid: no queue has this name.
         """
-        given = Given(options, KNOWN)
+        given = RawOptions(options, KNOWN)
         given.take_path("queue")
         _check_view(given)
         lease = given.seconds("lease")
@@ -84,7 +84,7 @@ class QueueStreamOptions:
         )
 
 
-def _queue(given: Given) -> str:
+def _queue(given: RawOptions) -> str:
     for way in ("queues", "prefix"):
         if given.value(way) is not None:
             raise ArgumentInvalid(way, "a stream reads one queue: give queue instead, and start a query for each")
@@ -94,7 +94,7 @@ def _queue(given: Given) -> str:
     return queue_name(name)
 
 
-def _consumer(given: Given) -> str:
+def _consumer(given: RawOptions) -> str:
     name = given.value("consumer")
     if name is None:
         problem = "this option is missing: a name for this query, which it keeps over restarts, such as etl"
@@ -102,7 +102,7 @@ def _consumer(given: Given) -> str:
     return consumer_name(name)
 
 
-def _mode(given: Given) -> str:
+def _mode(given: RawOptions) -> str:
     mode = given.choice("mode", MODES, FAIL)
     if mode == DROP:
         problem = f"{FAIL} or {PERMISSIVE}, not {DROP}: what a stream leaves out would be committed unread"
@@ -110,7 +110,7 @@ def _mode(given: Given) -> str:
     return mode
 
 
-def _check_view(given: Given) -> None:
+def _check_view(given: RawOptions) -> None:
     view = given.value("view")
     if view is not None and view.lower() not in VIEWS:
         problem = f"a stream takes what is ready in a queue, or replays its history, and cannot read view {view!r}"
@@ -139,7 +139,7 @@ class HistoryStreamOptions:
             ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
             QueueNameInvalid: no queue has this name.
         """
-        given = Given(options, (*READ_OPTIONS, *HISTORY_ONLY))
+        given = RawOptions(options, (*READ_OPTIONS, *HISTORY_ONLY))
         own = {name.lower() for name in HISTORY_ONLY}
         read = ReadOptions.parse({name: value for name, value in given.options.items() if name not in own})
         if read.queues.prefix:

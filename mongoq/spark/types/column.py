@@ -12,20 +12,20 @@ from pyspark.sql.types import StringType, StructField
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.types.arrow import arrow_type, as_it_is
-from mongoq.spark.types.conversion_error import Misfit
+from mongoq.spark.types.conversion_error import ConversionError
 from mongoq.spark.types.convert import as_json, converter, is_json
 from mongoq.spark.types.depth import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, Document
-from mongoq.spark.types.parse_modes import PERMISSIVE, Misfits
+from mongoq.spark.types.parse_modes import PERMISSIVE, ParseMode
 
-__all__ = ["NO_PAYLOAD", "Column", "Taken", "only", "stored_path"]
+__all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "only", "stored_path"]
 
 NO_PAYLOAD = object()
 """Stands for the payload of a document that has none; ``None`` is a payload."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DocumentBatch:
     """The documents of one batch, taken apart for their columns.
 
     Attributes:
@@ -70,7 +70,7 @@ class Column:
         self._check()
         self._is_text = self.is_payload and isinstance(field.dataType, StringType)
         self._plain = not self._is_text and not is_json(field)
-        self._forgiven: list[Misfit] | None = [] if mode == PERMISSIVE else None
+        self._forgiven: list[ConversionError] | None = [] if mode == PERMISSIVE else None
         try:
             self._convert = self._payload_text if self._is_text else converter(field, self._forgiven)
             self.arrow = arrow_type(field.dataType)
@@ -95,13 +95,13 @@ class Column:
             return self._envelope.stored
         return (stored_path(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
-    def array(self, taken: Taken, misfits: Misfits) -> pa.Array:
+    def array(self, taken: DocumentBatch, misfits: ParseMode) -> pa.Array:
         """Return the column of these documents; null, and noted, where the mode admits what does not fit."""
         values = self._values(taken)
         array = as_it_is(values, self.field, self.arrow) if self._plain else None
         return pa.array(self._converted(values, misfits), self.arrow) if array is None else array
 
-    def _values(self, taken: Taken) -> list[Any]:
+    def _values(self, taken: DocumentBatch) -> list[Any]:
         if self.of_payload:
             name = self.name
             return [payload.get(name) for payload in taken.fields]
@@ -111,12 +111,12 @@ class Column:
             return list(taken.payloads)
         return [None if payload is NO_PAYLOAD else payload for payload in taken.payloads]
 
-    def _converted(self, values: list[Any], misfits: Misfits) -> list[Any]:
+    def _converted(self, values: list[Any], misfits: ParseMode) -> list[Any]:
         converted = []
         for place, value in enumerate(values):
             try:
                 converted.append(self._convert(value))
-            except Misfit as misfit:
+            except ConversionError as misfit:
                 misfits.meet(place, self.name, misfit, nullable=self.field.nullable)
                 converted.append(None)
             if self._forgiven:
@@ -129,4 +129,4 @@ class Column:
             return as_json(value)
         if self.field.nullable:
             return None
-        raise Misfit(self.field.dataType, "a null or missing value, being NOT NULL")
+        raise ConversionError(self.field.dataType, "a null or missing value, being NOT NULL")

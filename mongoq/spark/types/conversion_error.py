@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType
 
 from mongoq.drivers.documents import Garbled
 
-__all__ = ["Misfit", "name_of"]
+__all__ = ["ConversionError", "name_of"]
 
 NAMES: tuple[tuple[type, str], ...] = (
     (bool, "a boolean"),
@@ -29,7 +29,7 @@ NAMES: tuple[tuple[type, str], ...] = (
 )
 
 
-class Misfit(Exception):
+class ConversionError(Exception):
     """A value that does not fit; ``steps`` leads to it, innermost first."""
 
     def __init__(self, type: DataType, problem: str) -> None:

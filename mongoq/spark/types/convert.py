@@ -13,7 +13,7 @@ from typing import Any
 import pyspark.sql.types as spark
 from bson import Decimal128, ObjectId
 
-from mongoq.spark.types.conversion_error import Misfit, name_of
+from mongoq.spark.types.conversion_error import ConversionError, name_of
 from mongoq.spark.types.json_text import TextGarbled, json_text
 
 __all__ = ["JSON_MARK", "Convert", "as_json", "converter", "is_json"]
@@ -41,15 +41,15 @@ def is_json(field: spark.StructField) -> bool:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON; raises ``Misfit`` for text that is not UTF-8."""
+    """Return a value as JSON; raises ``ConversionError`` for text that is not UTF-8."""
     try:
         return json_text(value)
     except TextGarbled:
-        raise Misfit(STRING, "text that is not UTF-8") from None
+        raise ConversionError(STRING, "text that is not UTF-8") from None
 
 
-def converter(field: spark.StructField, forgiven: list[Misfit] | None = None) -> Convert:
-    """Return the function that makes a stored value one of this field's type, or raises ``Misfit``.
+def converter(field: spark.StructField, forgiven: list[ConversionError] | None = None) -> Convert:
+    """Return the function that makes a stored value one of this field's type, or raises ``ConversionError``.
 
     With a list for what is forgiven, what does not fit becomes null as far inside as may be null, and is listed.
 
@@ -70,27 +70,27 @@ def _optional(convert: Convert, field: spark.StructField) -> Convert:
             return convert(value)
         if nullable:
             return None
-        raise Misfit(type, "a null or missing value, being NOT NULL")
+        raise ConversionError(type, "a null or missing value, being NOT NULL")
 
     return optional
 
 
-def _forgiving(convert: Convert, field: spark.StructField, forgiven: list[Misfit]) -> Convert:
+def _forgiving(convert: Convert, field: spark.StructField, forgiven: list[ConversionError]) -> Convert:
     def forgiving(value: Any) -> Any:
         try:
             return None if value is None else convert(value)
-        except Misfit as misfit:
+        except ConversionError as misfit:
             forgiven.append(misfit)
             return None
 
     return forgiving
 
 
-def _part(type: spark.DataType, nullable: bool, forgiven: list[Misfit] | None) -> Convert:
+def _part(type: spark.DataType, nullable: bool, forgiven: list[ConversionError] | None) -> Convert:
     return converter(spark.StructField("", type, nullable), forgiven)
 
 
-def _converter(type: spark.DataType, forgiven: list[Misfit] | None) -> Convert:
+def _converter(type: spark.DataType, forgiven: list[ConversionError] | None) -> Convert:
     if bits := INTEGER_BITS.get(type.__class__):
         return _integers(type, bits)
     if isinstance(type, spark.DecimalType):
@@ -114,13 +114,13 @@ def _string(type: spark.DataType, value: Any) -> str:
         return str(value)
     if isinstance(value, dict | list):
         return as_json(value)
-    raise Misfit(type, name_of(value))
+    raise ConversionError(type, name_of(value))
 
 
 def _boolean(type: spark.DataType, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise Misfit(type, name_of(value))
+    raise ConversionError(type, name_of(value))
 
 
 def _integers(type: spark.DataType, bits: int) -> Convert:
@@ -130,9 +130,9 @@ def _integers(type: spark.DataType, bits: int) -> Convert:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Misfit(type, "a double with a fraction" if isinstance(value, float) else name_of(value))
+            raise ConversionError(type, "a double with a fraction" if isinstance(value, float) else name_of(value))
         if not -limit <= value < limit:
-            raise Misfit(type, f"an integer beyond {bits} bits")
+            raise ConversionError(type, f"an integer beyond {bits} bits")
         return int(value)
 
     return convert
@@ -142,16 +142,16 @@ def _double(type: spark.DataType, value: Any) -> float:
     if isinstance(value, float):
         return value
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Misfit(type, name_of(value))
+        raise ConversionError(type, name_of(value))
     if int(float(value)) != value:
-        raise Misfit(type, "an integer that a double does not hold exactly")
+        raise ConversionError(type, "an integer that a double does not hold exactly")
     return float(value)
 
 
 def _float(type: spark.DataType, value: Any) -> float:
     double = _double(type, value)
     if math.isfinite(double) and abs(double) > FLOAT_MAX:
-        raise Misfit(type, "a double beyond 32 bits")
+        raise ConversionError(type, "a double beyond 32 bits")
     return double
 
 
@@ -162,11 +162,11 @@ def _decimals(type: spark.DecimalType) -> Convert:
     def convert(value: Any) -> Decimal:
         number = _number(type, value)
         if not number.is_finite():
-            raise Misfit(type, "NaN or Infinity")
+            raise ConversionError(type, "NaN or Infinity")
         try:
             return context.quantize(number, step)
         except (Inexact, InvalidOperation):
-            raise Misfit(type, "a number with more digits") from None
+            raise ConversionError(type, "a number with more digits") from None
 
     return convert
 
@@ -178,16 +178,16 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
         return Decimal(int(value))
     if isinstance(value, str):
         return _parsed_number(type, value)
-    raise Misfit(type, name_of(value))
+    raise ConversionError(type, name_of(value))
 
 
 def _parsed_number(type: spark.DataType, value: str) -> Decimal:
     if not NUMBER.fullmatch(value):
-        raise Misfit(type, "a string that is no number")
+        raise ConversionError(type, "a string that is no number")
     try:
         return Decimal(value)
     except InvalidOperation:  # an exponent that nobody can count with
-        raise Misfit(type, "a number with more digits") from None
+        raise ConversionError(type, "a number with more digits") from None
 
 
 def _date(type: spark.DataType, value: Any) -> date:
@@ -197,8 +197,8 @@ def _date(type: spark.DataType, value: Any) -> date:
         try:
             return date.fromisoformat(value)
         except ValueError:
-            raise Misfit(type, "a string that is no ISO 8601 date") from None
-    raise Misfit(type, _name_of_date(value))
+            raise ConversionError(type, "a string that is no ISO 8601 date") from None
+    raise ConversionError(type, _name_of_date(value))
 
 
 def _timestamp(type: spark.DataType, value: Any) -> datetime:
@@ -206,20 +206,20 @@ def _timestamp(type: spark.DataType, value: Any) -> datetime:
         return value
     if isinstance(value, str):
         return _parsed(type, value)
-    raise Misfit(type, _name_of_date(value))
+    raise ConversionError(type, _name_of_date(value))
 
 
 def _parsed(type: spark.DataType, value: str) -> datetime:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise Misfit(type, "a string that is no ISO 8601 time") from None
+        raise ConversionError(type, "a string that is no ISO 8601 time") from None
     if moment.tzinfo is None:
-        raise Misfit(type, "a string with a time and no offset")
+        raise ConversionError(type, "a string with a time and no offset")
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise Misfit(type, "a string with a time outside the years 1 to 9999") from None
+        raise ConversionError(type, "a string with a time outside the years 1 to 9999") from None
 
 
 def _wall_time(type: spark.DataType, value: Any) -> datetime:
@@ -235,7 +235,7 @@ def _binary(type: spark.DataType, value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, uuid.UUID):
         return value.bytes
-    raise Misfit(type, name_of(value))
+    raise ConversionError(type, name_of(value))
 
 
 SIMPLE: dict[type[spark.DataType], Callable[[spark.DataType, Any], Any]] = {
@@ -253,7 +253,7 @@ SIMPLE: dict[type[spark.DataType], Callable[[spark.DataType, Any], Any]] = {
 def _arrays(type: spark.ArrayType, element: Convert) -> Convert:
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise Misfit(type, name_of(value))
+            raise ConversionError(type, name_of(value))
         return [_step(f"[{place}]", element, part) for place, part in enumerate(value)]
 
     return convert
@@ -262,7 +262,7 @@ def _arrays(type: spark.ArrayType, element: Convert) -> Convert:
 def _structs(type: spark.StructType, parts: dict[str, Convert]) -> Convert:
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Misfit(type, name_of(value))
+            raise ConversionError(type, name_of(value))
         return {name: _step(f".{name}", part, value.get(name)) for name, part in parts.items()}
 
     return convert
@@ -274,7 +274,7 @@ def _maps(type: spark.MapType, part: Convert) -> Convert:
 
     def convert(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
-            raise Misfit(type, name_of(value))
+            raise ConversionError(type, name_of(value))
         return [(key, _step(f"[{key!r}]", part, each)) for key, each in value.items()]
 
     return convert
@@ -283,6 +283,6 @@ def _maps(type: spark.MapType, part: Convert) -> Convert:
 def _step(step: str, convert: Convert, value: Any) -> Any:
     try:
         return convert(value)
-    except Misfit as misfit:
+    except ConversionError as misfit:
         misfit.steps.append(step)
         raise

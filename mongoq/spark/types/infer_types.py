@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from mongoq.spark.types.convert import JSON_MARK
 
-__all__ = ["MOST_FIELDS", "Seen", "alike"]
+__all__ = ["MOST_FIELDS", "ObservedValues", "alike"]
 
 DIGITS = 38
 MOST_FIELDS = 1_000
@@ -55,7 +55,7 @@ ALONE: dict[str, DataType] = {
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedValues:
     """The values of one field; in which order they come makes no difference but to the order of nested fields.
 
     Attributes:
@@ -71,8 +71,8 @@ class Seen:
     beyond_double: bool = False
     whole: int = 0
     scale: int = 0
-    fields: dict[str, Seen] = field(default_factory=dict)
-    element: Seen | None = None
+    fields: dict[str, ObservedValues] = field(default_factory=dict)
+    element: ObservedValues | None = None
 
     def add(self, value: Any) -> None:
         """See one more value."""
@@ -98,10 +98,10 @@ class Seen:
 
     def _document(self, value: dict[str, Any]) -> None:
         for name, part in value.items():
-            self.fields.setdefault(name, Seen()).add(part)
+            self.fields.setdefault(name, ObservedValues()).add(part)
 
     def _array(self, value: list[Any]) -> None:
-        self.element = self.element or Seen()
+        self.element = self.element or ObservedValues()
         for part in value:
             self.element.add(part)
 
@@ -136,11 +136,11 @@ class Seen:
         return DecimalType(DIGITS, self.scale) if self.whole + self.scale <= DIGITS else None
 
 
-LOOKS: dict[str, Callable[[Seen, Any], None]] = {
-    "integer": Seen._integer,  # a table of its own methods
-    "decimal": Seen._decimal,
-    "document": Seen._document,
-    "array": Seen._array,
+LOOKS: dict[str, Callable[[ObservedValues, Any], None]] = {
+    "integer": ObservedValues._integer,  # a table of its own methods
+    "decimal": ObservedValues._decimal,
+    "document": ObservedValues._document,
+    "array": ObservedValues._array,
 }
 
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from mongoq.spark.errors import ColumnMismatch
-from mongoq.spark.types.conversion_error import Misfit
+from mongoq.spark.types.conversion_error import ConversionError
 from mongoq.spark.types.envelope_columns import Document
 
-__all__ = ["DROP", "FAIL", "MODES", "PERMISSIVE", "Misfits"]
+__all__ = ["DROP", "FAIL", "MODES", "PERMISSIVE", "ParseMode"]
 
 FAIL, PERMISSIVE, DROP = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 MODES = (FAIL, PERMISSIVE, DROP)
 
 
-class Misfits:
+class ParseMode:
     """The documents of one batch that do not fit.
 
     Attributes:
@@ -31,7 +31,7 @@ class Misfits:
         """Remember a document of which some value became null, which the mode allows."""
         self.places.add(place)
 
-    def meet(self, place: int, column: str, misfit: Misfit, *, nullable: bool) -> None:
+    def meet(self, place: int, column: str, misfit: ConversionError, *, nullable: bool) -> None:
         """Remember a document, or raise ``ColumnMismatch`` where the mode or the column wants a value."""
         if self._mode == FAIL or (self._mode == PERMISSIVE and not nullable):
             id: Any = self._documents[place]["_id"]

@@ -14,7 +14,7 @@ from mongoq.spark.write.row_ids import canonical_of
 from mongoq.spark.write.row_orders import ORDERS, Orders
 from mongoq.spark.write.write_options import WriteOptions
 
-__all__ = ["ID", "TOKEN", "Layout"]
+__all__ = ["ID", "TOKEN", "ColumnRoles"]
 
 ID, TOKEN, QUEUE = "_id", "_token", "_q"
 KNOWN = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
@@ -22,7 +22,7 @@ CARRIED_BY_READERS = ("_when", "_key")
 """What a row that was read says of the item that it was, and not of the one that it becomes."""
 
 
-class Layout:
+class ColumnRoles:
     """What each column is for, checked before a task starts.
 
     Attributes:

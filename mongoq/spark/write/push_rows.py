@@ -8,15 +8,15 @@ from itertools import repeat
 from operator import itemgetter
 
 from mongoq.model.settings import queue_options
-from mongoq.protocol.push.push_each import Push, Told, push_each
+from mongoq.protocol.push.push_each import Push, PushOptions, push_each
 from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.write.payloads import Refusal
 from mongoq.spark.write.row_ids import ContentIds, ValueIds
-from mongoq.spark.write.row_orders import Order
+from mongoq.spark.write.row_orders import RowOrder
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
 
-__all__ = ["Pushing", "Rows"]
+__all__ = ["RowPusher", "Rows"]
 
 ID = itemgetter(0)
 
@@ -31,12 +31,12 @@ class Rows:
         values: what their ids are made of, with ``idColumn``.
     """
 
-    orders: Sequence[Order]
+    orders: Sequence[RowOrder]
     wrapped: Sequence[bytes] | None
     values: Sequence[bytes | None] | None
 
 
-class Pushing:
+class RowPusher:
     """Pushes rows of one task.
 
     Args:
@@ -55,18 +55,18 @@ class Pushing:
 
         Rows of one id are one item.
         """
-        tolds: dict[str, list[Told]] = {}
+        tolds: dict[str, list[PushOptions]] = {}
         pushes: dict[str, list[Push]] = {}
         for order, those in _alike(rows.orders, places).items():
             queue, wrapped = _checked(rows, order, those)
             ids = self._made(queue, rows, order, those, wrapped)
             told = tolds.setdefault(queue, [])
             pushes.setdefault(queue, []).extend(zip(ids, wrapped, repeat(len(told))))
-            told.append(Told(order.delay, order.when, order.priority or 0, order.headers, order.key))
+            told.append(PushOptions(order.delay, order.when, order.priority or 0, order.headers, order.key))
         for queue, those_pushed in pushes.items():
             self._send(queue, tolds[queue], those_pushed)
 
-    def _send(self, queue: str, tolds: Sequence[Told], pushes: list[Push]) -> None:
+    def _send(self, queue: str, tolds: Sequence[PushOptions], pushes: list[Push]) -> None:
         context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
         if isinstance(self._ids, ValueIds):
             pushes = list({push[0]: push for push in pushes}.values())
@@ -74,7 +74,7 @@ class Pushing:
         self._broker._driver.run(push_each(context, tolds, pushes, remember=self._options.once))
 
     def _made(
-        self, queue: str, rows: Rows, order: Order, places: Sequence[int], wrapped: Sequence[bytes]
+        self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
     ) -> list[bytes]:
         if isinstance(self._ids, ContentIds):
             return self._ids.ids(queue, order.said, wrapped)
@@ -88,14 +88,14 @@ class Pushing:
         return self._ids.ids(queue, values)
 
 
-def _alike(orders: Sequence[Order], places: Iterable[int]) -> dict[Order, list[int]]:
-    alike: dict[Order, list[int]] = {}
+def _alike(orders: Sequence[RowOrder], places: Iterable[int]) -> dict[RowOrder, list[int]]:
+    alike: dict[RowOrder, list[int]] = {}
     for place in places:
         alike.setdefault(orders[place], []).append(place)
     return alike
 
 
-def _checked(rows: Rows, order: Order, places: Sequence[int]) -> tuple[str, list[bytes]]:
+def _checked(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple[str, list[bytes]]:
     """Return the queue of rows that are told alike, and their payloads."""
     if order.to is None:
         raise Refusal(places[0], "_to", "it says no queue to push to, and neither does the option to")

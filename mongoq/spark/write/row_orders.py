@@ -20,7 +20,7 @@ from mongoq.spark.types.values import Values, values_of
 from mongoq.spark.write.payloads import ENCODING, Refusal, converted
 from mongoq.spark.write.write_options import WriteOptions
 
-__all__ = ["ORDERS", "Order", "Orders"]
+__all__ = ["ORDERS", "Orders", "RowOrder"]
 
 MOST_KNOWN = 10_000
 
@@ -30,7 +30,7 @@ LENGTH = (*WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.Da
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Order:
+class RowOrder:
     """What rows say that are told alike; ``None`` where they leave it to the options.
 
     Attributes:
@@ -123,17 +123,17 @@ class Orders:
 
     def __init__(self, fields: Iterable[spark.StructField], options: WriteOptions) -> None:
         self._names = [field.name for field in map(_checked, fields) if not isinstance(field.dataType, spark.NullType)]
-        self._default = Order((), options.to, options.delay, options.when, options.priority)
-        self._known: dict[tuple[Any, ...], Order] = {}
+        self._default = RowOrder((), options.to, options.delay, options.when, options.priority)
+        self._known: dict[tuple[Any, ...], RowOrder] = {}
 
-    def of(self, batch: pa.RecordBatch) -> list[Order]:
+    def of(self, batch: pa.RecordBatch) -> list[RowOrder]:
         """Return the order of each row; rows that say the same share one. Raises ``Refusal``."""
         if not self._names:
             return [self._default] * batch.num_rows
         columns = [converted(name, ORDERS[name].read, batch) for name in self._names]
         return [self._known.get(said) or self._order(row, said) for row, said in enumerate(zip(*columns, strict=True))]
 
-    def _order(self, row: int, said: tuple[Any, ...]) -> Order:
+    def _order(self, row: int, said: tuple[Any, ...]) -> RowOrder:
         given = {}
         for name, value in zip(self._names, said, strict=True):
             if value is not None:
@@ -145,7 +145,7 @@ class Orders:
         given = {"to": self._default.to, "priority": self._default.priority, **given}
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        order = self._known[said] = Order(said, **given)
+        order = self._known[said] = RowOrder(said, **given)
         return order
 
 

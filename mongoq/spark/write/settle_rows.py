@@ -11,16 +11,16 @@ from bson.errors import InvalidId
 
 from mongoq.errors import BatchIncomplete
 from mongoq.model.settings import queue_options
-from mongoq.protocol.settle.by_token import Held, Settled, settle_held
+from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, handover
 from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.errors import RowsLost
 from mongoq.spark.write.payloads import Refusal
-from mongoq.spark.write.row_orders import Order
+from mongoq.spark.write.row_orders import RowOrder
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
 
-__all__ = ["HeldRow", "Settling"]
+__all__ = ["HeldRow", "RowSettler"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -31,11 +31,11 @@ class HeldRow(NamedTuple):
     place: int
     id: str
     token: str
-    order: Order
+    order: RowOrder
     wrapped: bytes | None
 
 
-class Settling:
+class RowSettler:
     """Settles rows of one task.
 
     Args:
@@ -48,7 +48,7 @@ class Settling:
         self._options = options
         self._seen: set[bytes] = set()
 
-    def settle(self, rows: Iterable[HeldRow]) -> Settled:
+    def settle(self, rows: Iterable[HeldRow]) -> SettledByToken:
         """Move or commit the items of rows, and return what became of them; all are tried before any error.
 
         Raises:
@@ -56,10 +56,10 @@ class Settling:
             BatchIncomplete: items that could not be settled, such as one whose key is taken where it goes.
             RowsLost: items that somebody else has by now, or that were settled before, with ``lost=fail``.
         """
-        handed: dict[Order, Handover] = {}
+        handed: dict[RowOrder, Handover] = {}
         held = [self._held(row, handed) for row in rows]
         if not held:
-            return Settled()
+            return SettledByToken()
         told = self._broker._driver.run(settle_held(self._broker._context, held))
         if told.lost:
             self._tell_lost(told.lost)
@@ -69,19 +69,19 @@ class Settling:
             raise BatchIncomplete(", ".join(sorted(told.queues)), done, told.failed) from first
         return told
 
-    def _held(self, row: HeldRow, handed: dict[Order, Handover]) -> Held:
+    def _held(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
         id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
         if id.binary in self._seen:
             problem = "another row of this task settles the same item; what is made of it besides has no _token"
             raise Refusal(row.place, "_token", problem)
         self._seen.add(id.binary)
         if row.order.to is None:
-            return Held(id, token)
+            return FencedItem(id, token)
         if row.order not in handed:
             handed[row.order] = self._handover(row.order, row.order.to)
-        return Held(id, token, handed[row.order], row.wrapped)
+        return FencedItem(id, token, handed[row.order], row.wrapped)
 
-    def _handover(self, order: Order, to: str) -> Handover:
+    def _handover(self, order: RowOrder, to: str) -> Handover:
         """Return the move that an order tells: priority and headers stay unless they are to be carried."""
         context = QueueContext(self._broker._context, queue_options(to), self._broker._context.untyped)
         carry = self._options.carry

@@ -11,7 +11,7 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import REMEMBER
-from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Given, Place
+from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Location, RawOptions
 
 __all__ = ["CARRIED", "WriteOptions"]
 
@@ -53,7 +53,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
     | `batchSize` | rows of one command, from 1 to 10,000, the default; 16 MiB bound it as well |
     """
 
-    place: Place
+    place: Location
     to: str | None
     delay: timedelta | None
     when: datetime | None
@@ -75,7 +75,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
             ArgumentInvalid: an option that is unknown, or has a value out of its range.
             QueueNameInvalid: no queue has this name.
         """
-        given = Given(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
+        given = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
         given.take_path("to")
         to, delay, once = given.value("to"), given.seconds("delay", zero=True), given.seconds("once")
         if given.value("delay") is not None and given.value("when") is not None:
@@ -97,7 +97,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
         )
 
 
-def _priority(given: Given) -> int | None:
+def _priority(given: RawOptions) -> int | None:
     value = given.value("priority")
     if value is None:
         return None
@@ -107,11 +107,11 @@ def _priority(given: Given) -> int | None:
     return priority
 
 
-def _names(given: Given, name: str, such_as: str = '["customer", "total"]') -> tuple[str, ...] | None:
+def _names(given: RawOptions, name: str, such_as: str = '["customer", "total"]') -> tuple[str, ...] | None:
     return given.names(name, such_as) or None
 
 
-def _carry(given: Given) -> frozenset[str]:
+def _carry(given: RawOptions) -> frozenset[str]:
     names = _names(given, "carry", '["key", "headers"]') or ()
     for each in names:
         if each not in CARRIED:
@@ -119,7 +119,7 @@ def _carry(given: Given) -> frozenset[str]:
     return frozenset(names)
 
 
-def _settle(given: Given, *, default: bool | None) -> bool | None:
+def _settle(given: RawOptions, *, default: bool | None) -> bool | None:
     if given.value("settle") is None:
         return default
     return TRUTHS[given.choice("settle", TRUTHS, "")]

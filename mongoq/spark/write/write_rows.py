@@ -12,23 +12,23 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import RowRefused
 from mongoq.spark.gc_pause import resting
-from mongoq.spark.write.column_roles import ID, TOKEN, Layout
+from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles
 from mongoq.spark.write.payloads import Refusal, converted
-from mongoq.spark.write.push_rows import Pushing, Rows
+from mongoq.spark.write.push_rows import RowPusher, Rows
 from mongoq.spark.write.row_ids import ContentIds, ValueIds
-from mongoq.spark.write.settle_rows import HeldRow, Settling
+from mongoq.spark.write.settle_rows import HeldRow, RowSettler
 from mongoq.spark.write.task import Task
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
 
-__all__ = ["Written", "write"]
+__all__ = ["WrittenRows", "write"]
 
 BYTES = 16 * 1024 * 1024
 """About as much of a record batch is made BSON at a time."""
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What a task has done.
 
     Attributes:
@@ -41,21 +41,25 @@ class Written(WriterCommitMessage):
     settled: int = 0
     lost: int = 0
 
-    def __add__(self, other: Written) -> Written:
+    def __add__(self, other: WrittenRows) -> WrittenRows:
         """Return what both have done."""
-        return Written(self.pushed + other.pushed, self.settled + other.settled, self.lost + other.lost)
+        return WrittenRows(self.pushed + other.pushed, self.settled + other.settled, self.lost + other.lost)
 
 
 def write(
-    batches: Iterable[pa.RecordBatch], layout: Layout, options: WriteOptions, task: Task, job: tuple[str, ...] | None
-) -> Written:
+    batches: Iterable[pa.RecordBatch],
+    layout: ColumnRoles,
+    options: WriteOptions,
+    task: Task,
+    job: tuple[str, ...] | None,
+) -> WrittenRows:
     """Write the rows of a task; ``job`` tells this write from others, and ``None`` that nobody has named it.
 
     A task that fails leaves what it wrote, and may be run again. Nothing is sent for a task without rows.
 
     Raises:
         RowRefused: a row that cannot be written. Those before it may have been.
-        BatchIncomplete, RowsLost: as ``Settling.settle``.
+        BatchIncomplete, RowsLost: as ``RowSettler.settle``.
     """
     place, writing = 0, None
     for batch in _slices(batches, options.batch_size):
@@ -68,7 +72,7 @@ def write(
             row = place + refusal.row
             raise RowRefused(task.partition, row, refusal.column, refusal.problem) from None
         place += batch.num_rows
-    return Written() if writing is None else writing.written
+    return WrittenRows() if writing is None else writing.written
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -81,16 +85,16 @@ def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordB
 
 class _Writing:
     def __init__(
-        self, broker: Broker, layout: Layout, options: WriteOptions, task: Task, job: tuple[str, ...] | None
+        self, broker: Broker, layout: ColumnRoles, options: WriteOptions, task: Task, job: tuple[str, ...] | None
     ) -> None:
         self._layout = layout
         self._options = options
         self._broker = broker
         self._partition = task.partition
         self._job = job
-        self._pushing: Pushing | None = None
-        self._settling = Settling(broker, options)
-        self.written = Written()
+        self._pushing: RowPusher | None = None
+        self._settling = RowSettler(broker, options)
+        self.written = WrittenRows()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a slice: first what is pushed, since it may be all that is left of an item that is settled."""
@@ -100,7 +104,7 @@ class _Writing:
         if new:
             self._pushes().push(rows, new)
         told = self._settling.settle(held.values())
-        self.written += Written(len(new), told.done, len(told.lost))
+        self.written += WrittenRows(len(new), told.done, len(told.lost))
 
     def _rows(self, batch: pa.RecordBatch) -> Rows:
         layout = self._layout
@@ -110,9 +114,9 @@ class _Writing:
             None if layout.id_values is None else converted(str(self._options.id_column), layout.id_values, batch),
         )
 
-    def _pushes(self) -> Pushing:
+    def _pushes(self) -> RowPusher:
         if self._pushing is None:
-            self._pushing = Pushing(self._broker, self._options, self._ids())
+            self._pushing = RowPusher(self._broker, self._options, self._ids())
         return self._pushing
 
     def _ids(self) -> ContentIds | ValueIds:

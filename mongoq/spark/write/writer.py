@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.clients import PLAN_PATIENCE, broker_at, scan_at
-from mongoq.spark.write.column_roles import Layout
+from mongoq.spark.write.column_roles import ColumnRoles
 from mongoq.spark.write.task import BATCH_PROPERTY, QUERY_PROPERTY, Task
 from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import Written, write
+from mongoq.spark.write.write_rows import WrittenRows, write
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -48,7 +48,7 @@ class MongoqWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         _check_mode(overwrite=overwrite)
-        Layout(schema, options)
+        ColumnRoles(schema, options)
         self._options = options
         self._schema = schema
         self._run = str(ObjectId())
@@ -58,10 +58,10 @@ class MongoqWriter(DataSourceArrowWriter):
     def __repr__(self) -> str:
         return f"MongoqWriter({self._options!r})"
 
-    def write(self, iterator: Iterator[RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> WrittenRows:
         """Write the rows of one task."""
         task, options = Task.current(), self._options
-        return write(iterator, Layout(self._schema, options), options, task, self._job(task))
+        return write(iterator, ColumnRoles(self._schema, options), options, task, self._job(task))
 
     def _job(self, task: Task) -> tuple[str, ...] | None:
         """Return what tells this write from others; in ``foreachBatch`` only its label tells it from others there."""
@@ -96,7 +96,7 @@ class MongoqStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         _check_mode(overwrite=overwrite)
-        Layout(schema, options)
+        ColumnRoles(schema, options)
         self._options = options
         self._schema = schema
         broker_at(options.place, patience=PLAN_PATIENCE)
@@ -104,7 +104,7 @@ class MongoqStreamWriter(DataSourceStreamArrowWriter):
     def __repr__(self) -> str:
         return f"MongoqStreamWriter({self._options!r})"
 
-    def write(self, iterator: Iterator[RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> WrittenRows:
         """Write the rows of one task of a batch."""
         task, options = Task.current(), self._options
         if task.batch is None:
@@ -112,7 +112,7 @@ class MongoqStreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark tells its tasks no {QUERY_PROPERTY} and {BATCH_PROPERTY}, without which a batch that is "
                 "written again would be pushed twice; use foreachBatch and idColumn"
             )
-        return write(iterator, Layout(self._schema, options), options, task, ("batch", *task.batch, options.label))
+        return write(iterator, ColumnRoles(self._schema, options), options, task, ("batch", *task.batch, options.label))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Log what was written; it is durable since each task has ended."""
@@ -130,5 +130,5 @@ def _check_mode(*, overwrite: bool) -> None:
         )
 
 
-def _sum(messages: Messages) -> Written:
-    return sum((each for each in messages if isinstance(each, Written)), Written())
+def _sum(messages: Messages) -> WrittenRows:
+    return sum((each for each in messages if isinstance(each, WrittenRows)), WrittenRows())

@@ -9,14 +9,14 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.aio.consumer_state import REST
-from mongoq.worker.aio.fetcher import AsyncClaims
+from mongoq.worker.aio.fetcher import AsyncFetcher
 from mongoq.worker.aio.job import AsyncJob
-from mongoq.worker.aio.settler import AsyncSettlements
-from mongoq.worker.handler_call import Run
+from mongoq.worker.aio.settler import AsyncSettler
+from mongoq.worker.handler_call import HandlerCall
 
-__all__ = ["AsyncStation"]
+__all__ = ["AsyncConsumerLoop"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -24,7 +24,7 @@ NEVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """When the lease of an item ends that is no longer there."""
 
 
-class AsyncStation(AsyncClaims, AsyncSettlements):
+class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     """Claims, runs and settles the items of one consumer."""
 
     def start(self) -> None:
@@ -45,7 +45,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
     # --- runs ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        bell = Bell()
+        bell = WakeEvent()
         try:
             while True:
                 run = self.backlog.next(bell)
@@ -58,7 +58,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         finally:
             self.backlog.idle.pop(bell, None)
 
-    async def _ran(self, run: Run) -> None:
+    async def _ran(self, run: HandlerCall) -> None:
         consumer, items = self.consumer, run.items
         verdicts = consumer.judge.refusal(consumer, items)
         if verdicts is None and consumer.pops:
@@ -77,13 +77,13 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
             logger.warning("a run of %s that was given up has ended late, after %.1f s; ignored: %s", *words)
             self.settled_by_handlers.difference_update(map(reservation_key, items))
 
-    def _fail_cancelled(self, run: Run, verdicts: list[Outcome | None]) -> None:
+    def _fail_cancelled(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
         """Roll back at once what a cancelled run had, though its leases are extended no more."""
         for item, verdict in zip(run.items, verdicts, strict=True):
             if id_key(item.id) not in run.lost:
                 self.backlog.refuse(item, self.lease(), verdict)
 
-    def _tell_lost(self, run: Run) -> None:
+    def _tell_lost(self, run: HandlerCall) -> None:
         """Log the loss of items that the handler has not settled itself."""
         lost = {reservation_key(item): item for item in run.items if run.lost and id_key(item.id) in run.lost}
         others = [item for key, item in lost.items() if key not in self.settled_by_handlers]
@@ -91,7 +91,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
             logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
         self.settled_by_handlers.difference_update(lost)
 
-    async def _called(self, run: Run) -> list[Outcome | None]:
+    async def _called(self, run: HandlerCall) -> list[Outcome | None]:
         """Call the handler, and say what becomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
@@ -116,12 +116,12 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
 
     # --- settled by the handler ------------------------------------------------------------------
 
-    def _watch_reservations(self, run: Run) -> None:
+    def _watch_reservations(self, run: HandlerCall) -> None:
         """Let settlements of its own items by a handler be noticed, which need not be told as losses."""
         if not run.pops:
             self.context.broker.unsettled.update(map(reservation_key, run.items))
 
-    def _note_settled(self, run: Run) -> None:
+    def _note_settled(self, run: HandlerCall) -> None:
         if run.pops:
             return
         unsettled = self.context.broker.unsettled
@@ -136,7 +136,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         key = reservation_key(item)
         return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
 
-    async def _popped(self, run: Run) -> list[Outcome | None] | None:
+    async def _popped(self, run: HandlerCall) -> list[Outcome | None] | None:
         """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
         [item] = run.items
         run.pops = True
@@ -146,7 +146,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         self.backlog.extended_apart([item.held_until(NEVER)])
         return None
 
-    def _report(self, run: Run, verdicts: list[Outcome | None]) -> None:
+    def _report(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
         """Log what has failed, and stop for what has failed for good; each error with its traceback once."""
         previous: object = None
         for item, verdict in zip(run.items, verdicts, strict=True):
@@ -168,21 +168,21 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         if loser is None:
             return
         item = loser if isinstance(loser, Item) else next(one for one in loser.items if id_key(one.id) == key)
-        if isinstance(loser, Run) and loser.job is not None and self._is_settled_by_handler(item):
+        if isinstance(loser, HandlerCall) and loser.job is not None and self._is_settled_by_handler(item):
             self.settled_by_handlers.add(reservation_key(item))
             return
         logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
-        if isinstance(loser, Run) and loser.job is not None:
+        if isinstance(loser, HandlerCall) and loser.job is not None:
             loser.job.lost.set()
 
-    def overdue(self) -> list[Run]:
+    def overdue(self) -> list[HandlerCall]:
         """Return the runs that have taken too long since the last look."""
         runs = [run for run in self._late() if not run.told]
         for run in runs:
             run.told = True
         return runs
 
-    def _late(self) -> list[Run]:
+    def _late(self) -> list[HandlerCall]:
         limit = self.consumer.max_time
         if limit is None:
             return []
@@ -196,7 +196,7 @@ class AsyncStation(AsyncClaims, AsyncSettlements):
         called = [run for run in self._late() if run.where is not None]
         return [run.items for run in called if self._give_up(run) and not run.pops]
 
-    def _give_up(self, run: Run) -> bool:
+    def _give_up(self, run: HandlerCall) -> bool:
         """Give up a run that has taken too long; says whether it was still under way."""
         consumer, [item, *_] = self.consumer, run.items
         outcomes = consumer.judge.failures(consumer, run.items, self.timeout()) if run.pops else None

@@ -8,16 +8,16 @@ from typing import Any
 
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import Course
-from mongoq.worker.counts import Tally
-from mongoq.worker.executor_aio import AioHands
+from mongoq.worker.coordinator import Coordinator
+from mongoq.worker.counts import SettledCounts
+from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import log_failure
 from mongoq.worker.outcome_resolver import kind
 
-__all__ = ["REST", "AsyncStand"]
+__all__ = ["REST", "AsyncConsumerState"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -25,7 +25,7 @@ REST = 1.0
 """Seconds after which a loop looks around, though nothing rings."""
 
 
-class AsyncStand:
+class AsyncConsumerState:
     """What the sides of a station share.
 
     Attributes:
@@ -39,7 +39,7 @@ class AsyncStand:
         together: whose items are settled together, its own and maybe those of others; the first of them does it.
     """
 
-    def __init__(self, consumer: Consumer, course: Course, hands: AioHands) -> None:
+    def __init__(self, consumer: Consumer, course: Coordinator, hands: AioExecutor) -> None:
         self.consumer = consumer
         self.together: list[Any] = [self]
         if consumer.gathering is not None:
@@ -54,7 +54,7 @@ class AsyncStand:
         self._ended = False
         self.claiming = True
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
-        self.tally = Tally()
+        self.tally = SettledCounts()
         self.settled_by_handlers: set[Any] = set()
 
     def lease(self) -> timedelta:
@@ -65,7 +65,7 @@ class AsyncStand:
         """Say whether it is about to have more items."""
         return not self._course.is_hushed(self) and self.backlog.is_filling()
 
-    async def _got_over(self, what: str, error: Exception, bell: Bell) -> None:
+    async def _got_over(self, what: str, error: Exception, bell: WakeEvent) -> None:
         """Rest after an error; where it is no use to try again, end."""
         pause = self._course.trouble(what, error)
         if pause is None:

@@ -17,20 +17,20 @@ from mongoq.errors import StageStopped
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.protocol.settle.extend_leases import kept
 from mongoq.protocol.settle.timeouts import timed_out
 from mongoq.protocol.wait.next_due import is_drained
-from mongoq.worker.aio.consumer_loop import AsyncStation
-from mongoq.worker.aio.source_runner import AsyncFeed
+from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
+from mongoq.worker.aio.source_runner import AsyncSourceRunner
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import Course
-from mongoq.worker.executor_aio import AioHands
+from mongoq.worker.coordinator import Coordinator
+from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import error_line
-from mongoq.worker.handler_call import Run
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.outcome_resolver import kind
 from mongoq.worker.sources.plan import SourcePlan
-from mongoq.worker.watchdog import Watch
+from mongoq.worker.watchdog import Watchdog
 
 __all__ = ["AsyncEngine"]
 
@@ -69,7 +69,7 @@ class AsyncEngine:
         feeds: one for each source.
     """
 
-    asynchronous = AioHands.asynchronous
+    asynchronous = AioExecutor.asynchronous
 
     def __init__(
         self,
@@ -86,23 +86,23 @@ class AsyncEngine:
         self._grace = grace
         self._heartbeat = heartbeat
         self._of_run = run
-        self._course = Course(self._context.hub)
-        self._hands = AioHands(self._course.fail)
-        self.stations = [AsyncStation(one, self._course, self._hands) for one in consumers]
+        self._course = Coordinator(self._context.hub)
+        self._hands = AioExecutor(self._course.fail)
+        self.stations = [AsyncConsumerLoop(one, self._course, self._hands) for one in consumers]
         self._course.stations = self.stations
-        self.feeds = [AsyncFeed(one, self._course, self._hands) for one in sources]
+        self.feeds = [AsyncSourceRunner(one, self._course, self._hands) for one in sources]
         self._name = f"{self._context.identity}/{next(_number)}"
         self._signals = 0
         self._prepared = False
         self._echoes = False  # the next call of stop is that of a program which has heard the same signal
         self.interrupted = self._ended = False
-        self._bells: list[Bell] = []
+        self._bells: list[WakeEvent] = []
         self._why = ""
         limits = [one.max_time.total_seconds() for one in consumers if one.max_time is not None]
         self._look = min(max(min(limits) / 4, 0.02), TICK) if limits else TICK
-        self._watch = Watch(self._overdue, self._look) if limits else None
+        self._watch = Watchdog(self._overdue, self._look) if limits else None
 
-    def _overdue(self) -> Iterator[tuple[str, Run]]:
+    def _overdue(self) -> Iterator[tuple[str, HandlerCall]]:
         for station in self.stations:
             for run in station.overdue():
                 yield station.consumer.name, run
@@ -259,7 +259,7 @@ class AsyncEngine:
         if self._course.is_at_work():
             logger.warning("some items could not be given back; they come back when their leases end")
 
-    def _abandon(self, station: AsyncStation) -> None:
+    def _abandon(self, station: AsyncConsumerLoop) -> None:
         """Give back what runs; a run that has timed out has nothing left to give back."""
         left, queue = station.backlog.abandon(), station.consumer.name
         late = sum(run.timed_out for run in left)
@@ -276,9 +276,9 @@ class AsyncEngine:
     def _is_at_work(self) -> bool:
         return self._course.is_at_work() or any(feed.active for feed in self.feeds)
 
-    def _bell(self) -> Bell:
+    def _bell(self) -> WakeEvent:
         """Return a bell that rings when the worker has ended."""
-        self._bells.append(Bell())
+        self._bells.append(WakeEvent())
         return self._bells[-1]
 
     def _now(self) -> datetime:

@@ -14,9 +14,9 @@ from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.claim.worker_claims import take_alone, take_beside
 from mongoq.protocol.settle.at_most_once import taken_for_good
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.aio.consumer_state import REST, AsyncStand
+from mongoq.worker.aio.consumer_state import REST, AsyncConsumerState
 
-__all__ = ["AsyncClaims"]
+__all__ = ["AsyncFetcher"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -28,7 +28,7 @@ APART_FOR = 1 / 4
 """Of a lease, what the first of them may have waited by then: it is not due to be extended yet."""
 
 
-class AsyncClaims(AsyncStand):
+class AsyncFetcher(AsyncConsumerState):
     """The side of a station that claims."""
 
     async def _fetch(self) -> None:

@@ -13,11 +13,11 @@ from mongoq.protocol.settle.apply_outcomes import carried_out, carried_out_toget
 from mongoq.protocol.settle.at_most_once import pushed_on
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.aio.consumer_state import REST, AsyncStand
+from mongoq.worker.aio.consumer_state import REST, AsyncConsumerState
 from mongoq.worker.backlog import Verdict
 from mongoq.worker.outcome_resolver import ending
 
-__all__ = ["AsyncSettlements"]
+__all__ = ["AsyncSettler"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -27,7 +27,7 @@ NAMED = 5
 """Items that a line of the log names, at most."""
 
 
-class AsyncSettlements(AsyncStand):
+class AsyncSettler(AsyncConsumerState):
     """The side of a station that settles."""
 
     async def _settle(self) -> None:
@@ -50,7 +50,7 @@ class AsyncSettlements(AsyncStand):
         """Say whether it will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
-    async def _settled(self, taken: list[tuple[AsyncSettlements, list[Verdict]]]) -> bool:
+    async def _settled(self, taken: list[tuple[AsyncSettler, list[Verdict]]]) -> bool:
         """Settle, and say whether all of it was put off."""
         try:
             failed = await self._carried_out(taken)
@@ -131,7 +131,7 @@ class AsyncSettlements(AsyncStand):
             *(len(ids), self.context.name, named),
         )
 
-    async def _carried_out(self, taken: list[tuple[AsyncSettlements, list[Verdict]]]) -> Mapping[Any, Exception]:
+    async def _carried_out(self, taken: list[tuple[AsyncSettler, list[Verdict]]]) -> Mapping[Any, Exception]:
         """Settle items, and return the errors of those that were not, by ``id_key``."""
         if self.consumer.pops:
             return await self._pushed_on(taken[0][1])

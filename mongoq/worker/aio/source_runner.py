@@ -9,15 +9,15 @@ from functools import partial
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.protocol.coordination import sources
-from mongoq.protocol.coordination.sources import Held, TakenOver, Tenure
-from mongoq.protocol.flow.event import Bell
-from mongoq.worker.coordinator import Course
-from mongoq.worker.executor_aio import AioHands
+from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
+from mongoq.protocol.flow.event import WakeEvent
+from mongoq.worker.coordinator import Coordinator
+from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.outcome_resolver import kind
 from mongoq.worker.sources.plan import SourcePlan
-from mongoq.worker.sources.reader import Reading
+from mongoq.worker.sources.reader import SourceReader
 
-__all__ = ["AsyncFeed"]
+__all__ = ["AsyncSourceRunner"]
 
 logger = logging.getLogger("mongoq.source")
 
@@ -27,7 +27,7 @@ SHARE = 3
 """How often a lease is extended while it lasts."""
 
 
-class AsyncFeed:
+class AsyncSourceRunner:
     """Runs one source, in one process at a time.
 
     A process that dies leaves the lease behind, and in the queue all that was committed; when the lease ends, another
@@ -41,7 +41,7 @@ class AsyncFeed:
         pushed: how many records were pushed here.
     """
 
-    def __init__(self, plan: SourcePlan, course: Course, hands: AioHands) -> None:
+    def __init__(self, plan: SourcePlan, course: Coordinator, hands: AioExecutor) -> None:
         self.plan = plan
         self.active = self.ended = False
         self.failure: BaseException | None = None
@@ -50,7 +50,7 @@ class AsyncFeed:
         self._driver = plan.queue._driver
         self._course = course
         self._hands = hands
-        self._bell = Bell()
+        self._bell = WakeEvent()
         self._ring = partial(hands.ring, self._bell)
         self._once = self._closing = self._abandoned = self._waits = False
         self._due = 0.0
@@ -96,16 +96,18 @@ class AsyncFeed:
 
     # --- the lease -------------------------------------------------------------------------------
 
-    async def _taken(self) -> Tenure | None:
+    async def _taken(self) -> DocumentLease | None:
         """Take the lease; after a while without it, return ``None``."""
         plan = self.plan
         try:
-            found: Tenure | Held = await self._driver.run(sources.taken(self._context.broker, plan.id, plan.lease))
+            found: DocumentLease | ForeignLease = await self._driver.run(
+                sources.taken(self._context.broker, plan.id, plan.lease)
+            )
         except Exception as error:
             await self._got_over("lease sources", error)
             return None
         self._course.well("lease sources")
-        if isinstance(found, Held):
+        if isinstance(found, ForeignLease):
             if not self._waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self._waits = True
@@ -122,7 +124,7 @@ class AsyncFeed:
         """Take note that the lease was just extended."""
         self._due = time.monotonic() + self._third()
 
-    async def _kept(self, tenure: Tenure) -> None:
+    async def _kept(self, tenure: DocumentLease) -> None:
         """Extend the lease when that is due."""
         if time.monotonic() < self._due:
             return
@@ -136,13 +138,13 @@ class AsyncFeed:
             self._course.well("extend the leases of sources")
             self._put_off()
 
-    async def _given_back(self, tenure: Tenure) -> None:
+    async def _given_back(self, tenure: DocumentLease) -> None:
         try:
             await self._driver.run(sources.given_back(self._context.broker, tenure))
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
-    async def _held(self, tenure: Tenure) -> None:
+    async def _held(self, tenure: DocumentLease) -> None:
         """Work for as long as the lease is ours."""
         try:
             while self._goes_on():
@@ -155,7 +157,7 @@ class AsyncFeed:
         else:
             await self._given_back(tenure)
 
-    async def _paused(self, tenure: Tenure) -> None:
+    async def _paused(self, tenure: DocumentLease) -> None:
         """Rest until the source is to be called again."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
@@ -165,7 +167,7 @@ class AsyncFeed:
 
     # --- the generator ---------------------------------------------------------------------------
 
-    async def _called(self, tenure: Tenure) -> None:
+    async def _called(self, tenure: DocumentLease) -> None:
         """Call the source once, and push what it yields."""
         reading = self.plan.reading(tenure.position, self._ring)
         reading.start(self._hands.context.copy())
@@ -178,7 +180,7 @@ class AsyncFeed:
             await self._pushed(tenure, reading)
         self._judge(reading)
 
-    async def _step(self, tenure: Tenure, reading: Reading) -> None:
+    async def _step(self, tenure: DocumentLease, reading: SourceReader) -> None:
         wait = reading.wait()
         if wait == 0:
             await self._pushed(tenure, reading)
@@ -186,7 +188,7 @@ class AsyncFeed:
         await self._kept(tenure)
         await self._hands.rest(self._bell, self._third() if wait is None else min(wait, self._third()))
 
-    async def _closed(self, reading: Reading) -> None:
+    async def _closed(self, reading: SourceReader) -> None:
         """Wait until the generator is closed."""
         reading.close()
         while not (reading.ended or self._abandoned):
@@ -194,7 +196,7 @@ class AsyncFeed:
         if not reading.ended:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
-    def _judge(self, reading: Reading) -> None:
+    def _judge(self, reading: SourceReader) -> None:
         """Say what the end of the generator means."""
         error = self.failure or (reading.failure if reading.over else None)
         if error is not None:
@@ -208,7 +210,7 @@ class AsyncFeed:
             self.ended = True
             self._course.changed.ring()
 
-    async def _pushed(self, tenure: Tenure, reading: Reading) -> None:
+    async def _pushed(self, tenure: DocumentLease, reading: SourceReader) -> None:
         """Push a batch, however long that takes; told to stop, try once."""
         batch = reading.take()
         while batch and self.failure is None:

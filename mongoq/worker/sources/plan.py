@@ -11,8 +11,8 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.worker.lazy_results import is_function
-from mongoq.worker.sources.reader import Reading
-from mongoq.worker.sources.reader_aio import AsyncReading
+from mongoq.worker.sources.reader import SourceReader
+from mongoq.worker.sources.reader_aio import AsyncSourceReader
 
 __all__ = ["MOST", "SourcePlan", "source_plan"]
 
@@ -46,9 +46,9 @@ class SourcePlan:
     every: timedelta | None
     lease: timedelta
 
-    def reading(self, position: Any, ring: Callable[[], None]) -> Reading:
+    def reading(self, position: Any, ring: Callable[[], None]) -> SourceReader:
         """Return a call of the handler, about to start; ``ring`` is called when there is something to look at."""
-        kind = AsyncReading if self.asynchronous else Reading
+        kind = AsyncSourceReader if self.asynchronous else SourceReader
         return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, ring=ring)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from mongoq.drivers.sleep import rest
 from mongoq.model.encoding.error_text import spoken
 from mongoq.protocol.coordination.records import Yielded, yielded
-from mongoq.protocol.flow.event import Bell
+from mongoq.protocol.flow.event import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["REST", "Reading"]
+__all__ = ["REST", "SourceReader"]
 
 logger = logging.getLogger("mongoq.source")
 
@@ -32,7 +32,7 @@ REST = 60.0
 """Seconds after which a generator looks around, though nobody has taken anything."""
 
 
-class Reading:
+class SourceReader:
     """A plain generator that is read in a thread of its own, from its start to its end.
 
     It waits when it is too far ahead. Nothing of what it holds is in the queue: when the process dies, the next one
@@ -62,7 +62,7 @@ class Reading:
         self._records: deque[Yielded] = deque()
         self._read_bytes = self._taken_bytes = 0  # each is written by one thread alone
         self._since = 0.0
-        self._room = Bell()
+        self._room = WakeEvent()
         self._closed = self._told_full = False
         self._began_in: RunContext | None = None
         self.ended = False

@@ -7,12 +7,12 @@ from typing import Any
 
 from mongoq.drivers.sleep import rest_aio
 from mongoq.worker.run_context import RunContext
-from mongoq.worker.sources.reader import REST, Reading
+from mongoq.worker.sources.reader import REST, SourceReader
 
-__all__ = ["AsyncReading"]
+__all__ = ["AsyncSourceReader"]
 
 
-class AsyncReading(Reading):
+class AsyncSourceReader(SourceReader):
     """An async generator that is read in a task of its own; told to end, it is cancelled where it waits."""
 
     _task: asyncio.Task[None] | None = None

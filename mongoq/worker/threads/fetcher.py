@@ -15,9 +15,9 @@ from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.claim.worker_claims import take_alone, take_beside
 from mongoq.protocol.settle.at_most_once import taken_for_good
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.threads.consumer_state import REST, Stand
+from mongoq.worker.threads.consumer_state import REST, ConsumerState
 
-__all__ = ["Claims"]
+__all__ = ["Fetcher"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -29,7 +29,7 @@ APART_FOR = 1 / 4
 """Of a lease, what the first of them may have waited by then: it is not due to be extended yet."""
 
 
-class Claims(Stand):
+class Fetcher(ConsumerState):
     """The side of a station that claims."""
 
     def _fetch(self) -> None:

@@ -16,9 +16,9 @@ from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.backlog import Verdict
 from mongoq.worker.outcome_resolver import ending
-from mongoq.worker.threads.consumer_state import REST, Stand
+from mongoq.worker.threads.consumer_state import REST, ConsumerState
 
-__all__ = ["Settlements"]
+__all__ = ["Settler"]
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -28,7 +28,7 @@ NAMED = 5
 """Items that a line of the log names, at most."""
 
 
-class Settlements(Stand):
+class Settler(ConsumerState):
     """The side of a station that settles."""
 
     def _settle(self) -> None:
@@ -51,7 +51,7 @@ class Settlements(Stand):
         """Say whether it will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
-    def _settled(self, taken: list[tuple[Settlements, list[Verdict]]]) -> bool:
+    def _settled(self, taken: list[tuple[Settler, list[Verdict]]]) -> bool:
         """Settle, and say whether all of it was put off."""
         try:
             failed = self._carried_out(taken)
@@ -132,7 +132,7 @@ class Settlements(Stand):
             *(len(ids), self.context.name, named),
         )
 
-    def _carried_out(self, taken: list[tuple[Settlements, list[Verdict]]]) -> Mapping[Any, Exception]:
+    def _carried_out(self, taken: list[tuple[Settler, list[Verdict]]]) -> Mapping[Any, Exception]:
         """Settle items, and return the errors of those that were not, by ``id_key``."""
         if self.consumer.pops:
             return self._pushed_on(taken[0][1])

@@ -10,15 +10,15 @@ from functools import partial
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.protocol.coordination import sources
-from mongoq.protocol.coordination.sources import Held, TakenOver, Tenure
-from mongoq.protocol.flow.event import Bell
-from mongoq.worker.coordinator import Course
-from mongoq.worker.executor_threads import ThreadHands
+from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
+from mongoq.protocol.flow.event import WakeEvent
+from mongoq.worker.coordinator import Coordinator
+from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.outcome_resolver import kind
 from mongoq.worker.sources.plan import SourcePlan
-from mongoq.worker.sources.reader import Reading
+from mongoq.worker.sources.reader import SourceReader
 
-__all__ = ["Feed"]
+__all__ = ["SourceRunner"]
 
 logger = logging.getLogger("mongoq.source")
 
@@ -28,7 +28,7 @@ SHARE = 3
 """How often a lease is extended while it lasts."""
 
 
-class Feed:
+class SourceRunner:
     """Runs one source, in one process at a time.
 
     A process that dies leaves the lease behind, and in the queue all that was committed; when the lease ends, another
@@ -42,7 +42,7 @@ class Feed:
         pushed: how many records were pushed here.
     """
 
-    def __init__(self, plan: SourcePlan, course: Course, hands: ThreadHands) -> None:
+    def __init__(self, plan: SourcePlan, course: Coordinator, hands: ThreadExecutor) -> None:
         self.plan = plan
         self.active = self.ended = False
         self.failure: BaseException | None = None
@@ -51,7 +51,7 @@ class Feed:
         self._driver = plan.queue._driver
         self._course = course
         self._hands = hands
-        self._bell = Bell()
+        self._bell = WakeEvent()
         self._ring = partial(hands.ring, self._bell)
         self._once = self._closing = self._abandoned = self._waits = False
         self._due = 0.0
@@ -97,16 +97,18 @@ class Feed:
 
     # --- the lease -------------------------------------------------------------------------------
 
-    def _taken(self) -> Tenure | None:
+    def _taken(self) -> DocumentLease | None:
         """Take the lease; after a while without it, return ``None``."""
         plan = self.plan
         try:
-            found: Tenure | Held = self._driver.run(sources.taken(self._context.broker, plan.id, plan.lease))
+            found: DocumentLease | ForeignLease = self._driver.run(
+                sources.taken(self._context.broker, plan.id, plan.lease)
+            )
         except Exception as error:
             self._got_over("lease sources", error)
             return None
         self._course.well("lease sources")
-        if isinstance(found, Held):
+        if isinstance(found, ForeignLease):
             if not self._waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self._waits = True
@@ -123,7 +125,7 @@ class Feed:
         """Take note that the lease was just extended."""
         self._due = time.monotonic() + self._third()
 
-    def _kept(self, tenure: Tenure) -> None:
+    def _kept(self, tenure: DocumentLease) -> None:
         """Extend the lease when that is due."""
         if time.monotonic() < self._due:
             return
@@ -137,13 +139,13 @@ class Feed:
             self._course.well("extend the leases of sources")
             self._put_off()
 
-    def _given_back(self, tenure: Tenure) -> None:
+    def _given_back(self, tenure: DocumentLease) -> None:
         try:
             self._driver.run(sources.given_back(self._context.broker, tenure))
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
-    def _held(self, tenure: Tenure) -> None:
+    def _held(self, tenure: DocumentLease) -> None:
         """Work for as long as the lease is ours."""
         try:
             while self._goes_on():
@@ -156,7 +158,7 @@ class Feed:
         else:
             self._given_back(tenure)
 
-    def _paused(self, tenure: Tenure) -> None:
+    def _paused(self, tenure: DocumentLease) -> None:
         """Rest until the source is to be called again."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
@@ -166,7 +168,7 @@ class Feed:
 
     # --- the generator ---------------------------------------------------------------------------
 
-    def _called(self, tenure: Tenure) -> None:
+    def _called(self, tenure: DocumentLease) -> None:
         """Call the source once, and push what it yields."""
         reading = self.plan.reading(tenure.position, self._ring)
         reading.start(self._hands.context.copy())
@@ -179,7 +181,7 @@ class Feed:
             self._pushed(tenure, reading)
         self._judge(reading)
 
-    def _step(self, tenure: Tenure, reading: Reading) -> None:
+    def _step(self, tenure: DocumentLease, reading: SourceReader) -> None:
         wait = reading.wait()
         if wait == 0:
             self._pushed(tenure, reading)
@@ -187,7 +189,7 @@ class Feed:
         self._kept(tenure)
         self._hands.rest(self._bell, self._third() if wait is None else min(wait, self._third()))
 
-    def _closed(self, reading: Reading) -> None:
+    def _closed(self, reading: SourceReader) -> None:
         """Wait until the generator is closed."""
         reading.close()
         while not (reading.ended or self._abandoned):
@@ -195,7 +197,7 @@ class Feed:
         if not reading.ended:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
-    def _judge(self, reading: Reading) -> None:
+    def _judge(self, reading: SourceReader) -> None:
         """Say what the end of the generator means."""
         error = self.failure or (reading.failure if reading.over else None)
         if error is not None:
@@ -209,7 +211,7 @@ class Feed:
             self.ended = True
             self._course.changed.ring()
 
-    def _pushed(self, tenure: Tenure, reading: Reading) -> None:
+    def _pushed(self, tenure: DocumentLease, reading: SourceReader) -> None:
         """Push a batch, however long that takes; told to stop, try once."""
         batch = reading.take()
         while batch and self.failure is None:

@@ -14,9 +14,9 @@ from mongoq.errors import StageStopped
 from mongoq.pipeline.on_spark.frames.failures import named
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import FATES
-from mongoq.pipeline.on_spark.frames.settle import TOLD, Settler, Settling
-from mongoq.pipeline.on_spark.frames.write import FrameWriting
-from mongoq.protocol.coordination.stream_notes import Noted, note, noted
+from mongoq.pipeline.on_spark.frames.settle import TOLD, Settler, StageSettings
+from mongoq.pipeline.on_spark.frames.write import FrameWriter
+from mongoq.protocol.coordination.stream_notes import ClaimNotes, note, noted
 from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown
 
@@ -44,7 +44,7 @@ class FrameBatches:
         counts: items by what became of them.
     """
 
-    def __init__(self, part: FramePart, writing: FrameWriting) -> None:
+    def __init__(self, part: FramePart, writing: FrameWriter) -> None:
         self.counts: Counter[str] = Counter()
         self._part = part
         self._writing = writing
@@ -64,13 +64,13 @@ class FrameBatches:
             token = ObjectId(first[0])
             claim = self._claim(token)
             if claim.note != part.path or not self._is_there(spark):
-                self._writing.write(frame, Settling(part).most)
+                self._writing.write(frame, StageSettings(part).most)
                 self._note(token)
         finally:
             frame.unpersist()
         self._settle(spark, token, {id_shown(id): id for id in claim.others})
 
-    def _claim(self, token: ObjectId) -> Noted:
+    def _claim(self, token: ObjectId) -> ClaimNotes:
         broker = broker_at(self._part.place)
         return broker._driver.run(noted(broker._context, self._part.consumer, token))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Halving"]
+__all__ = ["Bisection"]
 
 MOST = 100
 """Runs, at most, before what is left is tried as it stands."""
@@ -10,7 +10,7 @@ FRUITLESS = 4
 """Failures beyond those that lead to one item, before which something has to have passed."""
 
 
-class Halving:
+class Bisection:
     """Says which part of a frame to try next, until each of its items has passed, or is blamed, or is put off.
 
     One item that fails costs about two runs for each time that its frame can be halved. A function that fails for all

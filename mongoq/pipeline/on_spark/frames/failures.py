@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from mongoq.model.encoding.error_text import text_of, type_name
 from mongoq.model.envelope import shorten
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 
 __all__ = ["cause", "named"]
 
@@ -21,7 +21,7 @@ LONGEST = 4 * 1024 * 1024
 HIDDEN = "…"
 
 
-def cause(error: BaseException, place: Place) -> str:
+def cause(error: BaseException, place: Location) -> str:
     """Return what failed as JSON, for ``named``: of a task that which was raised in it, and no credentials."""
     text = text_of(error, LONGEST)
     kind, message = _raised(text) or (type_name(error), text)
@@ -41,7 +41,7 @@ def _raised(text: str) -> tuple[str, str] | None:
     return None if raised is None else (raised[1], raised[2] or "")
 
 
-def _secrets(place: Place) -> list[str]:
+def _secrets(place: Location) -> list[str]:
     try:
         password = urlsplit(place.uri).password
     except ValueError:

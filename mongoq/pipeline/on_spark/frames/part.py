@@ -9,7 +9,7 @@ from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.pipeline.on_spark.naming import consumer_of
 from mongoq.pipeline.on_spark.serialization import absent
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 
 __all__ = ["FramePart"]
 
@@ -26,14 +26,14 @@ class FramePart:
         path: where what is to become of the items of a batch is written.
     """
 
-    place: Place
+    place: Location
     graph: Graph
     source: str
     consumer: str
     path: str
 
     @classmethod
-    def of(cls, place: Place, graph: Graph, stage: Stage, source: str, *, path: str) -> Self:
+    def of(cls, place: Location, graph: Graph, stage: Stage, source: str, *, path: str) -> Self:
         """Return it, without what stays on the driver."""
         bare = replace(stage, handler=absent, frame=None)
         lone = replace(graph, stages=(bare,), sources=(), inputs=None, outputs=())

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 
 from mongoq.errors import StageStopped
 from mongoq.pipeline.on_spark.frames.query import FrameQuery
-from mongoq.pipeline.run.counts import StageTally, Tallies
+from mongoq.pipeline.run.counts import PipelineCounts, StageCounts
 
-__all__ = ["FrameCrew"]
+__all__ = ["FrameQueries"]
 
 logger = logging.getLogger("mongoq.spark")
 
 
-class FrameCrew:
+class FrameQueries:
     """Starts the queries, looks after them, and stops them.
 
     Args:
@@ -31,7 +31,7 @@ class FrameCrew:
         self.failure: BaseException | None = None
         self.stops: dict[str, StageStopped] = {}
         self._queries = list(queries)
-        self._tallies: dict[str, StageTally] = {}
+        self._tallies: dict[str, StageCounts] = {}
 
     def start(self) -> None:
         """Start the queries, all or none."""
@@ -54,10 +54,10 @@ class FrameCrew:
             self._note(stage, query.failure)
         now = time.time()
         for stage, endings in counted.items():
-            before = self._tallies.get(stage, StageTally())
+            before = self._tallies.get(stage, StageCounts())
             if endings != before.endings:
-                before = StageTally(endings, first=before.first or now, last=now)
-            self._tallies[stage] = StageTally(endings, 0, before.first, before.last, stage in self.stops)
+                before = StageCounts(endings, first=before.first or now, last=now)
+            self._tallies[stage] = StageCounts(endings, 0, before.first, before.last, stage in self.stops)
 
     def _note(self, stage: str, error: BaseException | None) -> None:
         if isinstance(error, StageStopped):
@@ -73,9 +73,9 @@ class FrameCrew:
         return all(stage in self.stops for stage, _ in self._queries)
 
     @property
-    def tallies(self) -> Tallies:
+    def tallies(self) -> PipelineCounts:
         """What was counted at the last look."""
-        return Tallies(dict(self._tallies))
+        return PipelineCounts(dict(self._tallies))
 
     def end(self, grace: float) -> None:
         """Stop them in good order, each within so many seconds: what they hold is given back."""

@@ -21,12 +21,12 @@ from mongoq.pipeline.on_spark.frames.batches import FrameBatches
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.query_lock import ended, in_plain_words, taken
 from mongoq.pipeline.on_spark.frames.rows import HASH, ID
-from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriting
+from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriter
 from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
 from mongoq.pipeline.run.handles import marked
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 from mongoq.spark.stream.stage_option import StageOption
 from mongoq.spark.types.depth import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
@@ -72,7 +72,7 @@ class FrameQuery:
     def __init__(
         self,
         spark: SparkSession,
-        place: Place,
+        place: Location,
         graph: Graph,
         stage: Stage,
         source: str,
@@ -91,7 +91,7 @@ class FrameQuery:
         self._ends = available_now
         told = _schema_of(stage.name, stage.frame)
         self._schema = _with_own(told)
-        writing = FrameWriting(
+        writing = FrameWriter(
             self._part,
             stage.handler,
             [name for name in told.fieldNames() if name not in (ID, ATTEMPTS, HASH)],

@@ -13,18 +13,18 @@ from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import stream_id
 from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
-from mongoq.spark.raw_options import Place
+from mongoq.spark.raw_options import Location
 
 __all__ = ["ended", "in_plain_words", "taken"]
 
 BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """As which Spark's text names the error of the process that reads."""
 
-_taken: dict[tuple[Place, str], Callable[[], bool]] = {}
+_taken: dict[tuple[Location, str], Callable[[], bool]] = {}
 _lock = threading.Lock()
 
 
-def taken(place: Place, consumer: str, is_over: Callable[[], bool]) -> None:
+def taken(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
     """Take the name in this process; raises ``ConsumerBusy`` while it has a query of that name.
 
     ``is_over`` says whether the query has ended by itself.
@@ -36,18 +36,18 @@ def taken(place: Place, consumer: str, is_over: Callable[[], bool]) -> None:
         _taken[place, consumer] = is_over
 
 
-def ended(place: Place, consumer: str) -> None:
+def ended(place: Location, consumer: str) -> None:
     """Give the name back."""
     with _lock:
         _taken.pop((place, consumer), None)
 
 
-def in_plain_words(error: BaseException | None, place: Place, consumer: str) -> BaseException | None:
+def in_plain_words(error: BaseException | None, place: Location, consumer: str) -> BaseException | None:
     """Return the error of a query, as ``ConsumerBusy`` where Spark's text says so."""
     return error if error is None or BUSY not in str(error) else _busy(place, consumer)
 
 
-def _busy(place: Place, consumer: str) -> ConsumerBusy:
+def _busy(place: Location, consumer: str) -> ConsumerBusy:
     """Return the error with what the control document of the consumer says of who has the name."""
     broker = broker_at(place)
     found = broker._driver.run(find_one(broker._context, {"_id": stream_id(consumer)}, {"by": 1, "until": 1})) or {}

@@ -35,7 +35,7 @@ from mongoq.worker.consumer import consumer
 from mongoq.worker.failure_log import log_failure
 from mongoq.worker.outcome_resolver import Verdict, ending, later
 
-__all__ = ["TOLD", "Settler", "Settling"]
+__all__ = ["TOLD", "Settler", "StageSettings"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -57,7 +57,7 @@ MISFIT = "the payload does not fit the columns of the stage"
 UNREAD = {"payload": 0}
 
 
-class Settling:
+class StageSettings:
     """A stage at one of its queues, as whoever settles its items knows it.
 
     Args:
@@ -215,13 +215,13 @@ class Settler:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield ``TOLD``."""
-        settling: Settling | None = None
+        settling: StageSettings | None = None
         told: list[tuple[str, int, str | None, str | None]] = []
         for fates, left in self._some(batches):
             told += [("left", left, None, None)] if left else []
             if not fates:
                 continue
-            settling = settling or Settling(self._part)
+            settling = settling or StageSettings(self._part)
             endings, halted = settling.settle(self._token, fates, self._others)
             told += [(ending, number, None, None) for ending, number in endings.items()]
             told += [("halted", 1, id, text) for id, text in halted]

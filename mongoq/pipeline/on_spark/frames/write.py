@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from mongoq.errors import OutcomeInvalid
-from mongoq.pipeline.on_spark.frames.bisect import Halving
+from mongoq.pipeline.on_spark.frames.bisect import Bisection
 from mongoq.pipeline.on_spark.frames.failures import cause
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
@@ -18,13 +18,13 @@ from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY
 from mongoq.worker.outcome_resolver import checked, shown
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["ATTEMPTS", "FrameWriting"]
+__all__ = ["ATTEMPTS", "FrameWriter"]
 
 ATTEMPTS = "_attempts"
 ROW = ("text string", "to string", "delay double", "payload binary")
 
 
-class FrameWriting:
+class FrameWriter:
     """Calls the function with the frames of batches, and writes ``FATES``.
 
     Args:
@@ -78,7 +78,7 @@ class FrameWriting:
         def within(part: range) -> DataFrame:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
-        found = Halving(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
+        found = Bisection(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
         failures = {range(len(ids)): failure}
         while (part := found.next()) is not None:
             failed = self._failure(within(part), most, file)
