@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import mongoq.spark
+from tests.spark.queries import start_query
 
 
 def slowly(frames: Iterator[Any]) -> Iterator[Any]:
@@ -34,7 +35,7 @@ def main(options: str, output: str, checkpoint: str) -> None:
     mongoq.spark.register(spark)
     frame = spark.readStream.format("mongoq").options(**json.loads(options)).schema("_id string, n int").load()
     writer = frame.mapInArrow(slowly, frame.schema).writeStream.format("json").option("path", output)
-    writer.option("checkpointLocation", checkpoint).start().awaitTermination()
+    start_query(writer.option("checkpointLocation", checkpoint)).awaitTermination()
 
 
 if __name__ == "__main__":

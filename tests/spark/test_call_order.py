@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.spark.queries import start_query
 from tests.spark.recording import MOST, Recording
 
 pytestmark = pytest.mark.prove
@@ -71,7 +72,7 @@ class Recorded:
 
         stream = self.spark.readStream.format("recording").options(path=str(self.home), **options).load()
         writer = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(self.home / "checkpoint"))
-        self.started.append((writer.trigger(**trigger) if trigger else writer).start())
+        self.started.append(start_query(writer.trigger(**trigger) if trigger else writer))
         return self.started[-1]
 
     def finish(self, **options: Any) -> list[str]:

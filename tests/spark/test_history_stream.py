@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.stream.history_stream import HistoryStream
 from mongoq.spark.stream.stream_options import HistoryStreamOptions
+from tests.spark.queries import start_query
 
 SCHEMA = "_id string, n int"
 
@@ -82,13 +83,8 @@ def run(spark: Any, store: Any, tmp_path: Path) -> Callable[..., list[list[str]]
 
         given = {"view": "history", "lag": 0, **options}
         reader = spark.readStream.format("mongoq").options(**store.options(**given)).schema(schema)
-        query = (
-            reader.load()
-            .writeStream.foreachBatch(keep)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+        writer = reader.load().writeStream.foreachBatch(keep).trigger(availableNow=True)
+        query = start_query(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
         try:
             query.awaitTermination(100)
         except Exception:

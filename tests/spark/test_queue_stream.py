@@ -18,6 +18,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from tests.spark.queries import start_query
 
 SCHEMA = "_id string, _token string, _state string, _attempts int, n int"
 
@@ -42,7 +43,7 @@ class Streams:
 
     def start(self, writer: Any, *, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
         writer = writer.option("checkpointLocation", str(self.home / checkpoint))
-        self.started.append((writer.trigger(**trigger) if trigger else writer).start())
+        self.started.append(start_query(writer.trigger(**trigger) if trigger else writer))
         return self.started[-1]
 
     def counted(self) -> dict[str, int]:

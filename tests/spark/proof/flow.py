@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import mongoq.spark
+from tests.spark.queries import start_query
 
 __all__ = ["MOVED", "PUSHED", "SOURCE", "expected"]
 
@@ -98,7 +99,7 @@ def main(options: str, checkpoint: str, counter: str, *whole: str) -> None:
     )
     writer = frame.mapInArrow(Failing(counter), WRITTEN).writeStream.format("mongoq").options(**place)
     writer = writer.option("checkpointLocation", checkpoint)
-    (writer.trigger(availableNow=True) if whole else writer).start().awaitTermination()
+    start_query(writer.trigger(availableNow=True) if whole else writer).awaitTermination()
     spark.stop()
 
 

@@ -54,12 +54,12 @@ class Driver:
 def driver(store: Any, spark_environment: dict[str, str], tmp_path: Path) -> Iterator[Any]:
     started: list[Driver] = []
 
-    def start(starter: str, *ways: str) -> Driver:
+    def start(starter: str, *ways: str, **environment: str) -> Driver:
         submit = str(Path(sys.executable).with_name("spark-submit"))
         said = tmp_path / "said"
         place = [store.uri, store.collection.database.name, store.collection.name, str(said)]
         command = [sys.executable] if starter == "python" else [submit]
-        started.append(Driver(command, [*place, *ways], said, os.environ | spark_environment))
+        started.append(Driver(command, [*place, *ways], said, os.environ | spark_environment | environment))
         return started[0]
 
     yield start
@@ -145,4 +145,34 @@ def test_a_frame_stage_whose_jvm_ends_leaves_nothing_reserved(
     told = at_work.line(1)
     assert told["ended"] == "ExecutorError"
     assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
+    check_all_is_given_back(store, raw)
+
+
+SLOW_PYTHON = """#!/bin/sh
+case "$*" in *python_streaming_source_runner*)
+    echo started >> {starts}
+    if [ "$(wc -l < {starts})" = 1 ]; then sleep 13; fi
+esac
+exec {python} "$@"
+"""
+"""The Python of executors: the first that reads a stream starts later than Spark waits for it."""
+
+
+@pytest.mark.timeout(PATIENCE + 200)
+def test_a_frame_stage_whose_python_starts_too_slowly_for_spark_is_started_again(
+    driver: Any, store: Any, raw: mongoq.Queue[Any], tmp_path: Path
+) -> None:
+    starts, slow = tmp_path / "starts", tmp_path / "python"
+    slow.write_text(SLOW_PYTHON.format(starts=starts, python=sys.executable))
+    slow.chmod(0o755)
+    program = driver("python", str(tmp_path / "checkpoint"), PYSPARK_PYTHON=str(slow))
+    deadline = time.monotonic() + PATIENCE
+    while store.collection.count_documents({"q": "out"}) == 0:
+        assert program.process.poll() is None, program.said.with_suffix(".log").read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert len(starts.read_text().split()) > 1
+    assert "is started again: Spark waits 10 s for its Python" in program.said.with_suffix(".log").read_text()
+    program.process.send_signal(signal.SIGTERM)
+    assert program.line(1)["ended"] == "returned"
     check_all_is_given_back(store, raw)

@@ -39,6 +39,10 @@ logger = logging.getLogger("mongoq.spark")
 GRACE = 25.0
 """Seconds that a batch may take to its end once the query is told to stop."""
 LOOK = 0.1
+SLOW_START = "Python worker failed to connect back"
+"""Spark's words when the Python of a streaming source has not started within 10 s, which Spark has no setting for
+(``PythonWorkerFactory`` of Spark 4.2). A busy machine may need longer."""
+MAX_RESTARTS = 20
 OWN = {
     ID: StringType(),
     "_token": StringType(),
@@ -100,6 +104,8 @@ class FrameQuery:
         )
         self._batches = FrameBatches(self._part, writing)
         self._turn = threading.Lock()
+        self._starting = threading.Lock()
+        self._restarts = 0
         self._ending = self._stopping = self._worked = False
         self._failure: BaseException | None = None
         self._query: Any = None
@@ -125,6 +131,8 @@ class FrameQuery:
             return self._failure
         if has_ended(self._spark):
             return ExecutorError(ENDED)
+        if self._restart_if_slow():
+            return None
         part = self._part
         self._failure = in_plain_words(self._query.exception(), part.place, part.consumer)
         if self._failure is None and not self._ends:
@@ -160,10 +168,27 @@ class FrameQuery:
         writer = writer.option("checkpointLocation", self._checkpoint).trigger(**self._trigger)
         self._query = writer.start()
 
+    def _restart_if_slow(self) -> bool:
+        """Start the query again when Spark gave its Python too little time to start; return whether it runs again.
+
+        Such a query has read and settled nothing. A failure within a batch is another one: ``_work_off`` has noted it.
+        """
+        with self._starting:
+            if self._query is None or self._ending or self._failure is not None or has_ended(self._spark):
+                return False
+            if self._query.isActive:  # another thread was faster
+                return True
+            if SLOW_START not in str(self._query.exception()) or self._restarts >= MAX_RESTARTS:
+                return False
+            self._restarts += 1
+            logger.warning("%r is started again: Spark waits 10 s for its Python, which needed longer", self)
+            self._start()
+            return True
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for its end, for so many seconds at most, and say whether it has come; raises nothing."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self.is_active:
+        while self.is_active or self._restart_if_slow():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             time.sleep(LOOK)
@@ -183,7 +208,8 @@ class FrameQuery:
                 broker_at(self._part.place).release_claims(self.consumer)
 
     def _end(self, grace: float) -> None:
-        self._ending = True
+        with self._starting:
+            self._ending = True
         turn = self._turn.acquire(timeout=grace)
         self._stopping = True
         try:
