@@ -1,4 +1,4 @@
-"""Bells: what drivers rest on, and flows ring."""
+"""Events that wake a waiter: a driver waits on one, and a flow, or another thread, sets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ __all__ = ["Waiter", "WakeEvent"]
 
 
 class WakeEvent:
-    """Something to rest on until it rings; it may ring before."""
+    """An event that wakes one waiter; it may be set before the waiter waits.
+
+    Attributes:
+        alarm: called when the event is set; installed by the driver while a caller waits.
+        rung: the event was set since the waiter last looked.
+    """
 
     __slots__ = ("alarm", "rung")
 
@@ -17,7 +22,7 @@ class WakeEvent:
         self.rung = False
 
     def ring(self) -> None:
-        """Wake who rests on it."""
+        """Set the event and wake its waiter."""
         self.rung = True
         alarm, self.alarm = self.alarm, None
         if alarm is not None:
@@ -25,13 +30,13 @@ class WakeEvent:
 
 
 class Waiter(WakeEvent):
-    """A waiter's place in a room.
+    """One caller that waits for an item of a queue; its place in the ``WaitQueue``.
 
     Attributes:
-        called: it is to ask the server.
-        woken: it was at rest when it was called.
-        asking: it has asked, and has not said yet that there was nothing.
-        asleep: it rests.
+        called: the waiter is to ask the server next.
+        woken: the waiter was asleep when it was called.
+        asking: the waiter has sent a claim, and has not reported yet that it found nothing.
+        asleep: the waiter waits on the event.
     """
 
     __slots__ = ("asking", "asleep", "called", "woken")

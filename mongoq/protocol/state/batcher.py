@@ -1,8 +1,9 @@
-"""Lanes: callers of one operation who share commands while earlier ones are under way (group commit).
+"""Group commit: concurrent callers of one operation share commands.
 
-Nothing waits for a timer. A caller who comes while nothing is under way goes at once, alone; who comes meanwhile goes
-with all the others who do, or with half of a crowd, and each returns when its own part is acknowledged. A lane only
-decides who goes together; a driver sends, and says whose ``waiter`` is gone.
+There is no timer. A caller that arrives while no batch is in flight sends at once and alone. Callers that arrive in
+the meantime form the next batch, or two or three of them when they are many. Each caller returns when its own part is
+acknowledged, so durability is that of a single command. A batcher only decides which callers go together; a driver
+sends the batches and knows which callers were cancelled.
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ from mongoq.protocol.flow.commands import Flow, Interruption, Shared
 __all__ = ["CROWD", "LARGE", "MOST", "Batcher", "Batchers", "Send", "copies"]
 
 MOST = 1_000
-"""Callers of one batch."""
+"""Callers in one batch."""
 CROWD = 48
-"""Callers from which it is faster to have several batches of a lane under way than to have them all in one."""
+"""Callers from which several batches in flight are faster than one."""
 NEARLY = 0.75
-"""The part of a share that is enough: some of a crowd are always late."""
+"""The part of a full batch that is worth a second command: some of many callers are always late."""
 REST = 1
-"""How many times a crowd goes round before it is counted again: to ask who comes takes a twentieth of a call."""
+"""Rounds of all callers between two counts of them: finding out which task calls takes a twentieth of a call."""
 LARGE = 128
-"""Callers from which they go in three parts, where they do something else in between; before that, in two."""
+"""Callers from which they are divided by three, when they do other work in between; fewer are divided by two."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
-"""Makes the flow of a batch from the entries of its callers; it returns what each is told, an exception to raise it."""
+"""Builds the flow of one batch from its entries. It returns one answer per caller; that of a failure is an exception."""
 
 
 @dataclass(slots=True, eq=False)
 class Batcher:
-    """One kind of operation, on one queue mostly.
+    """The callers of one operation, mostly on one queue.
 
     Attributes:
-        send: makes the flow of a batch.
-        abreast: how many batches of a crowd may be under way at a time.
-        shares: into how many batches a large crowd is divided, since callers who have come back together would else go
-            together ever after, with nothing under way beside them, in this lane or in the one they go to next.
-        waiting: who has not gone yet, first come first.
-        flying: how many batches are under way, or about to be.
-        aboard: how many callers those carry.
-        boarded: how many have gone in all.
-        crowd: how many go round, as far as that is known: so many have come between two calls of one of them.
-        mark: that one, and how many had come before it.
-        unlikely: how many have come in all before it may be back.
-        last: who came last, of those who may send for themselves.
+        send: builds the flow of a batch.
+        abreast: batches that may be in flight at the same time.
+        shares: batches into which many callers are divided. Callers that return together would otherwise share one
+            batch forever, with nothing in flight beside it, here and in the batcher of their next operation.
+        waiting: callers that are in no batch yet, oldest first.
+        flying: batches that were sent and not answered, or are about to be sent.
+        aboard: callers in those batches.
+        boarded: callers that were in a batch so far.
+        crowd: the estimated number of callers that come again and again: calls between two calls of one caller.
+        mark: the sampled caller and the number of calls before its own; set and cleared by ``enter``.
+        unlikely: the number of calls before which the sampled caller is not expected back.
+        last: the latest caller among those that may send for themselves.
     """
 
     send: Send
@@ -65,23 +66,23 @@ class Batcher:
 
     @property
     def is_free(self) -> bool:
-        """Whether a further batch may be sent now; beside another one only if nearly a whole share waits for it."""
+        """True when a batch may be sent now; beside another one only when nearly a full batch waits."""
         if not self.flying or self.flying >= self.abreast:
             return not self.flying
         return len(self.waiting) >= NEARLY * self._share
 
     @property
     def _share(self) -> int:
-        """How many go together at most; where there is no crowd, all."""
+        """The callers of the next batch at most; all of them when they are few."""
         crowd = self.crowd
-        if self.abreast > 1:  # else it does not pay to divide those who may have come once
+        if self.abreast > 1:  # without a second batch in flight, dividing callers that may never return costs a command
             crowd = max(crowd, len(self.waiting) + self.aboard)
         if crowd < CROWD:
             return MOST
         return -(-crowd // min(self.shares, 2 if crowd < LARGE else self.shares))
 
     def enter(self, shared: Shared[Any], caller: Callable[[], Hashable]) -> None:
-        """Let a caller wait, and count how many come before it does again."""
+        """Append a caller, and count the calls until it calls again."""
         if self.shares > 1 and self.boarded + len(self.waiting) >= self.unlikely:
             self._counted(self.boarded + len(self.waiting), caller)
         self.waiting.append(shared)
@@ -94,13 +95,14 @@ class Batcher:
         gone_round = come - self.mark[1]
         if caller() == self.mark[0]:
             self.crowd, self.mark, self.unlikely = gone_round, None, come + REST * gone_round
-        elif gone_round > 2 * self.crowd + MOST:  # it has come for the last time
+        elif gone_round > 2 * self.crowd + MOST:  # the sampled caller has called for the last time
             self.crowd, self.mark = 0, None
 
     def set_out(self, caller: Hashable) -> bool:
-        """Let a caller go that sends for itself, if it came last as well, and nobody is under way.
+        """Return whether a caller may send for itself: it also made the latest call, and nothing is in flight.
 
-        The first of many who come at once is another one. It is ``aboard`` until it has come ``back``.
+        A caller that differs from the latest one may be the first of many that arrive at once. The caller counts as in
+        flight until it calls ``back``.
         """
         alone = caller == self.last and not self.flying and not self.waiting
         self.last = caller
@@ -109,14 +111,15 @@ class Batcher:
         return alone
 
     def back(self) -> None:
-        """Note that such a caller is under way no more."""
+        """Record that a caller that sent for itself has its answer."""
         self.flying -= 1
         self.aboard -= 1
 
     def board(self, is_gone: Callable[[Any], bool]) -> list[Shared[Any]]:
-        """Take the next batch: the first who waits and those of its kind, in their order, but for those who have gone.
+        """Remove and return the oldest caller and the callers of its kind, first in first out.
 
-        They are ``aboard`` until they have ``landed``.
+        Cancelled callers are dropped. Callers of other kinds keep their places. The batch is in flight until the driver
+        reports it with ``landed``.
         """
         batch: list[Shared[Any]] = []
         stay: deque[Shared[Any]] = deque()
@@ -135,11 +138,11 @@ class Batcher:
         return batch
 
     def landed(self, batch: Sequence[Shared[Any]]) -> None:
-        """Note that a batch is under way no more."""
+        """Record that a batch was answered or has failed."""
         self.aboard -= len(batch)
 
     def take_over(self, kind: Hashable, is_gone: Callable[[Any], bool]) -> Shared[Any] | None:
-        """Take the first who waits for what another caller has left behind."""
+        """Remove and return the oldest caller of this kind, to receive an item whose own caller was cancelled."""
         for shared in self.waiting:
             if shared.kind == kind and not is_gone(shared.waiter):
                 self.waiting.remove(shared)
@@ -148,7 +151,7 @@ class Batcher:
 
 
 def copies(error: Exception, number: int) -> list[Exception]:
-    """Return an error for each of so many callers: one that all of them raised would gather all their tracebacks."""
+    """Return one copy of the error per caller: an error that all of them raise would collect all their tracebacks."""
     return [_copy(error) for _ in range(number)]
 
 
@@ -163,16 +166,16 @@ def _copy(error: Exception) -> Exception:
 
 
 def nothing(lane: Batcher) -> None:
-    """Have nothing sent: those who wait in the lane do it."""
+    """Send nothing: the waiting callers send for themselves (threads)."""
 
 
 class Batchers:
-    """The lanes of a broker, each made at its first use.
+    """The batchers of a broker, each made at its first use.
 
     Attributes:
-        divides: the driver can have several batches of a crowd under way at a time.
-        caller: tells callers apart; ``None`` where none of them sends for itself.
-        go_on: has the next batch of a lane sent.
+        divides: the driver can have several batches of one batcher in flight.
+        caller: returns the identity of the running caller; ``None`` when no caller sends for itself.
+        go_on: makes the driver send the next batch of a batcher.
     """
 
     def __init__(self) -> None:
@@ -182,12 +185,12 @@ class Batchers:
         self._lanes: dict[Hashable, Batcher] = {}
 
     def lane(self, key: Hashable, send: Send, *, abreast: int = 1, shares: int = 1) -> Batcher:
-        """Return the lane of this name; if it is new, ``send`` serves it, as ``Batcher`` says."""
+        """Return the batcher with this key, made at first use with ``send``, ``abreast`` and ``shares``."""
         found = self._lanes.get(key)
         if found is None:
             found = self._lanes[key] = Batcher(send, abreast, shares) if self.divides else Batcher(send)
         return found
 
     def clear(self) -> None:
-        """Start afresh, in a forked child: who waits there is the parent's."""
+        """Forget all callers, in a forked child: they belong to the parent."""
         self._lanes.clear()

@@ -1,9 +1,9 @@
-"""Heads: where claims begin in a queue whose index is full of deleted entries.
+"""Lower bounds of claims, for a queue whose index is full of deleted entries.
 
-The server keeps the index entries of what was claimed for its history window, and a claim that begins at the beginning
-walks over all of them. So this process remembers where the queue begins in each priority: claims that begin there are
-fast. What somebody else puts before it is found by the next look, which is why claims begin at the beginning as long
-as that is cheap. These are hints: no item is lost or doubled for them.
+The server keeps the index entries of claimed items for its history window, and a claim that scans from the start of
+the index walks over all of them. This process therefore remembers where the first item of each priority is, and claims
+from there. An item that another process puts before such a bound is found by the next refresh of the bounds, so claims
+scan from the start as long as that is cheap. Bounds are hints: no item is lost or delivered twice because of them.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from mongoq.model.envelope import Document
 __all__ = ["MARGIN", "MOST", "ClaimHints", "LowerBound", "ScanStart", "claimable", "eligible"]
 
 MARGIN = timedelta(seconds=0.5)
-"""A push that became due so recently may still be under way."""
+"""No bound is later than this before now: a push that became due so recently may still be in flight."""
 MOST = 16
-"""Priorities in use: with more of them a fast claim would be none."""
+"""Priorities with a bound, at most: each is a branch of the claim's ``$or``, and more would make it slow."""
 EVERY = 1.0
-"""Seconds between looks while claims are fast."""
+"""Seconds between two refreshes while claims use the bounds."""
 EVERY_EMPTY = 0.1
-"""The same where nothing was found: the item that somebody waits for may stand before the floors."""
+"""The same after a claim that found nothing: the item that a caller waits for may be before the bounds."""
 SHARE = 0.05
-"""The part of the time that looks may take, at most."""
+"""The share of the time that refreshes may take, at most."""
 WORTH = 0.1
-"""Seconds that claims must have taken before it is worth looking whether they could be faster."""
+"""Seconds that claims must have taken before it is worth measuring whether bounds would make them faster."""
 SLOW = 0.00075
-"""Seconds that the walk over deleted entries must cost before hints are worth their price in order."""
+"""Seconds that the walk over deleted entries must cost before bounds are worth a slightly different order."""
 CALM = 10
-"""Looks that must find the walk cheap before claims begin at the beginning again."""
+"""Refreshes in a row that must find the walk cheap before claims scan from the start again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Where claims begin in a priority: at a date, or at the item with this id of those due on that date."""
+    """Where claims of one priority begin: at a date, or at one item of those that are due on it."""
 
     when: datetime
     id: ObjectId | None = None
 
 
 def eligible(queue: str, now: datetime) -> dict[str, Any]:
-    """Return the filter of what may be claimed: ready items, and those whose lease is over."""
+    """Return the filter of items that can be claimed: ready ones, and reserved ones whose lease is over."""
     return {"q": queue, "when": {"$lte": now}}
 
 
 def claimable(queue: str, now: datetime, floors: Mapping[int, LowerBound]) -> dict[str, Any]:
-    """Return the filter of what may be claimed and stands at these floors or behind them.
+    """Return the filter of items that can be claimed and are at these bounds or behind them.
 
-    One branch for each priority, each with the queue in it: the server merges them in the order of claims.
+    Each priority is one branch with the queue in it, so that the server merges sorted scans in the order of claims.
     """
     branches = [branch for priority in sorted(floors) for branch in _branches(queue, now, priority, floors[priority])]
     return branches[0] if len(branches) == 1 else {"$or": branches}
@@ -75,10 +75,10 @@ class ScanStart:
     """Where one claim begins.
 
     Attributes:
-        filter: what it may take.
-        now: the time that it goes by.
-        at: when it is sent, on the monotonic clock.
-        version: of the floors that it goes by; ``None`` when it begins at the beginning.
+        filter: the filter of the claim.
+        now: the server's time that the filter holds.
+        at: when the claim is sent, on the monotonic clock.
+        version: the version of the bounds in the filter; ``None`` when the claim scans from the start.
     """
 
     filter: dict[str, Any]
@@ -89,17 +89,17 @@ class ScanStart:
 
 @dataclass(slots=True)
 class ClaimHints:
-    """Where a queue begins, as far as this process knows, and whether its claims go by that.
+    """The bounds of one queue that this process knows, and whether its claims use them.
 
     Attributes:
-        fast: claims go by the floors.
-        floors: by priority. Replaced as a whole, so that threads see one state of them.
-        version: counts what was put before a floor; a claim that was sent before that says nothing about it.
-        spent: seconds that claims took since the last look.
-        looked_at: when the last look began, on the monotonic clock.
-        cost: seconds that it took.
-        calm: how many looks in a row have found the walk cheap.
-        asked: the version when the last look began.
+        fast: claims use the bounds.
+        floors: the bound of each priority. Replaced as a whole, so that threads see a consistent set.
+        version: grows when an item is put before a bound; a claim sent before that proves nothing about the bound.
+        spent: seconds that claims took since the last refresh.
+        looked_at: when the last refresh began, on the monotonic clock.
+        cost: seconds that the last refresh took.
+        calm: refreshes in a row that found the walk from the start cheap.
+        asked: the version when the last refresh began.
     """
 
     fast: bool = False
@@ -119,7 +119,7 @@ class ClaimHints:
         return ScanStart(eligible(queue, now), now, time.monotonic(), None)
 
     def found(self, start: ScanStart, first: Document | None) -> None:
-        """Take in what a claim found first: there is nothing before it, or nothing at all."""
+        """Raise the bounds to the first item that a claim found; ``None`` when it found nothing."""
         self.spent += time.monotonic() - start.at
         if start.version is None or start.version != self.version:
             return
@@ -136,7 +136,7 @@ class ClaimHints:
         self.floors = floors
 
     def note(self, priority: int, when: datetime) -> None:
-        """Take in that this process put an item into the queue: its next claim must not begin behind it."""
+        """Lower the bound of a priority to an item that this process has put into the queue."""
         if not self.fast or not _is_number(priority):
             return
         floor = self.floors.get(priority)
@@ -146,9 +146,9 @@ class ClaimHints:
             self.fast = len(self.floors) <= MOST
 
     def due(self, at: float, *, empty: bool = False) -> bool:
-        """Say whether to look: while claims are fast, and when they take so long that they perhaps could be.
+        """Return whether to refresh the bounds: they are in use, or claims are so slow that they might help.
 
-        With ``empty`` a fast claim has found nothing.
+        ``empty``: a claim with bounds has found nothing.
         """
         if not self.fast and self.spent < WORTH:
             return False
@@ -156,13 +156,13 @@ class ClaimHints:
         return at - self.looked_at >= max(least, self.cost / SHARE)
 
     def begin(self, at: float) -> None:
-        """Take the turn to look, so that other threads do not look as well."""
+        """Record that this thread refreshes the bounds, so that others do not."""
         self.looked_at, self.spent, self.asked = at, 0.0, self.version
 
     def seen(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, LowerBound] | None:
-        """Return the floors that a look makes of the priorities and their first dates; ``None`` when it cannot be done.
+        """Return the bounds made of each priority's first date; ``None`` with too many priorities or foreign values.
 
-        Priorities that have run dry stay, and 0 is always among them, since most items have it.
+        Priorities that have become empty stay, and 0 is always among them, since most items have it.
         """
         if len(heads) > MOST or not all(
             _is_number(priority) and isinstance(when, datetime) for priority, when in heads
@@ -176,24 +176,24 @@ class ClaimHints:
         return floors
 
     def looked(self, floors: Mapping[int, LowerBound] | None, *, slow: bool, at: float) -> None:
-        """Take in a look: its floors, and whether the walk from the beginning was slow."""
+        """Record a refresh: its bounds, and whether the walk from the start of the index was slow."""
         self.cost = at - self.looked_at
         self.calm = 0 if slow else self.calm + 1
         if floors is None or (self.calm >= CALM and self.fast):
             self.fast, self.floors = False, {}
         elif slow or self.fast:
-            if self.version != self.asked:  # what was put there meanwhile may have come too late to be seen
+            if self.version != self.asked:  # an item put before a bound meanwhile may have come too late to be read
                 floors = {**floors, **{each: _lower(self.floors[each], floors.get(each)) for each in self.floors}}
             self.floors, self.fast = floors, True
             self.version += 1
 
     def is_slow(self, full: float, fast: float) -> bool:
-        """Say whether a walk that took ``full`` seconds is slow beside one that took ``fast``."""
+        """Return whether a scan from the start (``full`` seconds) is slow beside one from the bounds (``fast``)."""
         return full - fast > SLOW and full > 2 * fast
 
 
 def _is_number(priority: Any) -> bool:
-    """Some other program's document may hold anything there, or nothing."""
+    """Return whether a priority can have a bound: the document of another program may hold any value, or none."""
     return isinstance(priority, int) and not isinstance(priority, bool)
 
 
@@ -202,5 +202,5 @@ def _lower(floor: LowerBound, other: LowerBound | None) -> LowerBound:
 
 
 def _raised(floor: LowerBound, to: LowerBound) -> LowerBound:
-    """Return the later floor; of two on one date the one with an id, which is the newer."""
+    """Return the later bound; of two on one date the one with an id, which is newer."""
     return to if to.when >= floor.when else floor

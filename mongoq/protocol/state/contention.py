@@ -1,8 +1,9 @@
-"""The crowd: how far apart the processes that claim batches of one queue keep.
+"""How far apart the processes keep that claim batches of one queue.
 
-Who all read the first ids of a queue claim the same items, and all but one of them lose. So a process that loses what
-it has read begins its next batch some batches further on, in turns that lead it to the head as well. It keeps as far
-away as it must to lose little. One that loses nothing goes back to the head: a single consumer keeps the exact order.
+Processes that all read the first ids of a queue claim the same items, and all but one of them lose. A process that
+loses many items therefore begins its next batch some batches behind the head, at places that it visits in turn, the
+head included. The distance grows until the process loses little, and shrinks again after that: a single consumer is
+always at the head, and keeps the exact order.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from mongoq.model.process.jitter import dice
 __all__ = ["MOST", "Contention"]
 
 MOST = 64
-"""Batches among which a process chooses, at most."""
+"""The largest ``width``: places, one batch apart, among which a process chooses."""
 LOSS = 0.16
-"""The share of what was tried that may be lost, smoothed, before the process keeps further away."""
+"""The smoothed share of lost items above which the width doubles."""
 LITTLE = 0.04
-"""The share below which it comes nearer again."""
+"""The smoothed share of lost items below which the width shrinks."""
 MEMORY = 0.85
-"""How much of the smoothed share comes from before."""
+"""The weight of earlier batches in the smoothed share."""
 FORGET = 1.0
-"""Seconds after which nothing is known of the others."""
+"""Seconds without a batch after which the width is 1 again: the other processes may be gone."""
 
 
 @dataclass(slots=True)
 class Contention:
-    """Among how many batches at the head of a queue this process chooses.
+    """The places at the head of a queue where this process claims its batches.
 
     Attributes:
-        width: so many; 1 is the head alone.
-        lost: the smoothed share of what was tried and had been taken by others.
-        turns: the places that are still to be visited before each is visited again.
+        width: the number of places; 1 is the head alone.
+        lost: the smoothed share of items that other processes had claimed first.
+        turns: the places that are left of this round; each is visited once a round, in random order.
         at: when the last batch was claimed, on the monotonic clock.
     """
 
@@ -43,7 +44,7 @@ class Contention:
     at: float = float("-inf")
 
     def skip(self, n: int, at: float | None = None) -> int:
-        """Return how many items to pass over before a batch of ``n``."""
+        """Return how many items to skip before a batch of ``n``."""
         if self.width == 1:
             return 0
         if (time.monotonic() if at is None else at) - self.at > FORGET:
@@ -54,7 +55,7 @@ class Contention:
         return n * turns[0]
 
     def tried(self, n: int, lost: int, at: float | None = None) -> None:
-        """Take in how much of a batch others had taken."""
+        """Record a batch: of ``n`` items, ``lost`` had been claimed by others."""
         if not lost and self.width == 1:
             return
         self.at = time.monotonic() if at is None else at
@@ -65,7 +66,7 @@ class Contention:
             self._choose(self.width - max(1, self.width // 8))
 
     def beyond(self) -> None:
-        """Take in that there is nothing so far from the head: the queue is short."""
+        """Record that the queue ends before the chosen place: halve the width, and go to the head next."""
         self._choose(max(1, self.width // 2))
         self.turns = [0]
 

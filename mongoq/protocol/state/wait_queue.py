@@ -1,7 +1,7 @@
-"""Waiting rooms: who waits for items of a queue in this process, and who of them is to ask the server next.
+"""The callers of this process that wait for items of one queue, and which of them asks the server next.
 
-One event wakes one waiter, so that a hundred do not ask at once; a woken one that leaves passes its call on. Nothing
-here waits or sends: flows (``protocol.waiting``) go by it.
+One change wakes one waiter, so that a hundred waiters do not send a hundred claims. A woken waiter that leaves passes
+its call on. Nothing here waits or sends: the flow of ``protocol.wait.wait`` does, by what this module decides.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from mongoq.protocol.flow.event import Waiter
 __all__ = ["LIVE_POLL", "POLL_IDLE", "Turn", "WaitQueue"]
 
 LIVE_POLL = 600.0
-"""About how often a queue is looked at that the stream watches: only what a stream could miss needs it."""
+"""Seconds between two polls of a queue that the change stream covers: they only catch what a stream could miss."""
 POLL_FIRST, POLL_MOST, POLL_IDLE = 0.01, 0.2, 5.0
-"""Seconds between two looks without a stream: at first, at most when time stands still, and at most when idle."""
+"""Seconds between two polls without a change stream: at first; at most on a virtual clock; at most on an idle queue."""
 POLL_SHARE = 0.25
-"""The share of the time a queue was empty for that passes between two looks without a stream."""
+"""Without a change stream the next poll comes after this share of the time for which the queue was empty."""
 REMEMBERED, REMEMBERED_FOR = 1000, 1.0
-"""How many items of a queue are known of already when the stream tells of them, and for how many seconds."""
+"""Items per queue that this process changed itself, and the seconds for which it ignores their stream events."""
 HOLD_BACK_FIRST, HOLD_BACK = 0.001, 0.01
-"""The most seconds that a process waits before it asks, whose asks came too late: twice as long each time."""
+"""Seconds that a process waits before it asks after its claims came too late: at first, doubled each time, at most."""
 
 Turn = Literal["ask", "look", None]
-"""What a waiter is to do: claim, look whether anything is due, or rest."""
+"""What a waiter does next: claim, read when the next item is due, or (``None``) sleep."""
 
 
 class ChangeWatch(Protocol):
-    """What a room asks of the hub that it belongs to."""
+    """What a wait queue needs of the registry that holds it."""
 
     lock: RLock
 
@@ -45,10 +45,19 @@ class ChangeWatch(Protocol):
 
 
 class WaitQueue:
-    """Those who wait for items of one queue, in the order they came.
+    """The waiters of one queue, oldest first. The oldest one keeps the timer for all of them.
 
-    What is known without asking: until ``due`` nothing becomes eligible that was there at the last fruitless ask, and
-    ``dry`` says that nothing has happened since. The first in line holds the timer.
+    Attributes:
+        name: the queue.
+        tickets: the waiters.
+        dry: the last claim found nothing, and nothing has changed since.
+        pending: a change came while no waiter was asleep; the next waiter that looks asks once more.
+        due: when, on the monotonic clock, the next known item becomes eligible; set by a claim that found nothing.
+        poll: when, on the monotonic clock, to poll next, whatever the change stream says.
+        left_at: when the last waiter left.
+        emptied_at: since when the queue counts as empty; the pauses between polls grow with it.
+        in_vain: how many woken waiters in a row found nothing, because other processes were faster.
+        early: how many claims in a row found nothing although an item was due.
     """
 
     def __init__(self, hub: ChangeWatch, name: str) -> None:
@@ -63,7 +72,7 @@ class WaitQueue:
         self._known: OrderedDict[Any, float] = OrderedDict()
 
     def enter(self, *, patient: bool) -> Waiter:
-        """Take a place. Who has no ``patience`` for an event that is under way asks in any case."""
+        """Add a waiter. One that is not ``patient`` asks at once, even if nothing has changed since the last claim."""
         with self._hub.lock:
             ticket = Waiter()
             ticket.called = not (patient and self.dry and self._hub.watches(self.name))
@@ -71,7 +80,7 @@ class WaitQueue:
             return ticket
 
     def leave(self, ticket: Waiter) -> None:
-        """Give the place up, and see to it that what it was called for is not lost; after a claim there may be more."""
+        """Remove a waiter, and call another one for the change that it was called for: there may be more items."""
         with self._hub.lock:
             if ticket not in self.tickets:
                 return  # forgotten in a forked child
@@ -82,10 +91,10 @@ class WaitQueue:
                 self.dry = False
                 self.call(1)
             elif first and self.tickets:
-                self.tickets[0].ring()  # it holds the timer now
+                self.tickets[0].ring()  # it keeps the timer now
 
     def turn(self, ticket: Waiter) -> Turn:
-        """Say what a waiter is to do now."""
+        """Return what a waiter does now."""
         with self._hub.lock:
             ticket.asleep = ticket.rung = False
             if ticket.called or self.pending:
@@ -98,14 +107,14 @@ class WaitQueue:
             return "look" if now >= self.poll else None
 
     def glances(self) -> bool:
-        """Say whether the next look comes so soon that to know when the next item is due would gain nothing."""
+        """Return whether the next poll comes so soon that reading the next due time would save nothing."""
         if self._hub.restless():
             return True
         idle = time.monotonic() - self.emptied_at
         return not self._hub.watches(self.name) and idle * POLL_SHARE <= POLL_MOST
 
     def begin(self, ticket: Waiter) -> int:
-        """Take note that a waiter asks from now on; returns what ``nothing`` is to be told."""
+        """Record that a waiter sends a claim now; return the change count to hand to ``nothing``."""
         with self._hub.lock:
             ticket.called = self.pending = False
             ticket.asking = True
@@ -114,14 +123,14 @@ class WaitQueue:
             return self._changes
 
     def known(self, begun: int) -> float | None:
-        """Return in how many seconds the next item is due, if that was known before and nothing has happened since."""
+        """Return the seconds until the next item is due, or ``None`` when something has changed since that was read."""
         with self._hub.lock:
             if not (self.dry and begun == self._changes and self._hub.watches(self.name)):
                 return None
             return max(0.0, self.due - time.monotonic())
 
     def nothing(self, ticket: Waiter, begun: int, due: float) -> None:
-        """Take note that there was nothing; ``due`` says in how many seconds there will be."""
+        """Record that a claim found nothing; ``due`` is the seconds until the next item becomes eligible."""
         with self._hub.lock:
             now = time.monotonic()
             ticket.asking = False
@@ -137,11 +146,11 @@ class WaitQueue:
 
     @property
     def changes(self) -> int:
-        """How often something has happened here."""
+        """The number of changes so far; a claim that began before a change may have missed it."""
         return self._changes
 
     def looked(self, begun: int, due: float) -> None:
-        """Take note of what another room's look has found of this queue as well."""
+        """Record when the next item is due, as a poll for several queues has read it."""
         with self._hub.lock:
             now = time.monotonic()
             self.poll = now + self.pause(now)
@@ -153,19 +162,19 @@ class WaitQueue:
                     self.tickets[0].ring()
 
     def held_back(self) -> float:
-        """Return for how many seconds to let others ask first, who are faster every time."""
+        """Return the seconds to wait before asking, so that processes that are always faster ask first."""
         if self.in_vain < 2:
             return 0.0
         return dice.uniform(0, min(HOLD_BACK_FIRST * 2 ** min(self.in_vain, 10), HOLD_BACK))
 
     def found(self) -> None:
-        """Take note that an item was claimed."""
+        """Record that a waiter has claimed an item."""
         with self._hub.lock:
             self.emptied_at = time.monotonic()
             self.in_vain = self.early = 0
 
     def pause(self, now: float) -> float:
-        """Return the seconds until the next look, jittered; without a stream they grow while the queue is empty."""
+        """Return the seconds until the next poll, jittered; without a stream they grow while the queue is empty."""
         if self._hub.watches(self.name):
             return LIVE_POLL * dice.uniform(0.8, 1.2)
         most = POLL_MOST if self._hub.restless() else POLL_IDLE
@@ -173,7 +182,7 @@ class WaitQueue:
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
     def doze(self, ticket: Waiter) -> float:
-        """Say for how many seconds a waiter may rest unless it rings, or has rung since its turn; 0 if it is to ask."""
+        """Return the seconds that a waiter may sleep unless its event is set; 0 when it is to ask now."""
         with self._hub.lock:
             if ticket.called or self.pending:
                 return 0.0
@@ -184,7 +193,10 @@ class WaitQueue:
             return max(0.0, min(self.due, self.poll) - time.monotonic())
 
     def tell(self, due: float = 0.0, number: int = 1, key: Any = None) -> None:
-        """Take note that items become eligible in so many seconds; ``key`` names one that the stream will tell of."""
+        """Record that items become eligible in ``due`` seconds, and wake up to ``number`` waiters.
+
+        ``key`` names an item whose stream event this process can ignore: it knows of the change already.
+        """
         with self._hub.lock:
             if key is not None:
                 self._remember(key)
@@ -199,7 +211,7 @@ class WaitQueue:
                     self.tickets[0].ring()
 
     def heard(self, due: float, key: Any) -> bool:
-        """Take note of what the stream tells; says whether it was news."""
+        """Record an event of the change stream; return whether this process did not know of it yet."""
         with self._hub.lock:
             if self._known.pop(key, -math.inf) > time.monotonic():  # the next of that kind is another event
                 return False
@@ -207,20 +219,20 @@ class WaitQueue:
             return True
 
     def took(self, keys: list[Any]) -> None:
-        """Remember what was claimed, of which the stream may still tell."""
+        """Remember claimed items whose stream events may still arrive."""
         with self._hub.lock:
             for key in keys[-REMEMBERED:]:
                 self._remember(key)
 
     def _remember(self, key: Any) -> None:
         if not self._hub.watches(self.name):
-            return  # nobody will tell of it, and when it is handed back it may look just the same
+            return  # no event will come, and one of a later rollback would have the same key
         self._known[key] = time.monotonic() + REMEMBERED_FOR
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 
     def call(self, number: int) -> None:
-        """Wake so many waiters that rest; when there is none, whoever asks at the moment asks once more."""
+        """Wake up to ``number`` sleeping waiters; when none sleeps, the waiter that asks just now asks once more."""
         woken = 0
         for ticket in self.tickets:
             if woken == number:
