@@ -30,7 +30,7 @@ LARGE = 128
 """Callers from which they are divided by three, when they do other work in between; fewer are divided by two."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
-"""Builds the flow of one batch from its entries. It returns one answer per caller; that of a failure is an exception."""
+"""Builds the flow of one batch from its entries. It returns one answer per caller; an exception for a failure."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,111 @@
+"""Documents that no public call writes: streams, tasks and halts of Spark, marks and notes of housekeeping.
+
+This is the only module of the folder that runs flows, so it changes when they move. The dumps do not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol.admin import expiry
+from mongoq.protocol.base import first_due
+from mongoq.protocol.coordination import heartbeats, stop_signal, stream_notes, streams
+from mongoq.protocol.history import stats
+from mongoq.protocol.state import claim_hints
+from tests.integration.streaming import Process
+
+__all__ = ["Reader", "flush", "halt", "is_halted", "mark_end", "sweep", "task_beats", "tasks_of", "without_hints"]
+
+
+@contextmanager
+def without_hints() -> Iterator[None]:
+    """Let claims never count as slow: on a busy machine they would add marks to queues at random."""
+    before, claim_hints.WORTH = claim_hints.WORTH, math.inf
+    try:
+        yield
+    finally:
+        claim_hints.WORTH = before
+
+
+def mark_end(queue: Any) -> None:
+    """Put the mark behind the last item that a claim of a long queue puts there."""
+    context = queue._context
+    context.state.heads.fast = True
+    context.state.heads.floors = {0: claim_hints.LowerBound(context.broker.clock.now())}
+    context.state.heads.looked_at = time.monotonic()
+    queue._driver.run(first_due._fenced_off(context))
+    context.state.heads.fast = False
+
+
+def flush(broker: mongoq.Broker) -> None:
+    """Write the counters of this process."""
+    broker._driver.run(stats.flush(broker._context))
+
+
+def sweep(broker: mongoq.Broker) -> bool:
+    """Look for idle queues."""
+    return broker._driver.run(expiry.sweep(broker._context))
+
+
+def halt(broker: mongoq.Broker, run: ObjectId) -> None:
+    """Tell the tasks of a run on Spark to end."""
+    broker._driver.run(stop_signal.halt(broker._context, run))
+
+
+def is_halted(broker: mongoq.Broker, run: ObjectId) -> bool:
+    return broker._driver.run(stop_signal.is_halted(broker._context, run))
+
+
+def task_beats(broker: mongoq.Broker, run: ObjectId) -> None:
+    """Write the record of a worker that is a task of a run on Spark."""
+    name = f"{broker._context.identity}/1000"
+    now, every = broker._context.clock.now(), timedelta(seconds=5)
+    beat = heartbeats.beat(broker._context, name, started=now, every=every, queues={"jobs": 0}, run=run)
+    broker._driver.run(beat)
+
+
+def tasks_of(broker: mongoq.Broker, run: ObjectId) -> int:
+    return broker._driver.run(heartbeats.workers_of(broker._context, run))
+
+
+class Reader(Process):
+    """A query of Spark that reads the queue ``events``: its driver's process."""
+
+    def __init__(self, collection: Any, clock: mongoq.VirtualClock) -> None:
+        super().__init__(collection, clock)
+        self.queue = self.broker.queue("events")
+        self.context = self.queue._context
+
+    def begin(self, consumer: str) -> Any:
+        return self.open(consumer, queue=self.queue.name)
+
+    def give_back(self) -> None:
+        """End the run in good order; its claim stays with the consumer."""
+        self.perform(streams.given_back(self.broker._context, self.run))
+
+    def note(self, text: str) -> None:
+        consumer, token = self.run.consumer, self.run.claim.token
+        self.perform(stream_notes.note(self.broker._context, consumer, token, text))
+
+    def noted(self) -> str | None:
+        consumer, token = self.run.consumer, self.run.claim.token
+        return self.broker._driver.run(stream_notes.noted(self.broker._context, consumer, token)).note
+
+    def die_in_claim(self, collection: Any, n: int) -> None:
+        """Claim as many items as that, and die when they are reserved and their ids are not written yet."""
+        before = collection.count_documents({"q": self.queue.name, "reserved": True})
+        flow = streams.next_claim(self.context, self.run, n, None, after=0)
+        request = next(flow)
+        while True:
+            reply = self.broker._driver._perform(request, [])
+            if collection.count_documents({"q": self.queue.name, "reserved": True}) > before:
+                return
+            request = flow.send(reply)
