@@ -1,4 +1,4 @@
-"""Batches: many items cut into commands, and what is raised when some of them failed."""
+"""Cuts the items of a batch into commands, and raises the error of a batch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["IDS", "chunks", "finish", "own_error", "placed"]
 T = TypeVar("T")
 
 IDS = 10_000
-"""Items of one command."""
+"""Items of one command, at most."""
 BYTES = 16 * 1024 * 1024
 
 
 def chunks(
     parts: Sequence[T], size: Callable[[T], int], *, items: Callable[[T], int] | None = None, most: int = IDS
 ) -> Iterator[list[T]]:
-    """Cut into runs of at most ``most`` parts, 10,000 items and 16 MiB; a part beyond that is a run of its own."""
+    """Cut parts into chunks of at most ``most`` parts, 10,000 items and 16 MiB; a larger part is a chunk of its own."""
     if items is None and len(parts) <= min(most, IDS) and sum(map(size, parts)) <= BYTES:
         yield from [list(parts)] if parts else []
         return
@@ -40,7 +40,7 @@ def chunks(
 
 
 def finish(queue: str, done: Iterable[ObjectId], failed: Mapping[ObjectId, Exception]) -> None:
-    """Raise what a batch comes to: when nothing is known but that the driver failed, the driver's error."""
+    """Raise the error of a batch, if any: the driver's own error when nothing was done and nothing else is known."""
     if not failed:
         return
     first = next(iter(failed.values()))
@@ -50,12 +50,12 @@ def finish(queue: str, done: Iterable[ObjectId], failed: Mapping[ObjectId, Excep
 
 
 def own_error(error: Exception) -> Exception:
-    """Return the driver's error behind an interruption; any other as it is."""
+    """Return the driver's error behind an interruption; any other error unchanged."""
     return error.cause if isinstance(error, Interruption) else error
 
 
 def placed(error: ArgumentInvalid, place: str, root: str = "") -> ArgumentInvalid:
-    """Return the error with what cannot be used named by its place: ``payloads[3].a`` instead of ``payload.a``."""
+    """Return the error with its place in the caller's argument: ``payloads[3].a`` instead of ``payload.a``."""
     if isinstance(error, PayloadInvalid):
         return PayloadInvalid(place + error.path.removeprefix(root), error.problem, item=error.item, raw=error.raw)
     argument = place + error.argument.removeprefix(root)

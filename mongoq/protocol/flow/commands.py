@@ -1,8 +1,8 @@
-"""Requests and flows: how an operation says what to do without doing it.
+"""Requests and flows: an operation describes what to send, and a driver sends it.
 
 A flow is a generator that yields requests and returns the operation's result. A driver (``mongoq.drivers``) runs it:
-it performs each request, sends the parsed reply in, or throws the error in. The same flow so serves threads and
-asyncio.
+it performs each request and sends the parsed reply into the flow, or throws the error into it. One flow serves both
+threads and asyncio.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 T = TypeVar("T")
 
 Target = Literal["collection", "bytes", "history", "database", "sessions"]
-"""Where a method is called: the collection, its database, or our sessions.
+"""The object whose method is called: the collection, its database, or mongoq's sessions.
 
 ``bytes`` is the collection as well, whose documents come as ``RawBSONDocument``; ``history`` has majority read concern.
 """
@@ -55,14 +55,14 @@ class Command(Generic[T]):
     Attributes:
         method: the method's name, the same in every driver.
         arguments: its keyword arguments.
-        parse: makes the result of the reply; ``None`` takes it as it is. ``find`` and ``aggregate`` reply with a list.
-        undo: given the reply, the command that gives back what this one took, or ``None`` when it took nothing;
-            run by the driver when the caller has gone before the reply came, or when the flow fails later.
-        target: what the method is called on.
-        session: the driver's session in whose transaction it is sent.
-        resolved: the flow itself sends it again, or finds out what became of it, when its reply is lost, so that it may
-            be sent without the driver's retry.
-        here: it takes nothing, and a caller that is cancelled may take it along: its own task sends it.
+        parse: turns the reply into the result; ``None`` returns it unchanged. ``find`` and ``aggregate`` reply with a
+            list.
+        undo: given the reply, returns the command that gives back what this one took, or ``None`` when it took
+            nothing. The driver runs it when the caller was cancelled before the reply, or when the flow fails later.
+        target: the object whose method is called.
+        session: the driver's session of the transaction, if any.
+        resolved: the flow handles a lost reply itself, so the command may be sent without the driver's retry.
+        here: the command takes nothing and may be cancelled with its caller: the caller's own task sends it.
     """
 
     method: str
@@ -81,7 +81,7 @@ class Command(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so many seconds; a cancelled caller is cancelled here."""
+    """Pause for ``seconds``; a cancelled caller is cancelled here."""
 
     seconds: float
 
@@ -95,11 +95,11 @@ class Shared(Generic[T]):
     """One caller's part of a command that callers share (``mongoq.protocol.state.batcher``).
 
     Attributes:
-        lane: where it waits for the others.
-        entry: what it asks for, in the form that the lane's flow takes.
-        kind: only entries of one kind go together.
-        undo: given what this caller was told, the command that gives back what it took; as for ``Command``.
-        waiter: how the driver reaches the caller, once it waits.
+        lane: the batcher in which the caller waits.
+        entry: the caller's request, in the form that the batcher's flow takes.
+        kind: callers of different kinds never share a command.
+        undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
+        waiter: the future or event by which the driver answers the caller; set by the driver.
     """
 
     lane: Any
@@ -109,13 +109,13 @@ class Shared(Generic[T]):
     waiter: Any = None
 
     def __iter__(self) -> Flow[T]:
-        """Perform this: ``told = yield from shared``."""
-        return (yield self)  # type: ignore[no-any-return]  # what the lane's flow made
+        """Perform this part: ``answer = yield from shared``."""
+        return (yield self)  # type: ignore[no-any-return]  # the answer of the batcher's flow
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Do nothing until the bell rings, or for so many seconds; a cancelled caller is cancelled here."""
+    """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
 
     bell: WakeEvent
     seconds: float
@@ -127,42 +127,43 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Run a flow beside this one, in a thread or task of the driver's; nobody hears how it ends.
+    """Run another flow in the background, in a thread or task of the driver; its result and errors are dropped.
 
     Attributes:
-        flow: makes the flow.
-        over: called when it has ended, or will not begin: its task was cancelled before that.
+        flow: builds the flow.
+        over: called when the flow has ended, or will never begin because its task was cancelled.
     """
 
     flow: Callable[[], Flow[None]]
     over: Callable[[], object]
 
     def __iter__(self) -> Flow[None]:
-        """Perform this: the other flow has begun, or will in a moment."""
+        """Start the other flow: it has begun, or will in a moment."""
         yield self
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Send a command, and do not wait for its reply; the answer is what to wait for, a ``Begun``.
+    """Send a command without waiting for its reply; the answer is a ``Begun``, by which to wait later.
 
-    When the flow ends before that, the command ends by itself, and nobody hears of it, nor gives back what it took.
+    When the flow ends before that, the command still runs to its end: its reply is dropped, and nothing that it took is
+    given back.
     """
 
     command: Command[Any]
 
     def __iter__(self) -> Flow[Begun]:
-        """Perform this: ``begun = yield from Begin(command)``."""
+        """Send the command: ``begun = yield from Begin(command)``."""
         return (yield self)  # type: ignore[no-any-return]  # what the driver makes
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A command under way: wait for what it makes of its reply, or for its error.
+    """A command in flight, to be awaited for its result or its error.
 
     Attributes:
-        command: what was sent.
-        reply: the driver's means to wait.
+        command: the command.
+        reply: the driver's future or thread.
     """
 
     command: Command[Any]
@@ -178,7 +179,7 @@ Flow = Generator[Request, Any, T]
 
 
 SENDS = 4
-"""How often a command is sent, the first time included, that does without the driver's retry."""
+"""Attempts of a command that is sent without the driver's retry, the first one included."""
 
 
 def insisted(command: Command[T], begun: Begun | None = None) -> Flow[T]:
@@ -209,24 +210,24 @@ def ask(command: Command[T]) -> Flow[T]:
 
 
 def matched(reply: Any) -> bool:
-    """Say whether an update found its document; a ``parse``."""
+    """Return whether an update found its document; a ``parse``."""
     return bool(reply.matched_count)
 
 
 def number_matched(reply: Any) -> int:
-    """Return how many documents an update of many found; a ``parse``."""
+    """Return the number of documents that an update of many found; a ``parse``."""
     return int(reply.matched_count)
 
 
 def delete_many(filter: Mapping[str, Any]) -> Command[int]:
-    """Return the command that deletes all documents that match, and how many those were."""
+    """Return the command that deletes all matching documents and returns their number."""
     return Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count))
 
 
 class Interruption(Exception):
-    """What a driver throws into a flow in place of a driver's error that flows know how to handle.
+    """An error that flows can handle, thrown into a flow in place of the driver's own.
 
-    One that leaves the flow becomes the driver's own error again.
+    The driver raises its own error again when the flow lets it pass.
     """
 
     def __init__(self, cause: Exception) -> None:
@@ -247,11 +248,11 @@ class Duplicate(Interruption):
 
 
 class Unreadable(Interruption):
-    """The command happened, and its reply holds bytes that no value can be made of: some other program's document."""
+    """The command happened, but its reply holds bytes that cannot be decoded: the document of another program."""
 
 
 def hands_over(error: BaseException) -> bool:
-    """Say whether an error gives the caller the item that was claimed, so that it must not be given back."""
+    """Return whether an error hands the claimed item to the caller, so that it must not be given back."""
     return getattr(error, "item", None) is not None
 
 
@@ -263,8 +264,8 @@ class PartlyRefused(Interruption):
     """The server refused some statements of a bulk, or some documents of an insert; the others happened.
 
     Attributes:
-        refusals: by the position of each, its error as a flow would have met it alone.
-        total: how many documents the others matched, deleted or inserted.
+        refusals: the error of each refused statement, by its position, as for a single command.
+        total: documents that the other statements matched, deleted or inserted.
     """
 
     def __init__(self, cause: Exception, refusals: Mapping[int, Exception], total: int) -> None:

@@ -1,4 +1,4 @@
-"""What flows know: the broker's side, and the queue's."""
+"""The context of flows: the state of a broker, and of one handle of a queue."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ M = TypeVar("M")
 REMEMBERS = timedelta(minutes=1)
 
 FIRST_USE = 3600.0
-"""Seconds after which a process that claims from a queue, and finds nothing, says that it uses it."""
+"""Seconds after which a process that claims from an empty queue writes that the queue is in use."""
 SWEEPS = 3600.0
-"""Seconds within which a process first looks for idle queues, by chance; many are gone by then."""
+"""Seconds within which a process first looks for idle queues, at random: many processes do not live so long."""
 
 
 @dataclass(slots=True)
 class Known:
-    """How fresh what this process knows of a control document is.
+    """How old this process's copy of a control document is.
 
     Attributes:
-        read_at: when it was asked for, on the monotonic clock.
-        changed_at: when the change stream last told of a change of it.
+        read_at: when its read was sent, on the monotonic clock.
+        changed_at: when the change stream last delivered a change of it, on the monotonic clock.
     """
 
     read_at: float = float("-inf")
     changed_at: float = float("-inf")
 
     def stale(self, age: float, hub: WaiterRegistry | None = None) -> bool:
-        """Say whether it has changed, or was asked for more than ``age`` seconds ago and before changes were told.
+        """Return whether the copy is out of date: a change was delivered, or it is older than ``age`` seconds.
 
-        They are told by the stream of the ``hub``, if it is open.
+        A copy that was read while the stream of the ``hub`` was open does not age: the stream delivers each change.
         """
         if self.read_at <= self.changed_at:
             return True
@@ -65,18 +65,18 @@ class Known:
 
 @dataclass(slots=True)
 class Topics(Known):
-    """What this process knows of the topics of a collection.
+    """This process's copy of the bindings of a collection.
 
     Attributes:
-        bound: the queues bound to each, in the order they were bound.
-        written_at: when this process last changed them; what was asked for before is old.
+        bound: the queues bound to each topic, in the order they were bound.
+        written_at: when this process last changed them; a read that was sent before that is out of date.
     """
 
     bound: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     written_at: float = float("-inf")
 
     def put(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
-        """Remember what was read or written; of a write it is not known what has happened since it was asked for."""
+        """Store the bindings that were read or ``written``; a write says nothing about changes since it was sent."""
         if written:
             self.written_at = time.monotonic()
         elif asked_at < max(self.written_at, self.read_at):
@@ -86,27 +86,27 @@ class Topics(Known):
 
 @dataclass(slots=True)
 class QueueState(Known):
-    """What this process knows of a queue: what it last read of its control document, and where to claim from it.
+    """This process's state of a queue: its copy of the control document, and what keeps claims fast.
 
-    Shared by the handles of a broker.
+    All handles of a broker share it.
 
     Attributes:
-        paused: nothing is handed out.
-        stored: the options that are stored, in the form used inside.
-        heads: where the queue begins.
-        crowd: how far to keep from others who claim batches.
-        shelf: what was read of its head and not claimed yet.
-        fenced_off: the priorities with a document at their end.
-        calm_until: until when, on the monotonic clock, an operation need not look whether anything is to be done first.
-        calm_at: when that was found out, on the server's clock.
-        lost_at: when, on the monotonic clock, stored options were last found to be gone: they expire with a queue that
-            nobody uses, and go with one that is dropped.
-        used_until: until when, on the monotonic clock, this process need not say that it uses the queue.
-        told_used: it has said so.
-        fenced_at: since when ``fenced_off`` holds: a document at an end expires with a queue that nobody uses.
-        asserted: the options that this process has let hold because its code gives them, each once.
-        held_up: until when, on the monotonic clock, claims of a worker pass by what has lapsed: a transaction keeps
-            others off the first of it.
+        paused: the queue is paused.
+        stored: the stored options, in the form used inside.
+        heads: the bounds of claims.
+        crowd: the distance to other processes that claim batches.
+        shelf: items that were read ahead and not claimed yet.
+        fenced_off: the priorities that have an end mark.
+        calm_until: until when, on the monotonic clock, operations skip the checks that come before a command.
+        calm_at: when these checks were last done, on the server's clock.
+        lost_at: when, on the monotonic clock, stored options were last found to be gone: those of an unused queue
+            expire, and a dropped queue loses them.
+        used_until: until when, on the monotonic clock, this process need not write that the queue is in use.
+        told_used: this process has written that the queue is in use.
+        fenced_at: since when ``fenced_off`` holds: the end marks of an unused queue expire.
+        asserted: the options that this process has stored because its code gives them, each once.
+        held_up: until when, on the monotonic clock, claims of a worker skip items whose lease is over: a transaction
+            blocks the first of them.
         remembers_until: until when, on the monotonic clock, pops expect remembered ids; set by a push that gives one,
             and by a pop that met one.
     """
@@ -128,18 +128,18 @@ class QueueState(Known):
     remembers_until: float = float("-inf")
 
     def expect_remembered(self, remember: timedelta = REMEMBERS) -> None:
-        """Let pops go by updates for so long, a minute at most; the server logs each delete that it refuses."""
+        """Let pops use updates for this long, a minute at most; the server logs each delete that it refuses."""
         until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
         self.remembers_until = max(self.remembers_until, until)
 
     def claimed(self, start: ScanStart, first: Document | None) -> None:
-        """Take in what a claim of one item found first; ``None`` when there was nothing."""
+        """Record the first item that a claim of one item found; ``None`` when it found nothing."""
         self.heads.found(start, first)
         if first is not None and self.shelf.is_filled:
             self.shelf.took({id_key(first["_id"])})
 
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
-        """Remember what was read or written; the same options keep their identity."""
+        """Store what was read or written; equal options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
         if stored is not None and stored != self.stored:
             if self.stored.keys() - stored.keys():
@@ -149,30 +149,30 @@ class QueueState(Known):
 
 @dataclass(slots=True)
 class BrokerContext:
-    """What all queues of a broker share.
+    """The state that all queues of a broker share.
 
     Attributes:
         namespace: ``database.collection``.
         clock: the server's clock.
-        encoding: how values become BSON.
-        serverless: a collection without a server behind it (mongomock): no ``hello``, no partial indexes.
+        encoding: encodes values as BSON.
+        serverless: the collection is mongomock's: no ``hello``, no partial indexes.
         measured: the server's clock was measured once.
-        measuring: somebody measures it again right now, and the others go by what is known.
-        checked: the schema and the collection were found suitable.
+        measuring: one caller measures it again now; the others use the known offset.
+        checked: the schema and the collection were checked.
         indexed: the indexes and the schema document were written.
-        states: what is known of each queue's control document.
-        topics: what is known of the topics.
-        calm_until: until when, on the monotonic clock, a push need not look whether anything is to be done first.
-        lanes: where callers share commands; ``None`` when each sends its own.
-        counters: what was done and not yet written down.
+        states: the state of each queue.
+        topics: the copy of the bindings.
+        calm_until: until when, on the monotonic clock, a push skips the checks that come before a command.
+        lanes: the batchers in which callers share commands; ``None`` when each caller sends its own.
+        counters: events that are counted and not written yet.
         stats: the last answer of ``stats``, and when it was read.
         untyped: the codec of queues without a model.
-        hub: who waits for items in this process.
-        unsettled: the reservations of ``reserved()`` blocks that are still to be settled at their end.
-        received: the queues into which this process has put something, moved or pushed, since it last said so.
-        look_at: from when on, on the monotonic clock, counters may be written with a look at which queues are empty.
-        sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.idle``).
-        settings_from: which settings win where those given in code differ from those that are stored.
+        hub: the wait queues of this process.
+        unsettled: the reservations of ``reserved()`` blocks that the blocks settle at their end.
+        received: the queues into which this process has pushed or moved items since it last wrote counters.
+        look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
+        sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin.expiry``).
+        settings_from: the settings that win when those in code differ from the stored ones.
     """
 
     namespace: str
@@ -208,7 +208,7 @@ class BrokerContext:
         return self.namespace.partition(".")[2]
 
     def state(self, queue: str) -> QueueState:
-        """Return what is known of the queue, made at first use."""
+        """Return the state of a queue, made at first use."""
         return self.states.setdefault(queue, QueueState())
 
     def tell(
@@ -220,9 +220,9 @@ class BrokerContext:
         number: int = 1,
         priority: int | None = None,
     ) -> None:
-        """Wake who waits in this process for what was just put into a queue, or at the time that it is due.
+        """Wake waiters of this process for items that were just put into a queue, now or when the items are due.
 
-        And claim nothing from there that was read before and stands behind it; without a ``priority``, nothing at all.
+        Items that were read ahead and come behind them are dropped; all of them when no ``priority`` is given.
         """
         self.received.add(queue)
         state = self.states.get(queue)
@@ -235,26 +235,26 @@ class BrokerContext:
 
 
 def event_key(id: Any, when: datetime) -> Any:
-    """Return what an item and its date are known by when the change stream tells of them."""
+    """Return the key by which a stream event of this item and date is recognized."""
     return id_key(id), milliseconds(when)
 
 
 @dataclass(slots=True)
 class QueueContext(Generic[M]):
-    """One queue handle: what it was told and its codec, and the broker it belongs to.
+    """One handle of a queue: its options and codec, and the broker it belongs to.
 
     Attributes:
-        broker: the broker's side.
-        options: what the handle was told.
+        broker: the state of the broker.
+        options: the options that the caller gave.
         name: the queue's name.
-        codec: how its payloads are encoded.
-        state: what is known of the queue's control document.
-        overriding: settings that hold for this handle alone, whatever is stored.
-        stage: the stage of a pipeline that works with this handle, if one does: what it settles tells of it.
-        settings_from: which settings win for this handle; by default as for its broker.
-        saved: what the handle was told stands in the control document, or something else does.
-        saved_at: when that was found out, on the monotonic clock; a handle that was told nothing need not look again.
-        unfit: how many items were buried as they were claimed, since they could not be handed out.
+        codec: encodes and decodes its payloads.
+        state: the state of the queue.
+        overriding: settings of this handle alone, whatever is stored.
+        stage: the stage of a pipeline that uses this handle, if any: it is written on the trails of settled items.
+        settings_from: the settings that win for this handle; by default as for its broker.
+        saved: the control document holds settings, those of this handle or others.
+        saved_at: when that was read, on the monotonic clock; a handle without options of its own never reads again.
+        unfit: items that this handle has buried while claiming, because they could not be handed out.
     """
 
     broker: BrokerContext
@@ -283,7 +283,7 @@ class QueueContext(Generic[M]):
 
     @property
     def settings(self) -> QueueSettings:
-        """What holds now, as far as this process knows."""
+        """The settings in force, as far as this process knows."""
         options, stored = self.options, self.state.stored
         if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
             self._settings = resolved(options, {**stored, **self.overriding})
@@ -291,13 +291,13 @@ class QueueContext(Generic[M]):
         return self._settings
 
     def count(self, event: Event, number: int = 1) -> None:
-        """Count something that has happened to the queue."""
+        """Count an event of the queue."""
         self.broker.counters.append(self._once[event] if number == 1 else (self.name, event, number))
 
     def put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
-        """Count what was just put into the queue, and tell who claims from there, or waits, in this process.
+        """Record items that were just put into the queue: count them, lower the bounds of claims, and wake waiters.
 
-        It is due ``at`` so many milliseconds since 1970.
+        ``at``: when they are due, in milliseconds since 1970.
         """
         broker, state = self.broker, self.state
         broker.counters.append((self.name, "put", number))
@@ -307,37 +307,37 @@ class QueueContext(Generic[M]):
             broker.tell(self.name, time_of(at), id=id, number=number, priority=priority)
 
     def placed(self, priority: int, when: datetime) -> None:
-        """Take in that an item was put into the queue, perhaps before what this process claims next."""
+        """Lower the bounds of claims to an item that was put into the queue."""
         if self.state.heads.fast:
             self.state.heads.note(priority, when)
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
-        """Return the item in an envelope, with its payload as it is stored."""
+        """Return the item of an envelope, with its payload as it is stored."""
         payload = document.get("payload")
         if self.stage is None or not self.stage.keeps or "payload" not in document:
             return Item(document, payload, now, self.broker.namespace, due)
         return Item(document, payload, now, self.broker.namespace, due, kept=self.as_claimed(payload))
 
     def raw_items(self, documents: Sequence[Document], now: datetime, dues: Sequence[datetime]) -> list[Item[Any]]:
-        """Return the items in many envelopes likewise."""
+        """Return the items of many envelopes, with their payloads as they are stored."""
         if self.stage is None or not self.stage.keeps:
             return items_of(documents, now, self.broker.namespace, dues)
         return [self.raw_item(document, now, due=due) for document, due in zip(documents, dues, strict=True)]
 
     def as_claimed(self, payload: Any) -> ClaimedPayload:
-        """Return a payload as a trail keeps it."""
+        """Return a copy of a payload for the trail."""
         return kept(payload, self.broker.encoding)
 
     def preserved(self, item: Item[M]) -> Item[M]:
-        """Return an item whose stored payload stays as it is, whatever a handler does to the values it was given."""
+        """Return an item with a copy of its stored payload, which a handler cannot change."""
         try:
             raw = self.broker.encoding.raw({"payload": item.stored("payload")})
-        except Exception:  # what came decoded in a way of the caller's own may not be encoded again
+        except Exception:  # values decoded by the caller's own codec options may not be encodable
             return item
         return with_stored(item, "payload", raw["payload"])
 
     def item(self, document: Document, now: datetime) -> Item[M]:
-        """Return the item in an envelope; raises ``PayloadInvalid`` with the raw item when it does not fit."""
+        """Return the item of an envelope; raises ``PayloadInvalid`` with the raw item for a misfit."""
         item = self.raw_item(document, now)
         if isinstance(document, UnreadableDocument):
             hint = f"{document.problem} (item {item.id}); remove(id) deletes it, and its bytes are in the error's raw"
@@ -351,11 +351,11 @@ class QueueContext(Generic[M]):
             raise PayloadInvalid(invalid.path, hint, item=item) from invalid
 
     def items(self, documents: Iterable[Document], now: datetime) -> list[Item[M]]:
-        """Return the items in envelopes, as ``item`` does; those that cannot be decoded are left out, and logged."""
+        """Return the items of envelopes, as ``item`` does; undecodable documents are left out and logged."""
         return [self.item(document, now) for document in documents if self.is_readable(document)]
 
     def is_readable(self, document: Document) -> bool:
-        """Say whether a document could be decoded; log one that could not."""
+        """Return whether a document could be decoded, and log one that could not."""
         if not isinstance(document, UnreadableDocument):
             return True
         id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
@@ -363,10 +363,10 @@ class QueueContext(Generic[M]):
         return False
 
     def decoded(self, item: Item[Any]) -> Item[M]:
-        """Return the item with its payload as the model has it; raises ``PayloadInvalid``."""
+        """Return the item with its payload validated by the model; raises ``PayloadInvalid``."""
         return item if self._untyped else item.with_payload(self.codec.load(item.payload))
 
 
 def context_of(to: Any) -> Any:
-    """Return the context of a queue's handle; a name as it is."""
+    """Return the context of a queue's handle, or a queue's name unchanged."""
     return getattr(to, "_context", to)

@@ -1,6 +1,6 @@
-"""Shelves: what was read of the head of a queue and not claimed yet, so that not every claim reads for itself.
+"""Items read ahead from the head of a queue, so that not every claim has to read first.
 
-What is here is nobody's: a claim finds out what of it is still there.
+The buffer reserves nothing: the claim of an item from here finds out whether another process was faster.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ Place = tuple[float, float]
 """A priority, and a time in milliseconds since 1970."""
 
 FRESH = 0.1
-"""Seconds for which what was read is good enough: what comes to stand before it waits so much longer."""
+"""Seconds for which read items are used; an item that another process puts before them waits so much longer."""
 BATCHES = 4
-"""Batches that are read at once, with the one that is claimed at once."""
+"""Batches that one read fetches, the one that is claimed at once included."""
 FEW = 16
-"""Items of a batch below which nothing is read ahead."""
+"""The smallest batch for which items are read ahead."""
 BYTES = 128 * 1024
-"""About how much is read at once, if a batch alone is not more."""
+"""About how many bytes one read fetches, unless a single batch is larger."""
 PAUSE = 1.0
-"""Seconds for which claims go by ids again, once what was read whole was no use."""
+"""Seconds without reading ahead after the read items turned out to be useless."""
 
 
 @dataclass(slots=True)
 class PendingRead:
-    """A read under way.
+    """A read in flight.
 
     Attributes:
-        command: what is sent.
-        start: where it begins.
-        begun: its reply, where nobody waits for it yet.
-        claimed: the keys of ids (``id_key``) that it may find although they are claimed by the time it is there.
-        placed: the first place that this process has put an item into meanwhile, which it may have missed.
+        command: the ``find``.
+        start: where its scan begins.
+        begun: the handle of its reply, when the command was sent and the reply not awaited yet.
+        claimed: ``id_key`` of items that this process has claimed since; the read may still return them.
+        placed: the first place where this process has put an item since; the read may have missed it.
     """
 
     command: Command[list[bytes]]
@@ -55,34 +55,35 @@ class PendingRead:
     placed: Place | None = None
 
     def is_fresh(self, at: float) -> bool:
-        """Say whether what it finds is good enough."""
+        """Return whether its items may still be used."""
         return at - self.start.at <= FRESH
 
     def unclaimed(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
-        """Return what of its items is still to be claimed, in this order."""
+        """Return the items that this process has not claimed since, in the same order."""
         return [item for item in read if item.id not in self.claimed]
 
     def before(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
-        """Return what of its items stands before all that this process has put there meanwhile."""
+        """Return the items before the first one that this process has put into the queue since."""
         return read if self.placed is None else _until(self.placed, read)
 
 
 @dataclass(slots=True)
 class PrefetchBuffer:
-    """What was read ahead of one queue.
+    """The items read ahead from one queue.
 
     Attributes:
-        items: fresh ones, in the order of claims. Replaced as a whole, so that threads see one state of them.
-        read_at: when they were asked for, on the monotonic clock.
-        size: the bytes of one of them; so large are others thought to be.
-        coming: what is being read to take their place.
-        flying: the keys of ids that claims under way mean to take.
-        singles: claims of single items that are under way, which may take any of them.
-        single: the last one that has ended.
-        pid: the process that all this is true of.
-        closed_until: until when nothing is read ahead.
-        asked_at: when the last claim began.
-        busy: claims follow one another so closely that the next will find what is read ahead still fresh.
+        items: items that were never reserved, in the order of claims. Replaced as a whole, so that threads see a
+            consistent list.
+        read_at: when their read was sent, on the monotonic clock.
+        size: bytes of one read item; the estimate for the next read.
+        coming: the read in flight that will replace them.
+        flying: ``id_key`` of items that claims in flight try to take.
+        singles: claims of single items in flight; each may take any item.
+        single: the last one of these that has ended.
+        pid: the process that owns this state.
+        closed_until: until when nothing is read ahead, on the monotonic clock.
+        asked_at: when the last claim began, on the monotonic clock.
+        busy: claims follow each other so closely that the next one will find the read items still fresh.
     """
 
     items: Sequence[RawEnvelope] = ()
@@ -98,15 +99,15 @@ class PrefetchBuffer:
     busy: bool = False
 
     def most(self, n: int) -> int:
-        """Return how many to read where ``n`` are to be claimed."""
+        """Return how many items to read for a claim of ``n``."""
         return max(n, min(n * BATCHES, BYTES // max(self.size, 1))) if self.busy and n >= FEW else n
 
     def asked(self, at: float) -> None:
-        """Take in that a claim begins."""
+        """Record that a claim begins."""
         self.busy, self.asked_at = at - self.asked_at < FRESH / 2, at
 
     def take(self, n: int, at: float) -> Sequence[RawEnvelope]:
-        """Take the first ``n``, to claim them; none where there are fewer, or where they were read too long ago."""
+        """Remove and return the first ``n`` items; none when there are fewer, or when they are too old."""
         items = self.items
         if len(items) < n or at - self.read_at > FRESH:
             return ()
@@ -114,28 +115,28 @@ class PrefetchBuffer:
         return items[:n]
 
     def put(self, items: Sequence[RawEnvelope], at: float, size: int) -> None:
-        """Take in what was read; what was here before is among it, as far as it is there still."""
+        """Replace the items by those of a new read."""
         self.items, self.read_at, self.size = items, at, size
 
     def claims(self, keys: Collection[Any]) -> None:
-        """Take in what is about to be claimed from here, which a read may find all the same until it has ``landed``."""
+        """Record items that a claim tries to take; a read may still return them until the claim has ``landed``."""
         self.flying.update(keys)
         if self.coming is not None:
             self.coming.claimed.update(keys)
 
     def landed(self, keys: Collection[Any]) -> None:
-        """Take in that such a claim is over."""
+        """Record that such a claim has ended."""
         self.flying.difference_update(keys)
 
     def here(self) -> None:
-        """Start afresh in a forked child: what was under way is the parent's."""
+        """Forget everything in a forked child: reads and claims in flight belong to the parent."""
         if self.pid != os.getpid():
             self.pid, self.flying, self.singles = os.getpid(), set(), set()
             self.items, self.coming = (), None
 
     @contextmanager
     def claims_one(self) -> Iterator[None]:
-        """Take in that a single item is claimed, and nobody knows which; several threads may do so."""
+        """Record that a claim of one item is in flight, which may take any item; several threads may claim at once."""
         single = object()
         self.singles.add(single)
         try:
@@ -145,18 +146,18 @@ class PrefetchBuffer:
             self.singles.discard(single)
 
     def took(self, keys: Collection[Any]) -> None:
-        """Take in what another claim of this process has taken."""
+        """Remove items that another claim of this process has taken."""
         self.items = [item for item in self.items if item.id not in keys]
         if self.coming is not None:
             self.coming.claimed.update(keys)
 
     @property
     def is_filled(self) -> bool:
-        """Whether there is anything, or will be."""
+        """True when there are items, or a read in flight."""
         return bool(self.items) or self.coming is not None
 
     def placed(self, priority: int | None, when: datetime | None) -> None:
-        """Take in that this process put something into the queue: what may come behind it is to be read again."""
+        """Drop the items behind a place where this process has put an item: they must be read again."""
         place = -math.inf if priority is None else priority, -math.inf if when is None else milliseconds(when)
         if self.items and place < _place(self.items[-1]):
             self.items = _until(place, self.items)
@@ -164,7 +165,7 @@ class PrefetchBuffer:
             self.coming.placed = place
 
     def close(self, at: float) -> None:
-        """Forget what was read, which is no use, and go without for a while."""
+        """Drop the items, and read nothing ahead for ``PAUSE``."""
         self.items, self.coming, self.closed_until = (), None, at + PAUSE
 
 

@@ -1,4 +1,4 @@
-"""The hub of a broker: its waiting rooms, and what is known of the change stream that all of them share."""
+"""The wait queues of a broker, and the state of the change stream that all of them share."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ from mongoq.protocol.state.wait_queue import POLL_IDLE, WaitQueue
 __all__ = ["LINGER", "WaiterRegistry"]
 
 AWAIT = 10.0
-"""Seconds that the server holds an answer back while nothing happens."""
+"""Seconds that the server waits before it answers a ``getMore`` without events."""
 SLACK = 5.0
-"""Seconds beyond that after which an answer counts as lost."""
+"""Seconds beyond that after which the answer counts as lost."""
 SOON = 0.5
-"""Seconds for which an answer is waited for, before another reader takes over."""
+"""Seconds within which a reader's next answer is awaited; for a later one another reader takes over."""
 REPLACED = 2
-"""The most readers that wait for answers nobody needs: each holds a connection."""
+"""Replaced readers that may wait for a useless answer at the same time: each holds a connection."""
 TOGETHER = 100
-"""Queues of one look."""
+"""Queues of one poll."""
 LINGER = 1.0
-"""Seconds for which the stream stays open though nobody waits."""
+"""Seconds for which the stream stays open without a waiter."""
 
 
 class WaiterRegistry:
-    """The waiting rooms of a broker, and what is known of the change stream that all of them share.
+    """The wait queues of a broker, and the state of the change stream that all of them share.
 
     Attributes:
-        lock: held for moments only, never while anybody rests.
-        restless: says that time may stand still, or that there is no server, so that only polling tells.
-        reader: what the reader of the stream rests on while nobody rests, to be woken by it.
-        ending: rings when the broker is closed.
-        patience: for how many seconds the server holds an answer back while nothing happens.
-        running: the number of the reader; 0 while there is none.
-        barred: the client cannot spare a connection for a stream.
+        lock: held for moments only, never while a waiter sleeps.
+        restless: returns whether only polling helps: on a virtual clock, or without a server.
+        rooms: the wait queues, by the names of their queues.
+        reader: the event on which the reader of the stream sleeps while no waiter sleeps.
+        ending: the event that is set when the broker is closed.
+        patience: seconds that the server waits before it answers without events.
+        running: the number of the current reader; 0 without one.
+        barred: the client's pool is too small to spare a connection for a stream.
         deaf: the server has no change streams.
-        cursor: the open stream; ``None`` while there is none.
-        token: where a stream goes on that takes its place.
-        covered: the queues it tells of.
-        narrowed: it tells of too many.
-        reading_until: the time at which the server answers the reader, whatever happens.
-        replaced: the readers that still wait for an answer nobody needs.
-        since: when the stream was opened, on the monotonic clock; ``inf`` while there is none. It has told of every
-            change of a control document from then on, while it is alive.
-        alive_until: until when the stream counts as alive unless the server answers.
+        cursor: the cursor of the open stream; ``None`` without one.
+        token: the resume token for the next stream.
+        covered: the queues whose events the stream delivers.
+        narrowed: the stream covers queues without a waiter, and is to be reopened for fewer.
+        reading_until: when the server answers the reader at the latest, on the monotonic clock.
+        replaced: the numbers of replaced readers that still wait for an answer.
+        since: when the stream was opened, on the monotonic clock; ``inf`` without one. While the stream is alive, it
+            has delivered every change of a control document since then.
+        alive_until: until when the stream counts as alive without an answer, on the monotonic clock.
         closed: the broker is closed.
     """
 
@@ -71,11 +72,11 @@ class WaiterRegistry:
         self.silence()
 
     def forget(self) -> None:
-        """Start afresh in a forked child: those who wait, and the stream, are the parent's."""
+        """Forget everything in a forked child: the waiters and the stream belong to the parent."""
         self._start()
 
     def silence(self) -> None:
-        """Take note that there is no stream."""
+        """Record that there is no stream."""
         self.cursor: int | None = None
         self.covered: frozenset[str] = frozenset()
         self.narrowed = False
@@ -84,41 +85,41 @@ class WaiterRegistry:
         self.alive_until = -math.inf
 
     def room(self, queue: str) -> WaitQueue:
-        """Return the room of a queue, made at first use."""
+        """Return the wait queue of a queue, made at first use."""
         with self.lock:
             if queue not in self.rooms:
                 self.rooms[queue] = WaitQueue(self, queue)
             return self.rooms[queue]
 
     def watches(self, queue: str) -> bool:
-        """Say whether the stream tells of this queue."""
+        """Return whether the stream is alive and covers this queue."""
         return queue in self.covered and time.monotonic() < self.alive_until
 
     def overdue(self) -> list[WaitQueue]:
-        """Return the rooms that are to be looked after soon, without a stream: one look may serve all of them."""
+        """Return the wait queues that are to be polled soon: one command may serve all of them."""
         with self.lock:
             soon = time.monotonic() + POLL_IDLE / 2
             rooms = [room for room in self.rooms.values() if room.tickets and room.poll < soon and not room.glances()]
             return sorted(rooms, key=lambda room: room.poll)[:TOGETHER]
 
     def wanted(self) -> frozenset[str]:
-        """Return the queues somebody waits for, or did a moment ago."""
+        """Return the queues that have a waiter, or had one within ``LINGER``."""
         with self.lock:
             recently = time.monotonic() - LINGER
             return frozenset(room.name for room in self.rooms.values() if room.tickets or room.left_at > recently)
 
     def attend(self) -> None:
-        """Let the reader go on: somebody rests."""
+        """Wake the reader: a waiter goes to sleep."""
         if not self.reader.rung:
             self.reader.ring()
 
     def is_awaited(self) -> bool:
-        """Say whether anybody rests, to be woken by the stream."""
+        """Return whether a waiter sleeps, to be woken by the stream."""
         with self.lock:
             return any(ticket.asleep for room in self.rooms.values() for ticket in room.tickets)
 
     def start(self) -> int:
-        """Return the number of the reader that is to be started; 0 when none is."""
+        """Return the number of the reader to start; 0 when none is needed or possible."""
         with self.lock:
             if self.running or self.deaf or self.barred or self.closed or self.restless():
                 return 0
@@ -127,7 +128,7 @@ class WaiterRegistry:
             return self.running
 
     def stop(self) -> bool:
-        """Say whether the reader may end, and that there is none from now on; not while anybody waits."""
+        """Return whether the reader may end, and record that there is none; not while a caller waits."""
         with self.lock:
             if any(room.tickets for room in self.rooms.values()):
                 return False
@@ -136,7 +137,7 @@ class WaiterRegistry:
             return True
 
     def ended(self, reader: int) -> None:
-        """Take note that a reader has ended; who waits goes on by looking now and then."""
+        """Record that a reader has ended; waiters go on by polling."""
         with self.lock:
             self.replaced.discard(reader)
             if self.running == reader:
@@ -146,20 +147,20 @@ class WaiterRegistry:
                 self.alarm()
 
     def alarm(self) -> None:
-        """Let everybody ask once, and look now and then from now on unless there is a stream again."""
+        """Let a waiter of each queue ask once: events may have been missed."""
         with self.lock:
             for room in self.rooms.values():
                 room.tell()
 
     def unheard(self) -> None:
-        """Take note that the reader rests, and hears nothing until somebody rests as well."""
+        """Record that the reader sleeps, and reads nothing until a waiter sleeps as well."""
         self.alive_until = min(self.alive_until, time.monotonic() + LINGER)
 
     def widen(self, queue: str) -> tuple[int, int]:
-        """See to it that the stream will tell of this queue; returns a reader to start for it, and the cursor to kill.
+        """Make the stream cover this queue; return the number of a reader to start, and the cursor to kill.
 
-        The server keeps an answer back though its cursor was killed, so another reader takes over. 0 when the one there
-        is will answer soon, or enough of them still wait.
+        The server does not answer the pending ``getMore`` of a killed cursor at once, so another reader takes over. 0
+        when the current reader's answer is due soon, or when too many replaced readers still wait.
         """
         with self.lock:
             if queue in self.covered or self.cursor is None:
@@ -173,11 +174,11 @@ class WaiterRegistry:
             return self.running, self.cursor
 
     def narrow(self) -> None:
-        """Let the stream be opened for fewer queues: it tells of some that nobody waits for."""
+        """Have the stream reopened for fewer queues: it covers some without a waiter."""
         self.narrowed = True
 
     def begin_reading(self, reader: int, seconds: float) -> bool:
-        """Take note that a reader waits for the server from now on; false when the stream is to be opened anew."""
+        """Record that a reader waits for the server now; return false when the stream must be reopened first."""
         with self.lock:
             if self.narrowed or self.running != reader or not self.wanted() <= self.covered:
                 return False
@@ -186,7 +187,7 @@ class WaiterRegistry:
             return True
 
     def answered(self, reader: int, token: Any) -> bool:
-        """Take note of an answer; false when another reader has taken over."""
+        """Record an answer; return false when another reader has taken over."""
         with self.lock:
             if self.running != reader:
                 return False
@@ -195,7 +196,7 @@ class WaiterRegistry:
             return True
 
     def opened(self, cursor: int, covered: frozenset[str], *, lossless: bool) -> None:
-        """Take note of an open stream, and let those ask who may have missed something."""
+        """Record an open stream, and let waiters ask whose events may have been missed."""
         with self.lock:
             fresh = covered - self.covered if lossless else covered
             if not lossless or self.since == math.inf:
@@ -206,7 +207,7 @@ class WaiterRegistry:
                     self.rooms[name].tell()
 
     def close(self) -> int | None:
-        """Let the reader end; returns the cursor to kill, if any."""
+        """Make the reader end; return the cursor to kill, if any."""
         with self.lock:
             self.closed = True
             self.ending.ring()
@@ -214,7 +215,7 @@ class WaiterRegistry:
             return self.cursor
 
     def wake(self) -> None:
-        """Wake all who rest."""
+        """Wake all waiters."""
         with self.lock:
             for room in self.rooms.values():
                 for ticket in room.tickets:
