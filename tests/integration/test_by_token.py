@@ -146,7 +146,7 @@ def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
 
 
 def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mongoq.protocol.push.push_each.COPIES", 4)
+    monkeypatch.setattr("mongoq.protocol.push.push_each.MAX_COPIES", 4)
     broker.bind("news", "mail", "log")
     pushes = [(ObjectId().binary, wrapped(n), n % 2) for n in range(9)]
     for _ in range(2):

@@ -14,7 +14,7 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED", "check", "ensure_indexes", "hello", "ready"]
+__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED_CODE", "check_collection", "ensure_broker_ready", "ensure_indexes", "hello"]
 
 logger = logging.getLogger("mongoq.clock")
 
@@ -22,13 +22,13 @@ SCHEMA_VERSION = 1
 OLDEST_READER = 1
 SCHEMA_ID = "schema:mongoq"
 CLOCK_SAMPLES = 5
-UNAUTHORIZED = 13
+UNAUTHORIZED_CODE = 13
 """The server's code for a user who lacks a right."""
-MOST_INDEXES = 64
+MAX_INDEXES = 64
 """Indexes that a collection can have."""
 
 
-def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
+def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     """Do what must come before a command, once per broker: check, index, and know the time.
 
     Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
@@ -37,26 +37,26 @@ def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
         return ()
     if broker.lanes is None:
-        return _made_ready(broker, write=write)
-    return iter(Shared[None](broker.lanes.lane("ready", partial(_made_ready_once, broker)), write))
+        return _prepare(broker, write=write)
+    return iter(Shared[None](broker.lanes.lane("ready", partial(_prepare_for_callers, broker)), write))
 
 
-def _made_ready_once(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
+def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
     """Do it once for all who call at the same time."""
-    yield from _made_ready(broker, write=any(writes))
+    yield from _prepare(broker, write=any(writes))
     return [None] * len(writes)
 
 
-def _made_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
+def _prepare(broker: BrokerContext, *, write: bool) -> Flow[None]:
     if not broker.checked:
-        yield from check(broker)
+        yield from check_collection(broker)
     if write and not broker.indexed:
         yield from ensure_indexes(broker)
     if broker.clock.due():
         yield from _calibrate(broker)
 
 
-def check(broker: BrokerContext) -> Flow[bool]:
+def check_collection(broker: BrokerContext) -> Flow[bool]:
     """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``).
 
     Returns whether the schema document is there. A user who may not list collections goes by it: whoever wrote it has
@@ -82,7 +82,7 @@ def check(broker: BrokerContext) -> Flow[bool]:
 
 
 def _is_unauthorized(error: Exception) -> bool:
-    return getattr(error, "code", None) == UNAUTHORIZED
+    return getattr(error, "code", None) == UNAUTHORIZED_CODE
 
 
 def _is_sharded(broker: BrokerContext) -> Flow[bool]:
@@ -123,7 +123,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
     Runs outside any session: creating an index inside a transaction aborts it. A user who may not create indexes needs
     not, when they are there.
     """
-    written = yield from check(broker)
+    written = yield from check_collection(broker)
     if not broker.serverless:
         specifications = [index.document() for index in INDEXES]
         name = broker.collection
@@ -144,7 +144,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
 
 def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     """Say whether the indexes are there (``listIndexes``); without the right to look, the schema document says so."""
-    command = {"listIndexes": broker.collection, "cursor": {"batchSize": MOST_INDEXES}}
+    command = {"listIndexes": broker.collection, "cursor": {"batchSize": MAX_INDEXES}}
     try:
         reply: Any = yield from ask(Command("command", {"command": command}, target="database"))
     except Exception as error:
@@ -163,7 +163,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     try:
         samples = []
         for _ in range(CLOCK_SAMPLES):
-            sample, _ = yield from persisted(partial(_sampled, clock))
+            sample, _ = yield from persisted(partial(_sample, clock))
             samples.append(sample)
         clock.measured(samples)
         broker.measured = True
@@ -176,7 +176,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
         broker.measuring = False
 
 
-def _sampled(clock: ServerClock) -> Flow[Sample]:
+def _sample(clock: ServerClock) -> Flow[Sample]:
     sent = clock.local()
     hello = yield from hello_command()
     # the driver decodes replies of commands without our codec options: naive, in UTC

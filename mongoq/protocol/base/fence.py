@@ -1,6 +1,6 @@
 """The fence: commands that only the holder of a token can make, and what it means when they found nothing.
 
-``fenced`` is the one place that decides what an update that matched nothing, or whose reply was lost, means.
+``run_fenced`` is the one place that decides what an update that matched nothing, or whose reply was lost, means.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, is_held_in, reservation_key
 from mongoq.model.process.counters import Event
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, matched, persisted
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
-    "MARGIN",
+    "LEASE_MARGIN",
     "Verdict",
-    "begin",
+    "begin_settle",
     "check_owner",
-    "deleted",
     "ends_by",
-    "fenced",
+    "has_deleted",
     "is_back",
     "is_gone",
-    "lost",
+    "lost_error",
     "may_be_new",
+    "run_fenced",
     "update_command",
 ]
 
-MARGIN = timedelta(seconds=1)
+LEASE_MARGIN = timedelta(seconds=1)
 """An item whose lease ends so soon may be taken by somebody else while a command about it is under way."""
 
 Verdict = Callable[[Document], bool | None]
 """Given the stored document, whether our lost command happened; ``None`` when that cannot be told."""
 
 
-def deleted(reply: Any) -> bool:
+def has_deleted(reply: Any) -> bool:
     """Say whether a delete found the item under its token."""
     return bool(reply.deleted_count)
 
@@ -52,7 +52,7 @@ def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, An
     return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, matched)
 
 
-def fenced(
+def run_fenced(
     context: QueueContext[Any],
     item: Item[Any],
     command: Command[bool],
@@ -75,7 +75,7 @@ def fenced(
     except ReplyLost:
         done, _ = yield from persisted(command.__iter__, sent=1)
         if not done:
-            done = yield from _resolved(context, item, happened)
+            done = yield from _resolve_lost_reply(context, item, happened)
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:
@@ -84,7 +84,7 @@ def fenced(
         context.count(event)
 
 
-def _resolved(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
+def _resolve_lost_reply(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
     found = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
     verdict = None if found is None else happened(found)
     if found and verdict and may_be_new(found, item):
@@ -102,10 +102,10 @@ def ends_by(item: Item[Any], soon: datetime) -> bool:
 
 def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
     fields = {"by": 1, "when": 1, "reserved": 1, "q": 1}
-    raise lost(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
+    raise lost_error(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
 
 
-def lost(context: QueueContext[Any], item: Item[Any], found: Document | None) -> ReservationLost:
+def lost_error(context: QueueContext[Any], item: Item[Any], found: Document | None) -> ReservationLost:
     """Return the error that says who holds the item now, if anybody does."""
     holder = found if found and found.get("reserved") and found["when"] > context.broker.clock.now() else {}
     return ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))
@@ -122,10 +122,10 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
     raise ReservationLost(item.id, item.queue, reserved=False)
 
 
-def begin(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]:
+def begin_settle(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]:
     """Do what must come before an item is settled: it is this handle's to settle, and the broker is ready."""
     check_owner(context, item)
-    return prepared(context)
+    return ensure_ready(context)
 
 
 def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
@@ -135,7 +135,7 @@ def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0)
     """
     if not fewer and when == item.lease_until:
         return None
-    return _lies(found, item.queue, when, item.key, item.attempts - fewer)
+    return _is_placed(found, item.queue, when, item.key, item.attempts - fewer)
 
 
 def is_gone(
@@ -145,10 +145,10 @@ def is_gone(
 
     A ``fixed`` date, which the caller gave, tells nothing: another holder may have handed the item on with the same.
     """
-    return None if fixed else _lies(found, queue, when, key, 0)
+    return None if fixed else _is_placed(found, queue, when, key, 0)
 
 
-def _lies(found: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:
+def _is_placed(found: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:
     place = found.get("q"), found.get("when"), found.get("key"), attempts_of(found)
     return ("token" not in found and place == (queue, when, key, attempts)) or None
 

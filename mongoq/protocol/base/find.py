@@ -16,9 +16,9 @@ from mongoq.model.raw.raw_document import first_batch
 from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, Target, Unreadable, insisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "stored_batch"]
+__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "read_stored_batch"]
 
-FIRST_BATCH = 101
+SERVER_FIRST_BATCH = 101
 """Documents that the server sends at first unless told otherwise."""
 
 Order = list[tuple[str, int]]
@@ -39,7 +39,7 @@ def find_one(
         return (yield from Command("find_one", {"filter": filter, "projection": projection}))
     options: dict[str, Any] = {} if projection is None else {"projection": projection}
     find = {"filter": filter, "limit": 1, "singleBatch": True, **options}
-    reply = yield from (_sent_lenient if lenient else _sent)(broker, find)
+    reply = yield from (_send_find_lenient if lenient else _send_find)(broker, find)
     return reply["firstBatch"][0] if reply["firstBatch"] else None
 
 
@@ -59,7 +59,7 @@ def find_few(
     What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
     With ``lenient`` those that cannot be decoded come as ``UnreadableDocument``.
     """
-    few = _few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
+    few = _find_few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
     if not lenient:
         return (yield from few)
     try:
@@ -67,10 +67,10 @@ def find_few(
     except Unreadable:
         find = {"filter": filter, "sort": dict(order), "projection": projection or {}}
         concern = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        return (yield from _few_lenient(broker, {**find, **concern}, skip, limit))
+        return (yield from _find_few_lenient(broker, {**find, **concern}, skip, limit))
 
 
-def _few(
+def _find_few(
     broker: BrokerContext,
     filter: Mapping[str, Any],
     order: Order,
@@ -85,21 +85,25 @@ def _few(
         fields["skip"] = skip
     if not broker.serverless:
         options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        if limit > FIRST_BATCH:
+        if limit > SERVER_FIRST_BATCH:
             options["batchSize"] = limit
-        cursor = yield from _sent(broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options})
+        cursor = yield from _send_find(
+            broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
+        )
         if not cursor["id"]:
             return cursor["firstBatch"]  # type: ignore[no-any-return]
         yield from close_cursor(broker, cursor["id"])
     return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
 
 
-def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
+def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
     """Read as many as one reply holds at a time: no cursor of the driver decodes them."""
     found: list[Document] = []
     while len(found) < limit:
         left = limit - len(found)
-        cursor = yield from _sent_lenient(broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left})
+        cursor = yield from _send_find_lenient(
+            broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left}
+        )
         found += cursor["firstBatch"]
         if not cursor["id"] or not cursor["firstBatch"]:
             break
@@ -118,7 +122,7 @@ def find_sized(
         return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    raw = yield from insisted(Command("command", arguments, _raw_cursor, target="database"))
+    raw = yield from insisted(Command("command", arguments, _read_raw_cursor, target="database"))
     try:
         (cursor,) = broker.encoding.opened([raw])
     except InvalidBSON as error:
@@ -129,7 +133,7 @@ def find_sized(
     return found, len(raw) // max(len(found), 1), not cursor["id"]
 
 
-def _raw_cursor(reply: Any) -> bytes:
+def _read_raw_cursor(reply: Any) -> bytes:
     return bytes(reply["cursor"].raw)
 
 
@@ -141,7 +145,7 @@ def find_reply(
     They are not when 16 MB, which one reply holds, are too little.
     """
     find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
-    cursor = yield from _sent(broker, {**find, "readConcern": {"level": "majority"}})
+    cursor = yield from _send_find(broker, {**find, "readConcern": {"level": "majority"}})
     if cursor["id"]:
         yield from close_cursor(broker, cursor["id"])
     return cursor["firstBatch"], not cursor["id"]
@@ -151,14 +155,14 @@ def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, li
     """Return the command that finds the first so many documents, or as many as one reply holds, as their bytes."""
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    return Command("command", arguments, _stored, target="database")
+    return Command("command", arguments, _read_stored, target="database")
 
 
-def _stored(reply: Any) -> list[bytes]:
-    return stored_batch(reply["cursor"])[0]
+def _read_stored(reply: Any) -> list[bytes]:
+    return read_stored_batch(reply["cursor"])[0]
 
 
-def stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
+def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
     """Return the documents of a cursor that was left as its bytes, and its id."""
     return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
@@ -172,25 +176,25 @@ def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
         pass
 
 
-def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    return (yield from insisted(_command(broker, find)))
+def _send_find(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    return (yield from insisted(_find_command(broker, find)))
 
 
-def _sent_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+def _send_find_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
     """Send a ``find``, and once more if a document of its reply cannot be decoded, to decode each by itself."""
     try:
-        return (yield from _sent(broker, find))
+        return (yield from _send_find(broker, find))
     except Unreadable:
         arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-        reply = yield from insisted(Command("command", arguments, _cursor, target="database"))
-        documents, id = stored_batch(reply)
+        reply = yield from insisted(Command("command", arguments, _read_cursor, target="database"))
+        documents, id = read_stored_batch(reply)
         return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 
-def _command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
+def _find_command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.options}
-    return Command("command", arguments, _cursor, target="database")
+    return Command("command", arguments, _read_cursor, target="database")
 
 
-def _cursor(reply: Any) -> Any:
+def _read_cursor(reply: Any) -> Any:
     return reply["cursor"]

@@ -13,82 +13,82 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Shared, ask
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "CALM",
+    "CALM_SECONDS",
     "CONTROL_PREFIX",
     "COUNTERS_PREFIX",
     "IN_USE",
-    "RECHECK",
-    "REFRESH",
+    "RECHECK_SECONDS",
+    "REFRESH_SECONDS",
     "configure",
+    "ensure_ready",
     "is_paused",
-    "prepared",
+    "mark_used",
     "set_paused",
-    "used",
 ]
 
 logger = logging.getLogger("mongoq.settings")
 
-NAMES = 5_000
+MAX_QUEUES = 5_000
 """Queues that one command says are in use, at most."""
 COUNTERS_PREFIX = "stats:"
 """What the ``_id`` of a queue's counters begins with."""
 CONTROL_PREFIX = "queue:"
 """What the ``_id`` of a queue's control document begins with."""
-REFRESH = 1.0
+REFRESH_SECONDS = 1.0
 """Seconds after which an operation that goes by the settings reads them again."""
-RECHECK = 3600.0
+RECHECK_SECONDS = 3600.0
 """Seconds after which a handle looks again whether the options that it was told are stored."""
-DAY = 86_400.0
+USED_SECONDS = 86_400.0
 """Seconds after which a process says again that it uses a queue."""
 IN_USE = {"$unset": {"idle": "", "expires": ""}}
 """What lets control documents stay: they were about to expire with an idle queue (``protocol.idle``)."""
-CALM = 0.02
+CALM_SECONDS = 0.02
 """Seconds for which whoever has found that nothing is to be done first does not look again."""
 
 
-def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
+def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
     """Do what must come before a write to a queue: the broker is ready, what the handle was told is stored.
 
     With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
     nothing to do, and no flow is made.
     """
     now, state = time.monotonic(), context.state
-    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK
+    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK_SECONDS
     if saved and now < state.calm_until:
         return ()
-    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH, context.broker.hub)):
-        return _prepared(context, saved=saved)
-    missing = ready(context.broker, write=True)
+    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH_SECONDS, context.broker.hub)):
+        return _ensure_ready(context, saved=saved)
+    missing = ensure_broker_ready(context.broker, write=True)
     if fresh and not missing:
-        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM, context.broker.clock.now()
+        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM_SECONDS, context.broker.clock.now()
     return missing
 
 
-def _prepared(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
-    yield from ready(context.broker, write=True)
+def _ensure_ready(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
+    yield from ensure_broker_ready(context.broker, write=True)
     if time.monotonic() >= context.state.used_until:
-        yield from used(context.broker, [context.name])
+        yield from mark_used(context.broker, [context.name])
     if saved and context.broker.lanes is not None:
-        lane = context.broker.lanes.lane(("settings", context.name), _adopted_once)
+        lane = context.broker.lanes.lane(("settings", context.name), _adopt_for_callers)
         yield from Shared[None](lane, context)
     else:
-        yield from _adopted(context)
+        yield from _adopt(context)
 
 
-def _adopted_once(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
+def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
     """Read the settings once for all who ask; those who came while they were read know them by now."""
-    if contexts[0].state.stale(REFRESH):
-        yield from _adopted(contexts[0])
+    if contexts[0].state.stale(REFRESH_SECONDS):
+        yield from _adopt(contexts[0])
     return [None] * len(contexts)
 
 
-def _adopted(context: QueueContext[Any]) -> Flow[None]:
+def _adopt(context: QueueContext[Any]) -> Flow[None]:
     """Read the control document (``find``), having written what it does not say yet and this handle was told.
 
     What is stored wins unless the caller says otherwise: a process that knows nothing of a queue's history must not
@@ -103,7 +103,7 @@ def _adopted(context: QueueContext[Any]) -> Flow[None]:
     if context.settings_from == "code":
         yield from _assert(context)
     if not context.saved:
-        _warn(context)
+        _log_differences(context)
         context.saved = True
     if given:
         context.saved_at = asked_at
@@ -160,11 +160,11 @@ def _assert(context: QueueContext[Any]) -> Flow[None]:
         before: Any = yield from Command("find_one_and_update", arguments)
         yield from _read(context)
         context.broker.tell(context.name)
-        _tell_changes(context.name, (before or {}).get("settings", {}), changed)
+        _log_changes(context.name, (before or {}).get("settings", {}), changed)
     state.asserted |= given
 
 
-def _tell_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+def _log_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     for option, value in sorted(changed.items()):
         old = before.get(option, value)
         if old != to_stored(value):
@@ -176,7 +176,7 @@ _warned: set[tuple[int, str, str]] = set()
 """The queues that were warned about, by process, collection and name."""
 
 
-def _warn(context: QueueContext[Any]) -> None:
+def _log_differences(context: QueueContext[Any]) -> None:
     """Log how stored options differ from those given in code: once for each queue and process as a warning."""
     given, stored = context.options.given, context.state.stored
     differing = [
@@ -193,16 +193,16 @@ def _warn(context: QueueContext[Any]) -> None:
     logger.log(level, "queue %r goes by its stored %s; %s", context.name, "; ".join(differing), hint)
 
 
-def used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
+def mark_used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
     """Say that queues are in use, so that their control documents stay (``update`` of those about to expire)."""
-    for start in range(0, len(queues), NAMES):
-        names = queues[start : start + NAMES]
+    for start in range(0, len(queues), MAX_QUEUES):
+        names = queues[start : start + MAX_QUEUES]
         ids = [prefix + name for name in names for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX)]
         ending = [{"idle": {"$exists": True}}, {"expires": {"$exists": True}}]
         yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE})
         for name in names:
             state = broker.state(name)
-            state.told_used, state.used_until = True, time.monotonic() + DAY
+            state.told_used, state.used_until = True, time.monotonic() + USED_SECONDS
 
 
 def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
@@ -220,18 +220,18 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
             "configure",
             "give at least one of lease=, history=, max_retries=, dead=; queue.settings tells what is known",
         )
-    yield from prepared(context)
+    yield from ensure_ready(context)
     check_limit(context.name, given, dead=context.settings.dead)
     context.options = replace(context.options, given={**context.options.given, **given})
     yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
     yield from _read(context)
     context.broker.tell(context.name)
     if existing:
-        yield from _keep_for(context, given["history"])
+        yield from _update_retention(context, given["history"])
     return context.settings
 
 
-def _keep_for(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
+def _update_retention(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
     """Let what is kept expire as it would had it been processed under this retention (``update`` of many).
 
     Remembered ids are kept for as long as was promised.
@@ -250,7 +250,7 @@ def is_paused(context: QueueContext[Any]) -> Flow[bool]:
 
 def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     update = {"$set": {"paused": paused}, **IN_USE}
     yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
     context.state.put(paused=paused)

@@ -10,7 +10,7 @@ from bson import ObjectId
 
 from mongoq.model.envelope import Document
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
@@ -28,7 +28,7 @@ def candidates(
     ``None`` when nothing is eligible, or nothing was at a time ``due``.
     """
     heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
-    yield from looked(context)
+    yield from refresh_hints(context)
     while True:
         now = context.broker.clock.now()
         start, skip = heads.start(context.name, now if due is None else min(due, now)), crowd.skip(n)
@@ -39,7 +39,7 @@ def candidates(
             return ordinary(read)
         if skip:
             crowd.beyond()
-        elif not (yield from looked_behind(context)):
+        elif not (yield from has_items_before_bound(context)):
             return None
 
 

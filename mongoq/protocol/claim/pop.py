@@ -15,8 +15,8 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
@@ -36,7 +36,7 @@ from mongoq.protocol.flow.commands import (
     insisted,
     persisted,
 )
-from mongoq.protocol.push.push import REMEMBER
+from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
@@ -68,8 +68,8 @@ class _Popped(NamedTuple):
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
     """Take the first eligible item for good: at most once."""
     check_on_invalid(on_invalid)
-    yield from prepared(context)
-    yield from looked(context)
+    yield from ensure_ready(context)
+    yield from refresh_hints(context)
     while not context.state.paused:
         now, settings = context.broker.clock.now(), context.settings
         try:
@@ -81,7 +81,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
         except Unreadable:  # out of the way now
             continue
         if popped is None:
-            if not (yield from looked_behind(context)):
+            if not (yield from has_items_before_bound(context)):
                 return None
             continue
         item = popped.item
@@ -185,7 +185,7 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
     """
     drops = () if keeps else settle.STUB_DROPS
     if context.broker.serverless:  # mongomock runs no pipelines: ``_finish`` corrects the date
-        longest = {**marks, "expires": marks["expires"] + REMEMBER}
+        longest = {**marks, "expires": marks["expires"] + DEFAULT_REMEMBER}
         return settle.processed_update(longest, attempts=int(keeps), unset=drops)
     fields: dict[str, Any] = {name: {"$literal": value} for name, value in {**marks, "reserved": False}.items()}
     fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}

@@ -18,7 +18,7 @@ from bson.errors import InvalidBSON
 from mongoq.model.item import Document, id_key
 from mongoq.model.raw.raw_envelope import RawEnvelope, fresh, is_fresh
 from mongoq.protocol.base.find import find_head
-from mongoq.protocol.base.first_due import ORDER, looked
+from mongoq.protocol.base.first_due import ORDER, refresh_hints
 from mongoq.protocol.claim.candidates import ordinary
 from mongoq.protocol.flow.commands import Begin, Flow, Unreadable, Wait, insisted
 from mongoq.protocol.state.context import QueueContext
@@ -54,7 +54,7 @@ def head(context: QueueContext[Any], n: int) -> Flow[Head]:
     if context.state.crowd.width > 1 or context.broker.serverless or now < shelf.closed_until:
         return Head()
     shelf.asked(now)
-    yield from looked(context)
+    yield from refresh_hints(context)
     try:
         first = yield from _first(context, n)
     except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried

@@ -15,8 +15,8 @@ from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_second
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of, shorten
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.flow.commands import (
     SENDS,
@@ -31,7 +31,7 @@ from mongoq.protocol.flow.commands import (
 )
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 
 __all__ = [
     "NotYet",
@@ -82,7 +82,7 @@ def reserve(
     check_on_invalid(on_invalid)
     if not patience:
         return reserve_now(context, length, on_invalid, take)
-    return waiting(context, partial(reserve_now, context, length, on_invalid, take), patience)
+    return wait_for_item(context, partial(reserve_now, context, length, on_invalid, take), patience)
 
 
 def check_on_invalid(value: Any) -> None:
@@ -94,7 +94,7 @@ def reserve_now(
     context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid, take: Take | None = None
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, if there is one that can be handed out."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     while not context.state.paused:
         length = lease or context.settings.lease
         try:
@@ -130,7 +130,7 @@ def claim_telling(
     A transaction whose process died keeps others off the items that it settles, for a minute and more. With
     ``patience`` the claim waits for its end so many seconds, and then raises ``Blocked``.
     """
-    yield from looked(context)
+    yield from refresh_hints(context)
     while not context.state.paused:
         try:
             claimed, spent, lapsed = yield from _claim(context, lease, patience)
@@ -141,7 +141,7 @@ def claim_telling(
         except Unreadable:  # out of the way now; what stands behind it may be claimed
             continue
         if claimed is None:
-            if not (yield from looked_behind(context)):
+            if not (yield from has_items_before_bound(context)):
                 return None
         elif spent:
             yield from bury_exhausted(context, claimed)

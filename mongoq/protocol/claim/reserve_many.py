@@ -15,8 +15,8 @@ from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, id_key
 from mongoq.model.stream_claim import entry_time
 from mongoq.protocol.base.find import find_few, find_sized
-from mongoq.protocol.base.first_due import ORDER, looked_behind
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
 from mongoq.protocol.claim.candidates import candidates, fresh_candidates
@@ -34,7 +34,7 @@ from mongoq.protocol.claim.reserve import (
 from mongoq.protocol.flow.chunking import IDS
 from mongoq.protocol.flow.commands import Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 
 __all__ = ["BatchClaim", "claim_some", "claimed", "reserve_many", "take"]
 
@@ -55,14 +55,14 @@ def reserve_many(
     check_on_invalid(on_invalid)
     if not patience:
         return (yield from _reserve_now(context, n, length, on_invalid)) or []
-    return (yield from waiting(context, lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
+    return (yield from wait_for_item(context, lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
 
 
 def _reserve_now(
     context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid
 ) -> Flow[list[Item[M]] | None]:
     """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     taken = yield from take(context, n, lease, on_invalid)
     return None if taken is None else taken.items
 
@@ -138,7 +138,7 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
         shelf = context.state.shelf
         shelf.here()
         whole = yield from head(context, n)
-        if whole.empty and (yield from looked_behind(context)):
+        if whole.empty and (yield from has_items_before_bound(context)):
             continue
         if whole.untouched:
             claim = ClaimOfMany.of_untouched(context, whole.untouched, lease)

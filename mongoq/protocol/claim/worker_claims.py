@@ -9,13 +9,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from mongoq.model.item import Item
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import ItemFilter, keeps
 from mongoq.protocol.claim.reserve import claim_telling, reserve_now
 from mongoq.protocol.claim.reserve_many import BatchClaim, take
 from mongoq.protocol.flow.commands import Blocked, Flow
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 
 __all__ = ["take_alone", "take_beside"]
 
@@ -44,14 +44,14 @@ def take_beside(
     def attempt() -> Flow[BatchClaim[M] | None]:
         if over():
             return None
-        yield from prepared(context)
+        yield from ensure_ready(context)
         began = time.monotonic()
         taken = yield from take(context, n, lease, "bury", sparing=True, screen=screen)
         if taken is not None:
             taken.seconds = time.monotonic() - began
         return taken
 
-    return (yield from waiting(context, attempt, math.inf, over=over))
+    return (yield from wait_for_item(context, attempt, math.inf, over=over))
 
 
 def take_alone(

@@ -21,8 +21,8 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import Item
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
-from mongoq.protocol.base.bootstrap import ready
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -72,7 +72,7 @@ class StreamRun(DocumentLease):
 
 def server_time(broker: BrokerContext) -> Flow[datetime]:
     """Return the server's time."""
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     return broker.clock.now()
 
 
@@ -140,7 +140,7 @@ def next_claim(
     Raises:
         TakenOver: the lease of the run is lost.
     """
-    yield from prepared(context)
+    yield from ensure_ready(context)
     yield from _cleared(context.broker, run)
     taking = StreamClaimer(context, n, lease or context.settings.lease, due)
     if not (yield from taking.found()):
@@ -189,7 +189,7 @@ def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int
     claim = run.claim
     if claim is None or claim.ids is None or claim.number != number:
         return 0
-    yield from prepared(context)
+    yield from ensure_ready(context)
     total = 0
     for chunk in in_chunks(claim.ids):
         for command in _commits(context, claim, chunk):
@@ -240,7 +240,7 @@ def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
     A crash in between leaves some: call it again. Who begins a run meanwhile finds them gone.
     """
     id = stream_id(consumer_name(consumer))
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     ended = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
     found: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
     if found is None or "claim" not in found:

@@ -17,7 +17,7 @@ from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.raw.raw_batch import RawBatch, all_held
-from mongoq.protocol.base.fence import MARGIN, begin, ends_by
+from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.claim.reserve_many import claim_some
@@ -91,8 +91,8 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
 
 
 def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
-    yield from begin(context, item)
-    if ends_by(item, context.state.calm_at + MARGIN):  # its answer has to be exact, and the others need not wait
+    yield from begin_settle(context, item)
+    if ends_by(item, context.state.calm_at + LEASE_MARGIN):  # its answer has to be exact, and the others need not wait
         return (yield from way.alone(context, item))
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("settle", context.name), _tallied, shares=3)

@@ -19,7 +19,7 @@ from mongoq.model.replay_result import Replayed
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.first_due import ORDER
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import Range, documents_page, history_range
@@ -55,7 +55,7 @@ def revive(
     if target == context.name:
         raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
     room = math.inf if limit is None else count(limit, "limit")
-    yield from prepared(context, fresh=False)
+    yield from ensure_ready(context, fresh=False)
     pages = _All(context, chosen) if isinstance(chosen, Range) else _Chosen(context, chosen)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):

@@ -17,7 +17,7 @@ from bson import ObjectId
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import Place
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.match import Arrival, by_value, come, foreseen
@@ -42,7 +42,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
     """
     come(spec, arrivals)
     for queue in {arrival.queue for arrival in arrivals}:
-        yield from prepared(spec.side(queue))
+        yield from ensure_ready(spec.side(queue))
     failed: dict[Any, Exception] = {}
 
     def noted(done: JoinTransaction) -> None:

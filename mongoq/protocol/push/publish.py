@@ -13,17 +13,17 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.envelope import Document, is_same_push, spliced
 from mongoq.model.publication import published
-from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow
-from mongoq.protocol.push.insert import find_pushed, id_taken, inserted
-from mongoq.protocol.push.keyed import Keyed, upserted
+from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_item
+from mongoq.protocol.push.keyed import Keyed, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["BYTES", "COPIES", "Copy", "copied", "insert_joined", "publish", "publish_many"]
+__all__ = ["MAX_COPIES", "MAX_TRANSACTION_BYTES", "Copy", "copy_for_queue", "insert_joined", "publish", "publish_many"]
 
-COPIES = 30_000
-BYTES = 32 * 1024 * 1024
+MAX_COPIES = 30_000
+MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
 """The most that one transaction carries: the server keeps all of it in its cache until the end."""
 
 
@@ -52,17 +52,17 @@ def publish(
     """
     at = broker.clock.now()
     copies = [published(envelope, queue, at) for queue in queues]
-    make = partial(_one_by_one, broker, copies, keyed, given=given)
+    make = partial(_put_one_by_one, broker, copies, keyed, given=given)
     if len(copies) > 1 and not broker.serverless:
         size = broker.encoding.size(copies[0]) * len(copies)
-        if size > BYTES:
-            raise PayloadTooLarge(f"payload for {len(copies)} queues", size, BYTES)
+        if size > MAX_TRANSACTION_BYTES:
+            raise PayloadTooLarge(f"payload for {len(copies)} queues", size, MAX_TRANSACTION_BYTES)
         if keyed is None:
             raw = [Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
-            make = partial(_at_once, broker, raw, given=given)
+            make = partial(_put_together, broker, raw, given=given)
         if not joined:
-            make = partial(transacted, broker, make)
-    _noted(broker, (yield from make()), envelope)
+            make = partial(run_in_transaction, broker, make)
+    _record_puts(broker, (yield from make()), envelope)
 
 
 def publish_many(
@@ -79,16 +79,18 @@ def publish_many(
     In a transaction of their own, unless they are ``joined`` to one of the caller's.
     """
     size = sum(len(wrapped) for _, wrapped in fresh)
-    _check_room(len(fresh) * len(queues), size * len(queues), f"{len(fresh):,} for {len(queues)} queues")
+    _check_transaction_size(len(fresh) * len(queues), size * len(queues), f"{len(fresh):,} for {len(queues)} queues")
     at = broker.clock.now()
-    copies = [copied(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh]
+    copies = [
+        copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
+    ]
     if broker.serverless:
         documents = [copy.document for copy in copies]
-        puts = yield from _one_by_one(broker, documents, None, given=given)
+        puts = yield from _put_one_by_one(broker, documents, None, given=given)
     else:
-        make = partial(_at_once, broker, copies, given=given)
-        puts = yield from make() if joined else transacted(broker, make)
-    _noted(broker, puts, envelope)
+        make = partial(_put_together, broker, copies, given=given)
+        puts = yield from make() if joined else run_in_transaction(broker, make)
+    _record_puts(broker, puts, envelope)
 
 
 def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, given: bool) -> Flow[None]:
@@ -97,18 +99,18 @@ def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Docume
     They differ from the ``envelope`` in id and payload alone. An id that may be there already must spoil nothing.
     """
     size = sum(len(item.document.raw) for item in items)
-    _check_room(len(items), size, f"{len(items):,}")
-    _noted(broker, (yield from _at_once(broker, items, given=given)), envelope)
+    _check_transaction_size(len(items), size, f"{len(items):,}")
+    _record_puts(broker, (yield from _put_together(broker, items, given=given)), envelope)
 
 
-def _check_room(number: int, size: int, what: str) -> None:
-    for many, limit, unit in ((number, COPIES, "copies"), (size, BYTES, "bytes")):
+def _check_transaction_size(number: int, size: int, what: str) -> None:
+    for many, limit, unit in ((number, MAX_COPIES, "copies"), (size, MAX_TRANSACTION_BYTES, "bytes")):
         if many > limit:
             problem = f"{what} are {many:,} {unit} in one transaction, and {limit:,} is"
             raise ArgumentInvalid("payloads", f"{problem} the limit; push them in parts")
 
 
-def copied(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
+def copy_for_queue(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
     """Return the copy of an envelope for a bound queue, its payload given as ``{"payload": payload}`` in BSON."""
     head = published(envelope, queue, at)
     del head["payload"]
@@ -116,20 +118,20 @@ def copied(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str
     return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
 
 
-def _one_by_one(
+def _put_one_by_one(
     broker: BrokerContext, copies: Sequence[Document], keyed: Keyed | None, *, given: bool
 ) -> Flow[list[_Put]]:
     puts = []
     for copy in copies:
         if keyed is None:
-            id, new = copy["_id"], (yield from inserted(broker, copy, given=given))
+            id, new = copy["_id"], (yield from insert_item(broker, copy, given=given))
         else:
-            id, new = yield from upserted(broker, copy, keyed, given=given)
+            id, new = yield from upsert_keyed(broker, copy, keyed, given=given)
         puts.append(_Put(copy["q"], id, new))
     return puts
 
 
-def _at_once(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
+def _put_together(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
     """Put copies without a key in few commands; ids that may be there already are upserted.
 
     An ``insert`` that is refused would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
@@ -156,14 +158,14 @@ def _check_same(copies: Sequence[Copy], broker: BrokerContext) -> Flow[None]:
     wanted = {copy.id: copy.document for copy in copies}
     for found in (yield from find_pushed(broker, list(wanted))):
         if not is_same_push(found, wanted[found["_id"]]["into"]):
-            raise id_taken(found, wanted[found["_id"]])
+            raise id_taken_error(found, wanted[found["_id"]])
 
 
 def _upsert(copy: Copy) -> dict[str, Any]:
     return {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True}
 
 
-def _noted(broker: BrokerContext, puts: Sequence[_Put], envelope: Document) -> None:
+def _record_puts(broker: BrokerContext, puts: Sequence[_Put], envelope: Document) -> None:
     """Count what is new, and wake who waits for it in this process."""
     there: dict[str, list[_Put]] = {}
     for put in puts:

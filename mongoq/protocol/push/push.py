@@ -12,19 +12,19 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, duration, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
-from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.base.topics import producing
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.push.draft import Draft
-from mongoq.protocol.push.insert import inserted
-from mongoq.protocol.push.keyed import OnDuplicate, keyed_by, push_keyed
+from mongoq.protocol.push.insert import insert_item
+from mongoq.protocol.push.keyed import OnDuplicate, check_keyed, push_keyed
 from mongoq.protocol.push.publish import publish
 from mongoq.protocol.push.shared_push import insert_together
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["REMEMBER", "check_due", "checked_headers", "push", "remembered"]
+__all__ = ["DEFAULT_REMEMBER", "check_due", "check_headers", "push", "remember_time"]
 
-REMEMBER = timedelta(days=7)
+DEFAULT_REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered unless it says otherwise."""
 
 
@@ -48,9 +48,9 @@ def push(
     which has a ``session``, the bindings were read.
     """
     broker, joined = context.broker, session is not None
-    keyed = None if key is None and on_duplicate == "keep" else keyed_by(key, on_duplicate)
-    draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
-    yield from prepared(context, fresh=False) if joined else producing(context)
+    keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
+    draft = _make_draft(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
+    yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
     identified = draft.given is not None
     if identified:
@@ -60,14 +60,14 @@ def push(
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
     elif joined or broker.lanes is None:
-        if (yield from inserted(broker, draft.encoded(), given=identified)):
+        if (yield from insert_item(broker, draft.encoded(), given=identified)):
             draft.noted()
     else:
         yield from insert_together(broker.lanes, draft)
     return draft.id
 
 
-def _drafted(
+def _make_draft(
     context: QueueContext[Any],
     payload: Any,
     *,
@@ -80,18 +80,18 @@ def _drafted(
 ) -> Draft:
     """Check what a push is told."""
     wrapped = context.codec.wrapped(payload)
-    stored_headers = None if headers is None else checked_headers(headers, context.broker.encoding)
+    stored_headers = None if headers is None else check_headers(headers, context.broker.encoding)
     given = None if id is None else object_id(id)
-    remember = REMEMBER if once is None else remembered(once, given is not None)
+    remember = DEFAULT_REMEMBER if once is None else remember_time(once, given is not None)
     if delay is not None or when is not None:
         check_due(delay, when)
     return Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
 
 
-def remembered(once: Duration | None, identified: bool) -> timedelta:
+def remember_time(once: Duration | None, identified: bool) -> timedelta:
     """Return for how long ids are remembered; an item whose id nobody gave is not pushed again."""
     if once is None:
-        return REMEMBER
+        return DEFAULT_REMEMBER
     if not identified:
         raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
     return duration(once, "once", zero=False)
@@ -107,7 +107,7 @@ def check_due(delay: Duration | None, when: datetime | None) -> None:
         moment(when, "when")
 
 
-def checked_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
+def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
     """Return the headers in the form to send; raises ``PayloadInvalid`` or ``PayloadTooLarge``."""
     if headers is None:
         return None

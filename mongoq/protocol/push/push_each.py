@@ -11,14 +11,14 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.envelope import Stencil, new_envelope
-from mongoq.protocol.base.topics import producing
-from mongoq.protocol.flow.chunking import BYTES as CHUNK
+from mongoq.protocol.base.topics import ensure_ready_to_push
+from mongoq.protocol.flow.chunking import MAX_TRANSACTION_BYTES as CHUNK
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.push.keyed import Keyed, push_keyed
-from mongoq.protocol.push.publish import BYTES, COPIES, publish, publish_many
-from mongoq.protocol.push.push_many import inserted_in_chunks
+from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, publish, publish_many
+from mongoq.protocol.push.push_many import insert_in_chunks
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Push", "PushOptions", "push_each"]
@@ -60,19 +60,19 @@ def push_each(
     """
     if not pushes:
         return
-    yield from producing(context)
+    yield from ensure_ready_to_push(context)
     envelopes = _Envelopes(context, tolds, remember)
     keyed = [push for push in pushes if tolds[push[2]].key is not None] if any(told.key for told in tolds) else []
     plain = [push for push in pushes if tolds[push[2]].key is None] if keyed else pushes
     if bound := context.broker.topics.bound.get(context.name):
-        yield from _published(context, plain, envelopes, bound)
+        yield from _publish_parts(context, plain, envelopes, bound)
     elif plain:
         try:
-            yield from inserted_in_chunks(context, plain, envelopes.encoded, envelopes.size, again=True)
+            yield from insert_in_chunks(context, plain, envelopes.encoded, envelopes.size, again=True)
         finally:
             envelopes.place()
     for push in keyed:
-        yield from _keyed(context, push, str(tolds[push[2]].key), envelopes)
+        yield from _push_with_key(context, push, str(tolds[push[2]].key), envelopes)
 
 
 class _Envelopes:
@@ -120,7 +120,7 @@ class _Envelopes:
             self._context.placed(priority, when)
 
 
-def _published(
+def _publish_parts(
     context: QueueContext[Any], pushes: Iterable[Push], envelopes: _Envelopes, bound: Sequence[str]
 ) -> Flow[None]:
     """Put copies into each bound queue, as many in a transaction as fit one."""
@@ -134,12 +134,12 @@ def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
     alike: dict[int, list[Push]] = {}
     for push in pushes:
         alike.setdefault(push[2], []).append(push)
-    share = CHUNK * queues / BYTES
+    share = CHUNK * queues / MAX_TRANSACTION_BYTES
     for same in alike.values():
-        yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(COPIES // queues, 1))
+        yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(MAX_COPIES // queues, 1))
 
 
-def _keyed(context: QueueContext[Any], push: Push, key: str, envelopes: _Envelopes) -> Flow[None]:
+def _push_with_key(context: QueueContext[Any], push: Push, key: str, envelopes: _Envelopes) -> Flow[None]:
     broker, keyed = context.broker, Keyed(key, "keep")
     envelope = envelopes.document(push, broker.encoding.unwrapped("payload", push[1]))
     if bound := broker.topics.bound.get(context.name):

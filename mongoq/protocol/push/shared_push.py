@@ -8,7 +8,7 @@ from typing import Any
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from mongoq.protocol.push.draft import Draft, Kind
-from mongoq.protocol.push.insert import insert_command, inserted, is_new
+from mongoq.protocol.push.insert import insert_command, insert_item, is_new
 from mongoq.protocol.state.batcher import Batchers, copies
 
 __all__ = ["insert_together"]
@@ -17,10 +17,10 @@ __all__ = ["insert_together"]
 def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
     """Insert the item of a draft with those of other callers."""
     broker = draft.context.broker
-    lane, caller = lanes.lane("push", _inserted, abreast=2, shares=2), lanes.caller
+    lane, caller = lanes.lane("push", _insert_drafts, abreast=2, shares=2), lanes.caller
     if caller is not None and lane.set_out(caller()):
         try:
-            if (yield from inserted(broker, draft.encoded(), given=draft.given is not None, here=True)):
+            if (yield from insert_item(broker, draft.encoded(), given=draft.given is not None, here=True)):
                 draft.noted()
         finally:
             lane.back()
@@ -33,7 +33,7 @@ def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
             draft.noted()
 
 
-def _inserted(drafts: list[Draft]) -> Flow[list[Any]]:
+def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
     """Insert the items of several drafts; a lost reply, or any other error, is told to those of its command."""
     if len(drafts) == 1:
         yield insert_command(drafts[0].encoded())
@@ -49,12 +49,12 @@ def _inserted(drafts: list[Draft]) -> Flow[list[Any]]:
             refusals = refused.refusals
         except Exception as error:
             refusals = dict(enumerate(copies(error, len(chunk))))
-        _noted(draft for place, draft in enumerate(chunk) if place not in refusals)
+        _record_drafts(draft for place, draft in enumerate(chunk) if place not in refusals)
         told += [refusals.get(place) for place in range(len(chunk))]
     return told
 
 
-def _noted(drafts: Iterable[Draft]) -> None:
+def _record_drafts(drafts: Iterable[Draft]) -> None:
     """Count items that have just been inserted, and tell who claims from their queues, or waits there."""
     kinds: dict[Kind, list[Draft]] = {}
     for draft in drafts:

@@ -12,7 +12,7 @@ from mongoq.model.envelope import error_document
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release, SettledElsewhere
 from mongoq.protocol.base.fence import is_back
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.bulk import Settlement, tallied
@@ -72,7 +72,7 @@ def carried_out_together(
 def _carried_out(
     context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
 ) -> Flow[dict[Any, Exception]]:
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch, moves = Batch(context.broker.clock), Moves(context, resolve)
     wanted: list[tuple[Item[Any], Settlement]] = []
     failed: dict[Any, Exception] = {}

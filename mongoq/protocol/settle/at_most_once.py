@@ -13,9 +13,9 @@ from bson import ObjectId
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.push.insert import inserted
+from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.settle.bulk import tallied
 from mongoq.protocol.settle.move import ONLY_RUN_REASON, burial
 from mongoq.protocol.settle.move_many import Moves, Resolve
@@ -39,7 +39,7 @@ def taken_for_good(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Fl
 
     A crash after it has lost the run. What is not known for certain is not to be run either.
     """
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     tally = yield from tallied(context, [(item, committing(context, item, batch)) for item in items])
     return tally.failed
@@ -59,7 +59,7 @@ def pushed_on(
         try:
             for envelope in _envelopes(context, item, outcome, moves):
                 envelope |= {"once": context.broker.clock.now() + REMEMBERED, "into": envelope["q"]}
-                yield from inserted(context.broker, envelope, given=True)  # sent again, it finds itself
+                yield from insert_item(context.broker, envelope, given=True)  # sent again, it finds itself
                 noted(context, envelope)
                 if isinstance(outcome, Failed | Dead):
                     context.count("dead")

@@ -19,7 +19,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.process.counters import Event
 from mongoq.model.raw.raw_batch import RawBatch, ids_of
-from mongoq.protocol.base.fence import MARGIN, ends_by, lost, may_be_new
+from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error
 from mongoq.protocol.flow.commands import (
@@ -148,7 +148,7 @@ def _finish(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[
 
 def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkResult]:
     """Do the same, and return what is known of each item, raising nothing."""
-    soon = context.broker.clock.now() + MARGIN
+    soon = context.broker.clock.now() + LEASE_MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
     for one in wanted:
@@ -160,7 +160,7 @@ def tallied_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
 ) -> Flow[BulkResult]:
     """Do the same with items that have the settlement in common, and what ``held`` tells."""
-    if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
+    if context.broker.serverless or held.until <= context.broker.clock.now() + LEASE_MARGIN:
         return (yield from tallied(context, [(item, settlement) for item in items]))
     together = _cut(settlement, items, held.ids) if held.together else groups(zip(items, repeat(settlement)))
     return (yield from _tallied(context, list(together), []))
@@ -357,7 +357,7 @@ def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | Non
         elif document and settlement.patch is not None and document.get("token") == item.token:
             tally.failed[id_key(item.id)] = too_large(settlement.patch)
         else:
-            tally.failed[id_key(item.id)] = lost(context, item, document)
+            tally.failed[id_key(item.id)] = lost_error(context, item, document)
 
 
 def _verdict(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:

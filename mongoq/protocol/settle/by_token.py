@@ -11,9 +11,9 @@ from bson import ObjectId
 from mongoq.errors import MongoqError, ReservationLost
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import IDS, own_error
 from mongoq.protocol.flow.commands import Flow, Interruption
 from mongoq.protocol.settle.bulk import Wanted, tallied
@@ -77,7 +77,7 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
     queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
     """
     told = SettledByToken()
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     for start in range(0, len(held), IDS):
         some = held[start : start + IDS]
         found = yield from _found(broker, some)
@@ -105,7 +105,7 @@ def _settled(
     context: QueueContext[Any], those: Iterable[tuple[FencedItem, Document]], told: SettledByToken
 ) -> Flow[None]:
     """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
     alone: list[tuple[Item[Any], Handover]] = []

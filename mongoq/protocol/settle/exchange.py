@@ -14,9 +14,9 @@ from bson.errors import BSONError
 
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.base.fence import lost
+from mongoq.protocol.base.fence import lost_error
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow.chunking import own_error
 from mongoq.protocol.flow.commands import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
 from mongoq.protocol.settle.bulk import STATE
@@ -79,7 +79,7 @@ def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     if broker.serverless and len(wanted) > 1:
         return (yield from _by_halves(exchange, wanted))
     try:
-        result = yield from attempt() if broker.serverless else transacted(broker, attempt)
+        result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
     except OWN as error:
         return (yield from _apart(exchange, wanted, error))
     except Exception as error:
@@ -98,7 +98,9 @@ def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> F
     if len(wanted) > 1:
         return (yield from _by_halves(exchange, wanted))
     [one] = wanted
-    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, FenceMiss) else _told(error)}
+    return {
+        id_key(item(one).id): lost_error(context, item(one), None) if isinstance(error, FenceMiss) else _told(error)
+    }
 
 
 def _told(error: Exception) -> Exception:
@@ -130,7 +132,7 @@ def _lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
     found = {id_key(document["_id"]): document for document in read}
     return {
-        key: lost(context, item, found.get(key))
+        key: lost_error(context, item, found.get(key))
         for item in items
         if (found.get(key := id_key(item.id)) or {}).get("token") != item.token
     }

@@ -14,11 +14,11 @@ from mongoq.model.encoding.codec import Codec
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.fence import begin, fenced, is_gone, update_command
+from mongoq.protocol.base.fence import begin_settle, is_gone, run_fenced, update_command
 from mongoq.protocol.flow.commands import Duplicate, Flow
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.push.keyed import check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, checked_headers
+from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.protocol.settle.patch import Patch, checked_patch, growth, settled_with
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -78,7 +78,7 @@ def move(context: QueueContext[Any], item: Item[Any], to: Destination, **told: A
 
 def hand_on(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send a move that was checked."""
-    yield from begin(context, item)
+    yield from begin_settle(context, item)
     yield from hand_over(context, item, handed)
 
 
@@ -132,7 +132,7 @@ def handover(
     if priority is not None:
         changes["priority"] = checked_priority(priority)
     if replace_headers and headers is not None:
-        changes["headers"] = checked_headers(headers, context.broker.encoding)
+        changes["headers"] = check_headers(headers, context.broker.encoding)
     check_due(delay, when)
     gone = ["token", "error", "batch", "pushed"]
     if key is None:
@@ -181,14 +181,14 @@ def bury(
     """Hand an item to the dead queue, where its origin tells what happened."""
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
-    yield from begin(context, item)
+    yield from begin_settle(context, item)
     now = context.broker.clock.now()
     counted = item.attempts if attempts is None else attempts
     marker = Marker(context, "dead", at=now, to=dead_queue(context))
     update, marks = burial(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
     command = update_command(item.id, item.token, marks.on(update))
     dead = update["$set"]["q"]
-    yield from fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
+    yield from run_fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
     context.broker.tell(dead, now, id=item.id)
 
 

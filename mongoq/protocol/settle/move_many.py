@@ -19,7 +19,7 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import is_gone
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import placed
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle.bulk import Settlement, settled
@@ -46,7 +46,7 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
     told = _told(context, given[:1] if alike else given, resolve)
     if not items:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     if alike:
         same = partial(moved, context, told=told[0], batch=batch)

@@ -11,7 +11,7 @@ from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.item import Item
 from mongoq.model.patch import padding, patch_update
 from mongoq.model.process.counters import Event
-from mongoq.protocol.base.fence import Verdict, fenced, update_command
+from mongoq.protocol.base.fence import Verdict, run_fenced, update_command
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Flow, Refused
 from mongoq.protocol.state.context import QueueContext
@@ -42,14 +42,14 @@ def settled_with(
 ) -> Flow[None]:
     """Send the update that settles an item, with a patch that leaves it small enough to be claimed again."""
     if not patch:
-        yield from fenced(context, item, update_command(item.id, item.token, update), happened, event)
+        yield from run_fenced(context, item, update_command(item.id, item.token, update), happened, event)
         return
     merged, room, size = patched(context, update, patch)
     command = update_command(item.id, item.token, merged)
     if not context.broker.serverless:
         command = replace(command, arguments={**command.arguments, "filter": command.arguments["filter"] | room})
     try:
-        yield from fenced(context, item, command, happened, event)
+        yield from run_fenced(context, item, command, happened, event)
     except Refused as refused:
         raise misfit(refused) from refused.cause
     except ReservationLost as lost:

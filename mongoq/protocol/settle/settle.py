@@ -11,7 +11,7 @@ from bson import ObjectId
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.item import Item
-from mongoq.protocol.base.fence import begin, deleted, fenced, is_back, update_command
+from mongoq.protocol.base.fence import begin_settle, has_deleted, is_back, run_fenced, update_command
 from mongoq.protocol.flow.commands import Command, Flow, matched
 from mongoq.protocol.settle.move import bury, exhausted_reason
 from mongoq.protocol.settle.patch import checked_patch, growth, settled_with
@@ -63,19 +63,19 @@ def commit(
 ) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
 
-    Here and below ``begun`` says that ``begin`` was done for this item, by who lets callers share commands.
+    Here and below ``begun`` says that ``begin_settle`` was done for this item, by who lets callers share commands.
     """
     broker = context.broker
     value = context.codec.wrapped(payload) if replace_payload else None
     patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
     if not begun:
-        yield from begin(context, item)
+        yield from begin_settle(context, item)
     now = broker.clock.now()
     changes = {} if value is None else {"payload": broker.encoding.unwrapped("payload", value)}
     update = kept_update(context, item, now, changes)
     if update is None:
-        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, deleted)
-        yield from fenced(context, item, command, lambda found: unless_ours(found, item), "commit")
+        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
+        yield from run_fenced(context, item, command, lambda found: unless_ours(found, item), "commit")
         return
     if context.settings.history is None:
         patched = {}  # a stub has no payload
@@ -117,7 +117,7 @@ def rollback(
     """Hand an item back after a failure; beyond its retries it is buried at once."""
     length = duration(delay, "delay")
     if not begun:
-        yield from begin(context, item)
+        yield from begin_settle(context, item)
     most = context.settings.most_attempts
     if most is not None and item.attempts >= most:
         yield from bury(context, item, reason=exhausted_reason(item.attempts), error=error, attempts=item.attempts)
@@ -130,7 +130,7 @@ def back(context: QueueContext[Any], item: Item[Any], update: Document) -> Flow[
     """Send the update that hands an item back after a failure."""
     when, fewer = update["$set"]["when"], -update.get("$inc", {}).get("attempts", 0)
     command = update_command(item.id, item.token, update)
-    yield from fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
+    yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
     context.broker.tell(context.name, when, id=item.id)
 
 
@@ -154,10 +154,10 @@ def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Com
 
 def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Hand an item back unused."""
-    yield from begin(context, item)
+    yield from begin_settle(context, item)
     when = item.due or context.broker.clock.now()
     command = release_command(item.id, item.token, when)
-    yield from fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
+    yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
     context.broker.tell(context.name, when, priority=item.priority)
     context.placed(item.priority, when)
 
@@ -168,10 +168,10 @@ def extend(
     """Let the lease end so much later than now, and return that time."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     if not begun:
-        yield from begin(context, item)
+        yield from begin_settle(context, item)
     until = context.broker.clock.now() + (length or context.settings.lease)
     command = update_command(item.id, item.token, {"$set": {"when": until}})
-    yield from fenced(context, item, command, lambda found: is_extended(found, item, until), None)
+    yield from run_fenced(context, item, command, lambda found: is_extended(found, item, until), None)
     context.broker.tell(context.name, until)
     return until
 

@@ -15,7 +15,7 @@ from mongoq.model.item import Item, id_key, is_held_in
 from mongoq.model.process.clock import Clock
 from mongoq.model.raw.raw_batch import RawBatch, all_held, one_due, remembers
 from mongoq.protocol.base.fence import check_owner, is_back, is_gone
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.settle import settle
@@ -106,7 +106,7 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
     checked, held = checked_items(context, items)
     if not checked:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     alike = held is not None and are_committed_alike(context, checked, held)
     yield from all_settled(context, checked, partial(committing, context, batch=batch), held if alike else None)
@@ -151,7 +151,7 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
     checked, held = checked_items(context, items)
     if not checked:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     back = partial(rolling_back, context, batch=batch, length=length, error=error)
     endless = context.settings.max_retries is None
@@ -200,7 +200,7 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
     checked, held = checked_items(context, items)
     if not checked:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     try:
         release = partial(releasing, context, batch=batch)
@@ -230,7 +230,7 @@ def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Du
     checked, held = checked_items(context, items)
     if not checked:
         return []
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     longer = extending(context, batch, lease=length)
     ends = yield from all_settled(context, checked, lambda _: longer, held)

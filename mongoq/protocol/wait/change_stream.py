@@ -20,28 +20,28 @@ from mongoq.protocol.flow.commands import Command, Flow, Interruption, ReplyLost
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.waiter_registry import LINGER
 
-__all__ = ["kill_command", "listening", "pipeline"]
+__all__ = ["kill_command", "run_change_stream", "stream_pipeline"]
 
 logger = logging.getLogger("mongoq.listening")
 
-FIRST = 0.05
+FIRST_AWAIT_SECONDS = 0.05
 """Seconds that the server holds its first answers back; while nothing happens, twice as long each time.
 
 So a stream just opened is soon opened again for those who come a moment later.
 """
-PACE = 0.005
+NO_NEWS_PAUSE_SECONDS = 0.005
 """Seconds between two answers that told nobody anything."""
-PAUSE, LONGEST = 0.05, 5.0
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 5.0
 """Seconds before the stream is opened again after an error, at first and at most."""
-KILLED = frozenset({43, 237})
+KILLED_CODES = frozenset({43, 237})
 """The cursor is gone: killed, to tell of more queues for instance, or this is another server."""
-UNSUPPORTED = frozenset({13, 59, 115, 303, 40324, 40573})
+UNSUPPORTED_CODES = frozenset({13, 59, 115, 303, 40324, 40573})
 """No change streams here: a standalone server, something else that speaks the protocol, or no right to open one."""
 
 Event = Mapping[str, Any]
 
 
-def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
+def stream_pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
     """Return the stream of what makes items of these queues eligible, and of changes of any control document.
 
     No payload travels. The server looks up the document of an update, for its queue, once the conditions but the last
@@ -76,7 +76,7 @@ def _milliseconds(date: Any) -> dict[str, Any]:
     return {"$convert": {"input": date, "to": "long", "onError": None, "onNull": None}}
 
 
-def listening(broker: BrokerContext, number: int) -> Flow[None]:
+def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
     """Read the stream until nobody waits any more; errors are got over, and end nothing but the stream."""
     reader = _Reader(broker, number)
     try:
@@ -96,8 +96,8 @@ class _Reader:
         self._number = number
         self._session: Any = None
         self._cursor: int | None = None
-        self._seconds = FIRST
-        self._pause = PAUSE
+        self._seconds = FIRST_AWAIT_SECONDS
+        self._pause = PAUSE_SECONDS
 
     def run(self) -> Flow[None]:
         """Read on until nobody has waited for a moment, or there is nothing to read."""
@@ -141,18 +141,18 @@ class _Reader:
 
     def _opened(self) -> Flow[None]:
         queues, token = self._hub.wanted(), self._hub.token
-        spelled = {"aggregate": self._broker.collection, "pipeline": pipeline(queues, token), "cursor": {}}
+        spelled = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
             reply = yield from self._sent(spelled)
         except Exception as error:
-            if _code(error) in UNSUPPORTED:
+            if _code(error) in UNSUPPORTED_CODES:
                 self._hub.deaf = True
                 logger.info("there is no change stream, and consumers look now and then: %r", error)
             raise
         cursor = reply["cursor"]
         if cursor["id"] == 0:
             raise _Ended
-        self._cursor, self._seconds = cursor["id"], FIRST
+        self._cursor, self._seconds = cursor["id"], FIRST_AWAIT_SECONDS
         if self._hub.answered(self._number, cursor["postBatchResumeToken"]):
             self._hub.opened(cursor["id"], queues, lossless=token is not None)
             self._heard(cursor["firstBatch"])
@@ -163,7 +163,7 @@ class _Reader:
         cursor = reply["cursor"]
         if not self._hub.answered(self._number, cursor["postBatchResumeToken"]):
             return
-        self._pause = PAUSE
+        self._pause = PAUSE_SECONDS
         events = cursor["nextBatch"]
         told = self._heard(events)
         if cursor["id"] == 0:
@@ -171,7 +171,7 @@ class _Reader:
         if not events:
             self._seconds = min(self._seconds * 2, self._hub.patience)
         elif not told:
-            yield from Rest(self._hub.ending, PACE)
+            yield from Rest(self._hub.ending, NO_NEWS_PAUSE_SECONDS)
 
     def _sent(self, command: Mapping[str, Any]) -> Flow[Any]:
         return (yield from Command("command", {"command": command}, target="database", session=self._session))
@@ -186,13 +186,13 @@ class _Reader:
         """See to it that the stream is opened again, where it was unless the server refuses that."""
         opening, self._cursor = self._cursor is None, None
         self._hub.silence()
-        if not _is_of_network(error) and _code(error) not in KILLED:
-            if opening and self._hub.token is None and self._pause == PAUSE:
+        if not _is_of_network(error) and _code(error) not in KILLED_CODES:
+            if opening and self._hub.token is None and self._pause == PAUSE_SECONDS:
                 self._hub.alarm()
             self._hub.token = None
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
         yield from Rest(self._hub.ending, self._pause)
-        self._pause = min(self._pause * 2, LONGEST)
+        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
     def _heard(self, events: Sequence[Event]) -> bool:
         """Tell the rooms; says whether that was news to any of them."""

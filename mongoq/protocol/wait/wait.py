@@ -14,27 +14,27 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mongoq.model.item import Item
-from mongoq.protocol.base.queue_settings import used
+from mongoq.protocol.base.queue_settings import mark_used
 from mongoq.protocol.flow.commands import Beside, Flow, Rest, Wait
 from mongoq.protocol.flow.event import Waiter
 from mongoq.protocol.state.context import QueueContext, event_key
 from mongoq.protocol.state.wait_queue import WaitQueue
-from mongoq.protocol.wait.change_stream import kill_command, listening
-from mongoq.protocol.wait.next_due import next_when, next_whens
+from mongoq.protocol.wait.change_stream import kill_command, run_change_stream
+from mongoq.protocol.wait.next_due import find_next_due, find_next_dues
 
-__all__ = ["waiting"]
+__all__ = ["wait_for_item"]
 
 logger = logging.getLogger("mongoq.waiting")
 
 R = TypeVar("R")
 
-TRUST = 1.0
+TRUST_SECONDS = 1.0
 """Seconds of patience from which on an event that is under way is waited for."""
-LONGEST = 3600.0
+MAX_REST_SECONDS = 3600.0
 """Seconds of one rest, which some platforms bound."""
 
 
-def waiting(
+def wait_for_item(
     context: QueueContext[Any],
     attempt: Callable[[], Flow[R | None]],
     patience: float,
@@ -48,24 +48,24 @@ def waiting(
     """
     deadline = math.inf if patience == math.inf else time.monotonic() + patience
     room = context.broker.hub.room(context.name)
-    ticket = room.enter(patient=patience >= TRUST)
+    ticket = room.enter(patient=patience >= TRUST_SECONDS)
     try:
         while True:
-            found = yield from _tried(context, room, ticket, attempt)
+            found = yield from _take_turn(context, room, ticket, attempt)
             remaining = deadline - time.monotonic()
             if found is not None or remaining <= 0 or over():
                 return found
             if time.monotonic() >= context.state.used_until:
-                yield from used(context.broker, [context.name])
-            yield from _listened(context)
-            seconds = min(room.doze(ticket), remaining, LONGEST)
+                yield from mark_used(context.broker, [context.name])
+            yield from _ensure_stream(context)
+            seconds = min(room.doze(ticket), remaining, MAX_REST_SECONDS)
             if seconds > 0:
                 yield from Rest(ticket, seconds)
     finally:
         room.leave(ticket)
 
 
-def _tried(
+def _take_turn(
     context: QueueContext[Any], room: WaitQueue, ticket: Waiter, attempt: Callable[[], Flow[R | None]]
 ) -> Flow[R | None]:
     """Do what it is this waiter's turn to do."""
@@ -75,7 +75,7 @@ def _tried(
     if turn == "ask" and (pause := room.held_back()):
         yield from Wait(pause)  # what comes meanwhile is asked for together
     begun = room.begin(ticket)
-    if turn == "look" and (due := (yield from _looked(context, room))) > 0:
+    if turn == "look" and (due := (yield from _read_next_due(context, room))) > 0:
         room.nothing(ticket, begun, due)
         return None
     found = yield from attempt()
@@ -83,24 +83,24 @@ def _tried(
         room.found()
         room.took([event_key(item.id, item.due) for item in _items(found) if item.due is not None])
         return found
-    room.nothing(ticket, begun, (yield from _next(context, room, begun)))
+    room.nothing(ticket, begun, (yield from _seconds_to_next_try(context, room, begun)))
     return None
 
 
-def _next(context: QueueContext[Any], room: WaitQueue, begun: int) -> Flow[float]:
+def _seconds_to_next_try(context: QueueContext[Any], room: WaitQueue, begun: int) -> Flow[float]:
     """Return in how many seconds to ask again: what is known, or what the server says."""
     if room.glances() or context.state.paused:
         return math.inf
     known = room.known(begun)
-    return (yield from _due(context)) if known is None else known
+    return (yield from _seconds_to_due(context)) if known is None else known
 
 
-def _looked(context: QueueContext[Any], room: WaitQueue) -> Flow[float]:
+def _read_next_due(context: QueueContext[Any], room: WaitQueue) -> Flow[float]:
     """Find in how many seconds the next item is due; without a stream, for other queues in the same look."""
     others = [(other, other.changes) for other in context.broker.hub.overdue() if other is not room]
     if not others:
-        return (yield from _due(context))
-    whens = yield from next_whens(context.broker, [room.name, *(other.name for other, _ in others)])
+        return (yield from _seconds_to_due(context))
+    whens = yield from find_next_dues(context.broker, [room.name, *(other.name for other, _ in others)])
     now = context.broker.clock.now()
     dues = {queue: (when - now).total_seconds() for queue, when in whens.items()}
     for other, changes in others:
@@ -114,13 +114,13 @@ def _items(found: Any) -> list[Item[Any]]:
     return found if isinstance(found, list) else found.items  # a claim of many
 
 
-def _due(context: QueueContext[Any]) -> Flow[float]:
+def _seconds_to_due(context: QueueContext[Any]) -> Flow[float]:
     """Find in how many seconds the next item is due."""
-    when = yield from next_when(context)
+    when = yield from find_next_due(context)
     return math.inf if when is None else (when - context.broker.clock.now()).total_seconds()
 
 
-def _listened(context: QueueContext[Any]) -> Flow[None]:
+def _ensure_stream(context: QueueContext[Any]) -> Flow[None]:
     """See to it that there is a stream, or will be, that tells of this queue."""
     hub, cursor = context.broker.hub, 0
     reader = hub.start()
@@ -128,7 +128,7 @@ def _listened(context: QueueContext[Any]) -> Flow[None]:
         reader, cursor = hub.widen(context.name)
     if reader:
         try:
-            yield from Beside(partial(listening, context.broker, reader), partial(hub.ended, reader))
+            yield from Beside(partial(run_change_stream, context.broker, reader), partial(hub.ended, reader))
         except RuntimeError:  # no thread can be started just now
             hub.ended(reader)
     if cursor:

@@ -20,7 +20,7 @@ from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle.held_items import affirmed
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, scan_at
 from mongoq.spark.read.queue_exists import refuse_unknown
 from mongoq.spark.read.queue_selection import QueueSelection
@@ -131,7 +131,7 @@ class QueueRun:
         if self._due is not None:
             self._do(attempt())
         else:
-            self._do(waiting(self._queue._context, attempt, IDLE))
+            self._do(wait_for_item(self._queue._context, attempt, IDLE))
         if run.claim is not None:
             self._affirmed = run.claim.token, time.monotonic()
         return run.claim

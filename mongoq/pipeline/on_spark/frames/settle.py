@@ -23,7 +23,7 @@ from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import DEFAULTS
 from mongoq.pipeline.run.handles import marked, stage_judge
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle.apply_outcomes import carried_out
 from mongoq.protocol.settle.exchange import PutOff
@@ -194,7 +194,7 @@ class StageSettings:
 
 
 def _prepared(context: QueueContext[Any]) -> Flow[None]:
-    yield from prepared(context)
+    yield from ensure_ready(context)
 
 
 class Settler:
