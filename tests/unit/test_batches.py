@@ -29,7 +29,7 @@ from mongoq.protocol.claim.batch_claim import ClaimOfMany
 from mongoq.protocol.flow.commands import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
-from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 OTHER = ObjectId()
@@ -372,7 +372,7 @@ def test_what_outcomes_were_told_lives_as_long_as_it_is_known_by_its_identity() 
 
 def test_an_outcome_that_cannot_be_done_fails_its_item_and_no_other() -> None:
     outcomes = [Move("next", priority=1), Move("next", priority=True), Move("next", priority=1)]
-    (command,), failed = play(carried_out(context(), zip(items(), outcomes, strict=True), str), [updated(2)])
+    (command,), failed = play(apply_outcomes(context(), zip(items(), outcomes, strict=True), str), [updated(2)])
     assert list(failed) == [IDS[1].binary]
     ((_, arguments),) = command.arguments["requests"]
     assert arguments["filter"]["_id"] == {"$in": [IDS[0], IDS[2]]}

@@ -251,7 +251,7 @@ CASES = [
         {
             "filter": {
                 **FENCE,
-                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patch.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
+                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patch.MAX_PATCHED_BYTES - len(bson.encode(PATCHED))]},
             },
             "update": {
                 "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},

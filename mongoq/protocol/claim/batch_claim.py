@@ -18,16 +18,16 @@ from mongoq.model.process.clock import time_of
 from mongoq.model.raw.raw_envelope import RawEnvelope, opened
 from mongoq.model.stream_claim import ENTRY
 from mongoq.protocol.flow.commands import Command, number_matched
-from mongoq.protocol.settle.bulk import Statement, statement
+from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["ClaimOfMany"]
 
-UNTOUCHED: Mapping[str, Any] = {"by": None, "key": None, "once": None}
+UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """What nobody has had, and nobody can replace: none of these is there (``mongoq.protocol.claim.read_ahead``)."""
-COUNTABLE = 2**31
+MAX_ATTEMPTS = 2**31
 """Attempts below this can be counted on; other programs may have written anything."""
 
 
@@ -79,7 +79,7 @@ class ClaimOfMany:
         where: Mapping[str, Any] | None = None,
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
-        mine = _marks(context, now, lease)
+        mine = _make_marks(context, now, lease)
         found = _by_key(first)
         ids, dues = _ids_and_dues(found)
         if not where:
@@ -97,7 +97,7 @@ class ClaimOfMany:
         found = {one.id: one for one in first}
         dues = {key: time(one.at) for key, one in found.items()}
         ids = dict(zip(found, map(ObjectId, found), strict=True))
-        return cls(context, dues, ids, now, _marks(context, now, lease), untouched=[*found.values()])
+        return cls(context, dues, ids, now, _make_marks(context, now, lease), untouched=[*found.values()])
 
     @classmethod
     def under(
@@ -139,9 +139,9 @@ class ClaimOfMany:
             {
                 "filter": {
                     **self.filter(list(self.ids.values())),
-                    "attempts": {"$lt": COUNTABLE if most is None else most},
+                    "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
                     **kept,
-                    **(UNTOUCHED if self.untouched else {}),
+                    **(UNTOUCHED_FILTER if self.untouched else {}),
                 },
                 "update": self._update,
             },
@@ -185,7 +185,9 @@ class ClaimOfMany:
         places: dict[datetime, list[Any]] = {}
         for key in keys:
             places.setdefault(self.dues[key], []).append(self.ids[key])
-        requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
+        requests: list[Statement] = [
+            make_statement(self.token, ids, release_update(when)) for when, ids in places.items()
+        ]
         return Command("bulk_write", {"requests": requests, "ordered": False})
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
@@ -198,7 +200,7 @@ class ClaimOfMany:
         return dict(zip(keys, items, strict=True))
 
 
-def _marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
+def _make_marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
     return {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
 
 

@@ -15,12 +15,12 @@ from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["candidates", "fresh_candidates", "ordinary"]
+__all__ = ["read_candidates", "read_fresh_candidates", "select_ordinary"]
 
 _id, _when = itemgetter("_id"), itemgetter("when")
 
 
-def candidates(
+def read_candidates(
     context: QueueContext[Any], n: int, *, remembered: bool = False, due: datetime | None = None
 ) -> Flow[list[Document] | None]:
     """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
@@ -36,25 +36,25 @@ def candidates(
         if not skip:
             heads.found(start, read[0] if read else None)
         if read:
-            return ordinary(read)
+            return select_ordinary(read)
         if skip:
             crowd.beyond()
         elif not (yield from has_items_before_bound(context)):
             return None
 
 
-def fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
+def read_fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
     """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
     filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
     read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
-    return ordinary(read) or None
+    return select_ordinary(read) or None
 
 
 def _fields(*, remembered: bool) -> dict[str, int]:
     return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
 
 
-def ordinary(read: list[Document]) -> list[Document]:
+def select_ordinary(read: list[Document]) -> list[Document]:
     """Return what can go into a batch; what some other program made of odd types is claimed by itself."""
     if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
         return read

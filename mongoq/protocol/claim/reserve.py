@@ -40,14 +40,14 @@ __all__ = [
     "bury_or_raise",
     "check_on_invalid",
     "claim_one",
-    "claim_telling",
+    "claim_with_lapse",
+    "invalid_reason",
     "is_suspect",
-    "reason_of",
+    "max_runs",
     "refuse_or_bury",
-    "renewed",
+    "renew_lease",
     "reserve",
     "reserve_now",
-    "runs_of",
 ]
 
 logger = logging.getLogger("mongoq.claim")
@@ -109,7 +109,7 @@ def reserve_now(
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
-        held = decoded if isinstance(asked, Shared) else (yield from renewed(context, decoded, length))
+        held = decoded if isinstance(asked, Shared) else (yield from renew_lease(context, decoded, length))
         if held is not None:
             context.count("reserve")
             return held
@@ -118,11 +118,11 @@ def reserve_now(
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     """Claim the first item that has a run left; those before it that have none are buried."""
-    claimed = yield from claim_telling(context, lease)
+    claimed = yield from claim_with_lapse(context, lease)
     return claimed and claimed[0]
 
 
-def claim_telling(
+def claim_with_lapse(
     context: QueueContext[Any], lease: timedelta, *, patience: float | None = None
 ) -> Flow[tuple[Item[Any], bool] | None]:
     """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing.
@@ -150,7 +150,7 @@ def claim_telling(
     return None
 
 
-def renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
+def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
     """Let the lease begin anew when the claim has used up half of it; ``None`` when the item is lost by now."""
     until, now = item.lease_until, context.broker.clock.now()
     if until is None or now < until - lease / 2:
@@ -186,13 +186,13 @@ def _claim(
             "sort": ORDER,
             **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
-        undo=lambda before: before and _unclaim(before, token),
+        undo=lambda before: before and _unclaim_command(before, token),
         resolved=True,
     )
     try:
         before = yield command
     except ReplyLost:
-        after = yield from insisted(_held_under(context, mine, now))
+        after = yield from insisted(_find_claimed_command(context, mine, now))
         if after is None and sends > 1:
             return (yield from _claim(context, lease, patience, sends=sends - 1))
         if after is None:
@@ -222,11 +222,13 @@ def is_suspect(before: Document) -> bool:
     return batch is not None and before.get("token") in (None, batch)
 
 
-def _unclaim(before: Document, token: ObjectId) -> Command[Any]:
+def _unclaim_command(before: Document, token: ObjectId) -> Command[Any]:
     return settle.release_command(before["_id"], token, before["when"])
 
 
-def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: datetime) -> Command[dict[str, Any] | None]:
+def _find_claimed_command(
+    context: QueueContext[Any], mine: Mapping[str, Any], now: datetime
+) -> Command[dict[str, Any] | None]:
     """Return the search for what a claim took whose reply was lost; the lease's end leads to it through the index.
 
     It is an update that changes nothing, since an update waits for the majority and a read does not. When the item
@@ -243,11 +245,11 @@ def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: dateti
 
 def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Bury an item that had all its runs, not counting the claim that found it, nor one that died in burying it."""
-    runs = runs_of(context)
-    yield from _bury_claimed(context, item, move.exhausted_reason(runs), None, runs)
+    runs = max_runs(context)
+    yield from _bury_claimed(context, item, move.reason_exhausted(runs), None, runs)
 
 
-def runs_of(context: QueueContext[Any]) -> int:
+def max_runs(context: QueueContext[Any]) -> int:
     """Return how many runs an item had that is buried for having had them all."""
     most = context.settings.most_attempts
     assert most is not None
@@ -268,7 +270,7 @@ def _bury_claimed(
         logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)
 
 
-def reason_of(invalid: PayloadInvalid) -> str:
+def invalid_reason(invalid: PayloadInvalid) -> str:
     """Say which field is at fault, so that dead letters can be counted by it; in the words of ``bury(error=)``."""
     return shorten(str(invalid), REASON_BYTES)
 
@@ -277,7 +279,7 @@ def refuse_or_bury(
     context: QueueContext[Any], item: Item[Any], invalid: PayloadInvalid, on_invalid: OnInvalid
 ) -> Flow[None]:
     """Hand a claimed item that cannot be decoded to the caller in the error, or bury it."""
-    burial = partial(_bury_claimed, context, item, reason_of(invalid), invalid, item.attempts)
+    burial = partial(_bury_claimed, context, item, invalid_reason(invalid), invalid, item.attempts)
     yield from bury_or_raise(context, item, invalid, on_invalid, burial)
 
 

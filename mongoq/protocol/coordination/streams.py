@@ -34,8 +34,8 @@ from mongoq.protocol.coordination.document_lease import (
 )
 from mongoq.protocol.coordination.stream_claims import StreamClaimer
 from mongoq.protocol.flow.commands import Command, Flow, persisted
-from mongoq.protocol.settle.held_items import in_chunks, updated
-from mongoq.protocol.settle.settle import kept_update, release_update
+from mongoq.protocol.settle.held_items import cut_ids, update_many_command
+from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -191,7 +191,7 @@ def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int
         return 0
     yield from ensure_ready(context)
     total = 0
-    for chunk in in_chunks(claim.ids):
+    for chunk in cut_ids(claim.ids):
         for command in _commits(context, claim, chunk):
             done, _ = yield from persisted(command.__iter__)
             total += done
@@ -207,19 +207,19 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
     if claim.remembers:
         remembered = _kept(context, claim, now, now + timedelta(days=1))
         assert remembered is not None
-        yield updated({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
+        yield update_many_command({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
     kept = _kept(context, claim, now, None)
     if kept is None:
         yield Command("delete_many", {"filter": held}, _deleted, resolved=True)
     else:
-        yield updated(held, kept)
+        yield update_many_command(held, kept)
 
 
 def _kept(
     context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None
 ) -> Mapping[str, Any] | None:
     item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
-    return kept_update(context, item, now, {})
+    return retention_update(context, item, now, {})
 
 
 def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
@@ -257,10 +257,10 @@ def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int
     """Hand back unused what a claim holds, to where its first item was, and return how many (``update`` of many)."""
     filters: list[dict[str, Any]] = [{"q": queue, "when": claim.until}]
     if claim.ids is not None:
-        filters = [{"_id": {"$in": list(chunk)}} for chunk in in_chunks(claim.ids)]
+        filters = [{"_id": {"$in": list(chunk)}} for chunk in cut_ids(claim.ids)]
     number = 0
     for filter in filters:
-        command = updated({**filter, "token": claim.token}, release_update(claim.due))
+        command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
         done, _ = yield from persisted(command.__iter__)
         number += done
     broker.state(queue).heads.note(0, claim.due)

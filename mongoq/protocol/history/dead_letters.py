@@ -25,7 +25,7 @@ from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import Range, documents_page, history_range
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay_from_hop import hop_destination, payload_at
-from mongoq.protocol.settle.bulk import found_by
+from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["KEY_TAKEN", "revive", "selection"]
@@ -215,7 +215,7 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
     if not statements:
         return 0
     if context.broker.serverless:
-        return (yield from found_by(context.broker, statements))
+        return (yield from count_found(context.broker, statements))
     command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
     try:
         return (yield from _tolerant(command, statements, refusals))

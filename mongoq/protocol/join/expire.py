@@ -17,7 +17,7 @@ from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.pair import Member, buried, pair
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec, JoinTransaction, noted_of, remembered, rendezvous, sent
-from mongoq.protocol.settle.exchange import Exchange, exchanged
+from mongoq.protocol.settle.exchange import Exchange, run_exchange
 
 __all__ = ["given_up"]
 
@@ -32,7 +32,7 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
-        failed |= yield from exchanged(way, chunk)
+        failed |= yield from run_exchange(way, chunk)
     return failed
 
 

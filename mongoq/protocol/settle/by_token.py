@@ -16,15 +16,15 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import IDS, own_error
 from mongoq.protocol.flow.commands import Flow, Interruption
-from mongoq.protocol.settle.bulk import Wanted, tallied
-from mongoq.protocol.settle.move import Handover, hand_over
-from mongoq.protocol.settle.move_many import moved
-from mongoq.protocol.settle.settle_many import Batch, committing
+from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.settle.move import Handover, send_move
+from mongoq.protocol.settle.move_many import make_move
+from mongoq.protocol.settle.settle_many import Batch, make_commit
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["FencedItem", "SettledByToken", "settle_held"]
 
-UNREAD = ("payload", "headers", "error", "origin")
+UNREAD_FIELDS = ("payload", "headers", "error", "origin")
 """What the settling of an item does not look at, and may be large."""
 
 
@@ -80,7 +80,7 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
     yield from ensure_broker_ready(broker, write=True)
     for start in range(0, len(held), IDS):
         some = held[start : start + IDS]
-        found = yield from _found(broker, some)
+        found = yield from _find_held(broker, some)
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for one in some:
             document = found.get(one.id.binary)
@@ -90,18 +90,18 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
                 queues.setdefault(document["q"], []).append((one, document))
         told.queues |= queues.keys()
         for queue, those in queues.items():
-            yield from _settled(QueueContext(broker, queue_options(queue), broker.untyped), those, told)
+            yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), those, told)
     return told
 
 
-def _found(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
+def _find_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
     ids = [one.id for one in held]
     filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
-    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD, 0))
+    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD_FIELDS, 0))
     return {document["_id"].binary: document for document in documents}
 
 
-def _settled(
+def _settle_queue(
     context: QueueContext[Any], those: Iterable[tuple[FencedItem, Document]], told: SettledByToken
 ) -> Flow[None]:
     """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
@@ -112,19 +112,19 @@ def _settled(
     for one, document in those:
         item = context.raw_item(document, batch.now)
         if one.handed is None:
-            together.append((item, committing(context, item, batch)))
+            together.append((item, make_commit(context, item, batch)))
         elif "key" in one.handed.changes:
             alone.append((item, replace(one.handed, payload=one.payload)))
         else:
-            together.append((item, moved(context, item, (one.handed, one.payload), batch)))
-    tally = yield from tallied(context, together)
+            together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
+    tally = yield from run_bulk(context, together)
     told.done += len(tally.done)
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
             told.take(item.id, failure)
     for item, handed in alone:
         try:
-            yield from hand_over(context, item, handed)
+            yield from send_move(context, item, handed)
             told.done += 1
         except (Interruption, MongoqError) as error:
             told.take(item.id, own_error(error))

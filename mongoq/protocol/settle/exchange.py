@@ -19,10 +19,10 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow.chunking import own_error
 from mongoq.protocol.flow.commands import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
-from mongoq.protocol.settle.bulk import STATE
+from mongoq.protocol.settle.bulk import STATE_FIELDS
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Exchange", "FenceMiss", "PutOff", "exchanged"]
+__all__ = ["Exchange", "FenceMiss", "PutOff", "run_exchange"]
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -37,7 +37,7 @@ class PutOff(Exception):
     """An item is as it was, and is to be settled again in a moment: what it needs is about to come."""
 
 
-OWN = (
+ITEM_ERRORS = (
     *(FenceMiss, MongoqError, Refused, PartlyRefused, Duplicate, Unreadable),
     # what other programs have put into the fields of an item may be anything
     *(ArithmeticError, AttributeError, BSONError, LookupError, TypeError, ValueError),
@@ -63,7 +63,7 @@ class Exchange(Generic[W, R]):
     done: Callable[[R], None]
 
 
-def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     """Exchange all of them in one transaction, and return by ``id_key`` the errors of those that cannot be.
 
     Without a server, where there are no transactions, they are exchanged one after the other.
@@ -77,59 +77,61 @@ def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     broker = exchange.context.broker
     attempt = partial(exchange.attempt, wanted)
     if broker.serverless and len(wanted) > 1:
-        return (yield from _by_halves(exchange, wanted))
+        return (yield from _run_halves(exchange, wanted))
     try:
         result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
-    except OWN as error:
-        return (yield from _apart(exchange, wanted, error))
+    except ITEM_ERRORS as error:
+        return (yield from _isolate_failure(exchange, wanted, error))
     except Exception as error:
         return {id_key(exchange.item(one).id): own_error(error) for one in wanted}
     exchange.done(result)
     return {}
 
 
-def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
+def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
     """Find out whom an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
-    gone = (yield from _lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
+    gone = (yield from _find_lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
     if gone:
         rest = [one for one in wanted if id_key(item(one).id) not in gone]
-        return {**gone, **(yield from exchanged(exchange, rest))}
+        return {**gone, **(yield from run_exchange(exchange, rest))}
     if len(wanted) > 1:
-        return (yield from _by_halves(exchange, wanted))
+        return (yield from _run_halves(exchange, wanted))
     [one] = wanted
     return {
-        id_key(item(one).id): lost_error(context, item(one), None) if isinstance(error, FenceMiss) else _told(error)
+        id_key(item(one).id): lost_error(context, item(one), None)
+        if isinstance(error, FenceMiss)
+        else _item_error(error)
     }
 
 
-def _told(error: Exception) -> Exception:
+def _item_error(error: Exception) -> Exception:
     """Return the error of one item: what the server will refuse again is told as one that is not to be tried again."""
     cause = own_error(error)
-    if isinstance(error, MongoqError) or not _stays(error):
+    if isinstance(error, MongoqError) or not _is_permanent(error):
         return cause
     told = OutcomeInvalid(f"it cannot be settled like that: {cause}")
     told.__cause__ = cause
     return told
 
 
-def _stays(error: Exception) -> bool:
+def _is_permanent(error: Exception) -> bool:
     """Say whether an error would be the same another time."""
     if isinstance(error, PartlyRefused):
         return all(isinstance(one, Refused | Duplicate) for one in error.refusals.values())
     return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
 
 
-def _by_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     half = len(wanted) // 2
-    failed = yield from exchanged(exchange, wanted[:half])
-    return {**failed, **(yield from exchanged(exchange, wanted[half:]))}
+    failed = yield from run_exchange(exchange, wanted[:half])
+    return {**failed, **(yield from run_exchange(exchange, wanted[half:]))}
 
 
-def _lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
+def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
     """Read which items somebody else has, or has settled."""
     ids = [item.id for item in items]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
+    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
     found = {id_key(document["_id"]): document for document in read}
     return {
         key: lost_error(context, item, found.get(key))

@@ -19,7 +19,7 @@ from mongoq.protocol.flow.commands import Duplicate, Flow
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.push.keyed import check_key, raise_duplicate
 from mongoq.protocol.push.push import check_due, check_headers
-from mongoq.protocol.settle.patch import Patch, checked_patch, growth, settled_with
+from mongoq.protocol.settle.patch import Patch, check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -28,17 +28,17 @@ __all__ = [
     "ONLY_RUN_REASON",
     "Destination",
     "Handover",
-    "burial",
+    "burial_update",
     "bury",
+    "check_move",
     "dead_context",
     "dead_queue",
     "destination",
-    "exhausted_reason",
     "graveyard",
     "hand_on",
-    "hand_over",
-    "handover",
     "move",
+    "reason_exhausted",
+    "send_move",
 ]
 
 EXHAUSTED_REASON = "retries exhausted"
@@ -46,7 +46,7 @@ ONLY_RUN_REASON = "failed, no retries allowed"
 BURIED_REASON = "buried"
 
 
-def exhausted_reason(attempts: int) -> str:
+def reason_exhausted(attempts: int) -> str:
     """Return why an item is buried that may not run again, after so many runs."""
     return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
 
@@ -72,14 +72,14 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
 
 
 def move(context: QueueContext[Any], item: Item[Any], to: Destination, **told: Any) -> Flow[None]:
-    """Hand an item on to another queue, as ``handover`` is told, with a fresh budget of attempts, in one update."""
-    yield from hand_on(context, item, handover(context, to, **told))
+    """Hand an item on to another queue, as ``check_move`` is told, with a fresh budget of attempts, in one update."""
+    yield from hand_on(context, item, check_move(context, to, **told))
 
 
 def hand_on(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send a move that was checked."""
     yield from begin_settle(context, item)
-    yield from hand_over(context, item, handed)
+    yield from send_move(context, item, handed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +109,7 @@ class Handover:
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
 
 
-def handover(
+def check_move(
     context: QueueContext[Any],
     to: Destination,
     *,
@@ -125,7 +125,7 @@ def handover(
 ) -> Handover:
     """Check what a move is told."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
-    patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
+    patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
     wrapped = to.codec.wrapped(payload) if replace_payload else None
     if key is not None:
         changes["key"] = check_key(key)
@@ -142,7 +142,7 @@ def handover(
     return Handover(to.name, changes, gone, wrapped, patched, delay, when)
 
 
-def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
+def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send the update of a move."""
     broker, to, payload = context.broker, handed.queue, handed.payload
     until = due(broker.clock, handed.delay, handed.when)
@@ -150,11 +150,11 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
     if payload is not None:
         update["$set"]["payload"] = broker.encoding.unwrapped("payload", payload)
     marker = Marker(context, "moved", at=broker.clock.now(), to=to)
-    marks = marker.marks(item, payload=payload, added=growth(context, handed.patch))
+    marks = marker.marks(item, payload=payload, added=max_growth(context, handed.patch))
     key, fixed = handed.changes.get("key"), handed.when is not None
     is_moved = partial(is_gone, queue=to, when=until, key=key, fixed=fixed)
     try:
-        yield from settled_with(
+        yield from settle_with_patch(
             context,
             item,
             marks.on(update),
@@ -185,14 +185,14 @@ def bury(
     now = context.broker.clock.now()
     counted = item.attempts if attempts is None else attempts
     marker = Marker(context, "dead", at=now, to=dead_queue(context))
-    update, marks = burial(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
+    update, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
     command = update_command(item.id, item.token, marks.on(update))
     dead = update["$set"]["q"]
     yield from run_fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
     context.broker.tell(dead, now, id=item.id)
 
 
-def burial(
+def burial_update(
     context: QueueContext[Any],
     item: Item[Any],
     marker: Marker,

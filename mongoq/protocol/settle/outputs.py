@@ -15,10 +15,12 @@ from mongoq.protocol.push.draft import due
 from mongoq.protocol.settle.move_many import Moves
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["noted", "output"]
+__all__ = ["make_output", "record_output"]
 
 
-def output(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId) -> dict[str, Any]:
+def make_output(
+    context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
+) -> dict[str, Any]:
     """Return the envelope of a new item, as a move of the old one was told."""
     handed, payload = moves.told(move)
     if handed.patch:
@@ -34,7 +36,7 @@ def output(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves
     )
 
 
-def noted(context: QueueContext[Any], envelope: Document) -> None:
+def record_output(context: QueueContext[Any], envelope: Document) -> None:
     """Count what was put into a queue, and wake who waits for it in this process."""
     broker, queue = context.broker, envelope["q"]
     broker.state(queue).heads.note(envelope["priority"], envelope["when"])

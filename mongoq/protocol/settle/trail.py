@@ -12,13 +12,13 @@ from mongoq.model.item import Item
 from mongoq.model.trail import LARGE, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["NOTHING", "Ended", "Marker", "Marks"]
+__all__ = ["NO_MARKS", "Ended", "Marker", "Marks"]
 
 Ended = Literal["moved", "done", "dead"]
-BY_BYTES = 128
-TRAIL_BYTES = 32 * 1024
+MAX_BY_BYTES = 128
+MAX_TRAIL_BYTES = 32 * 1024
 """More than a trail takes that has no payloads."""
-EMPTY: list[Any] = []
+EMPTY_TRAIL: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +45,10 @@ class Marks:
         appended = self.operators.get("$push", {}).get("trail")
         if appended is None:
             return dict(self.changes)
-        return {"trail": [*document.get("trail", EMPTY), *appended["$each"]][appended["$slice"] :]}
+        return {"trail": [*document.get("trail", EMPTY_TRAIL), *appended["$each"]][appended["$slice"] :]}
 
 
-NOTHING = Marks({}, {})
+NO_MARKS = Marks({}, {})
 
 
 class Marker:
@@ -79,11 +79,11 @@ class Marker:
         """
         mark = self._mark
         if mark is None and not added and (payload is None or len(payload) <= LARGE):
-            return NOTHING
-        trail = item.stored("trail", EMPTY)
+            return NO_MARKS
+        trail = item.stored("trail", EMPTY_TRAIL)
         anew = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
         if mark is None:
-            return NOTHING if anew is None else Marks({}, {"trail": anew}, TRAIL_BYTES)
+            return NO_MARKS if anew is None else Marks({}, {"trail": anew}, MAX_TRAIL_BYTES)
         if mark.trail and not isinstance(trail, list):
             anew = []  # some other program's, and the server would not append to it
         if mark.keeps or anew is not None:
@@ -115,7 +115,7 @@ class Marker:
                 changes["hops"] = 1
         size = 0
         if mark.trail:
-            keeps = mark.keeps and item.stored("payload", NOTHING) is not NOTHING  # or settled unseen
+            keeps = mark.keeps and item.stored("payload", NO_MARKS) is not NO_MARKS  # or settled unseen
             payload = self._kept(item).wrapped if keeps and not large else None
             bare = self._entry(mark, item, attempts, large=keeps and payload is None)
             entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
@@ -126,7 +126,7 @@ class Marker:
                 changes["trail"] = [*anew, entry][-most:]
         elif anew is not None:
             changes["trail"] = anew
-        return Marks(operators, changes, size + (0 if anew is None else TRAIL_BYTES))
+        return Marks(operators, changes, size + (0 if anew is None else MAX_TRAIL_BYTES))
 
     def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> bytes:
         """Return an entry of a trail in BSON, its payload aside."""
@@ -136,7 +136,7 @@ class Marker:
             entry: dict[str, Any] = {
                 "queue": self._context.name,
                 "stage": mark.name,
-                "by": shorten(str(item.by), BY_BYTES),
+                "by": shorten(str(item.by), MAX_BY_BYTES),
                 "taken": item.read_at,
                 "settled": self._at,
                 "attempts": counted,
