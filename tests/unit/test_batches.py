@@ -365,7 +365,7 @@ def test_what_outcomes_were_told_lives_as_long_as_it_is_known_by_its_identity() 
     """Or another one, made where it lay, would be taken for it."""
     moves, patch = move_many.Moves(context(), str), Fleeting({"$set": {"n": 1}})
     known = weakref.ref(patch)
-    moves.told(Move("next", patch=patch))
+    moves.check(Move("next", patch=patch))
     del patch
     assert known() is not None
 

@@ -91,7 +91,7 @@ def test_an_envelope_that_is_made_of_bytes_is_what_the_driver_would_make_of_it(
     wrapped = handle.codec.wrapped(payload)
     draft = Draft(handle, wrapped, priority, None, delay, None, None, timedelta(days=7))
     draft.stamp()
-    assert draft.encoded().raw == bson.encode(draft.envelope(), codec_options=codec_options())
+    assert draft.encode().raw == bson.encode(draft.envelope(), codec_options=codec_options())
 
 
 def test_they_stand_in_the_order_of_their_calls() -> None:

@@ -1,6 +1,6 @@
-"""Reads by the ``find`` command itself: the driver's cursor around it takes longer than all that is ours.
+"""Reads by the ``find`` command itself: the driver's cursor around it takes longer than all of our own code.
 
-What the driver does besides is done here: a read whose reply was lost is sent again, once.
+This module also does the driver's part: a read whose reply was lost is sent again, once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mongoq.protocol.state.context import BrokerContext
 __all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "read_stored_batch"]
 
 SERVER_FIRST_BATCH = 101
-"""Documents that the server sends at first unless told otherwise."""
+"""Documents in the server's first reply when the command sets no ``batchSize``."""
 
 Order = list[tuple[str, int]]
 
@@ -31,9 +31,9 @@ def find_one(
     *,
     lenient: bool = False,
 ) -> Flow[dict[str, Any] | None]:
-    """Find the document that matches, or ``None`` (``find``).
+    """Find the first matching document, or ``None`` (``find``).
 
-    With ``lenient`` one that cannot be decoded comes as an ``UnreadableDocument``.
+    With ``lenient`` a document that cannot be decoded is returned as an ``UnreadableDocument``.
     """
     if broker.serverless:
         return (yield from Command("find_one", {"filter": filter, "projection": projection}))
@@ -54,10 +54,10 @@ def find_few(
     target: Target = "collection",
     lenient: bool = False,
 ) -> Flow[list[Document]]:
-    """Find the first so many documents behind those to ``skip``; with ``target="history"`` as a majority has them.
+    """Find up to ``limit`` documents after ``skip`` others; ``target="history"`` reads with majority read concern.
 
-    What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
-    With ``lenient`` those that cannot be decoded come as ``UnreadableDocument``.
+    Results over 16 MB do not fit one reply: then the driver's cursor reads them in several. With ``lenient`` a document
+    that cannot be decoded is returned as an ``UnreadableDocument``.
     """
     few = _find_few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
     if not lenient:
@@ -85,19 +85,20 @@ def _find_few(
         fields["skip"] = skip
     if not broker.serverless:
         options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        if limit > SERVER_FIRST_BATCH:
+        if limit > SERVER_FIRST_BATCH:  # the server sends fewer documents unless the command asks for more
             options["batchSize"] = limit
         cursor = yield from _send_find(
             broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
         )
         if not cursor["id"]:
             return cursor["firstBatch"]  # type: ignore[no-any-return]
+        # The driver's cursor starts over; ours holds resources of the server until it is closed.
         yield from close_cursor(broker, cursor["id"])
     return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
 
 
 def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
-    """Read as many as one reply holds at a time: no cursor of the driver decodes them."""
+    """Read as many documents at a time as one reply holds: no cursor of the driver decodes unreadable ones."""
     found: list[Document] = []
     while len(found) < limit:
         left = limit - len(found)
@@ -114,9 +115,9 @@ def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, li
 def find_sized(
     broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
 ) -> Flow[tuple[list[Document], int, bool]]:
-    """Find so many documents, or those of them that one reply holds; returns the bytes of one, and whether it is all.
+    """Find up to ``limit`` documents in one reply; return them, their average size in bytes, and whether they are all.
 
-    One has so many bytes on average: the reply is decoded as a whole, since to cut it into documents takes longer.
+    The size is an average: the reply is decoded as a whole, since cutting it into documents takes longer.
     """
     if broker.serverless:
         return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
@@ -140,9 +141,9 @@ def _read_raw_cursor(reply: Any) -> bytes:
 def find_reply(
     broker: BrokerContext, filter: Mapping[str, Any], limit: int, projection: Mapping[str, Any]
 ) -> Flow[tuple[list[dict[str, Any]], bool]]:
-    """Find so many documents in the order of their ids, as a majority has them, and say whether those are all.
+    """Find up to ``limit`` documents in id order, with majority read concern; return them, and whether they are all.
 
-    They are not when 16 MB, which one reply holds, are too little.
+    They are not all when they exceed the 16 MB of one reply.
     """
     find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
     cursor = yield from _send_find(broker, {**find, "readConcern": {"level": "majority"}})
@@ -152,7 +153,7 @@ def find_reply(
 
 
 def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[list[bytes]]:
-    """Return the command that finds the first so many documents, or as many as one reply holds, as their bytes."""
+    """Return the command that finds the first ``limit`` documents, or as many as one reply holds, as bytes."""
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
     return Command("command", arguments, _read_stored, target="database")
@@ -163,12 +164,12 @@ def _read_stored(reply: Any) -> list[bytes]:
 
 
 def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
-    """Return the documents of a cursor that was left as its bytes, and its id."""
+    """Return the documents of an undecoded cursor as bytes, and the cursor's id."""
     return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
 
 def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
-    """Close a cursor (``killCursors``); where the reply is lost, the server does so by itself after ten minutes."""
+    """Close a cursor (``killCursors``); if the command is lost, the server closes it after ten minutes."""
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
     try:
         yield from Command("command", {"command": kill}, target="database")
@@ -181,7 +182,7 @@ def _send_find(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, An
 
 
 def _send_find_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    """Send a ``find``, and once more if a document of its reply cannot be decoded, to decode each by itself."""
+    """Send a ``find``; if a document of the reply cannot be decoded, send it again and decode each document alone."""
     try:
         return (yield from _send_find(broker, find))
     except Unreadable:

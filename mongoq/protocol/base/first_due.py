@@ -1,4 +1,4 @@
-"""Looks: where each priority of a queue begins, and whether to walk there from the beginning is slow."""
+"""First due date of each priority of a queue, and whether index scans from the beginning are slow."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["ORDER", "first_due_command", "first_due_pipeline", "has_items_before_bound", "refresh_hints"]
 
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
-"""The order of claims."""
+"""Sort order of claims."""
 SLOW_PAIRS = 5
-"""How often in a row the walk must be slow before claims are fast: one slow reply says nothing."""
+"""Slow measurements in a row before claims start from lower bounds: one slow reply proves nothing."""
 END_MARKER_SECONDS = 86_400.0
-"""Seconds after which a document at the end of a priority is put there again: it expires with an idle queue."""
+"""Seconds after which end markers are written again: a marker expires with an idle queue."""
 SLOW_WALK_SECONDS = 0.05
-"""Seconds after which a walk is slow without being tried so often."""
+"""Seconds of measuring after which a scan counts as slow with fewer pairs."""
 
 
 def first_due_command(queue: str) -> Command[list[Any]]:
-    """Return the look for the first date of each priority: an ``aggregate``, which is a DISTINCT_SCAN."""
+    """Return the command that reads the first date of each priority: an ``aggregate``, which is a DISTINCT_SCAN."""
     return Command("aggregate", {"pipeline": first_due_pipeline(queue)})
 
 
 def first_due_pipeline(queue: str) -> list[dict[str, Any]]:
-    """Return the stages of that look."""
+    """Return the stages of ``first_due_command``."""
     return [
         {"$match": {"q": queue, "when": {"$gte": BEGINNING}}},
         {"$sort": {"q": 1, "priority": 1, "when": 1}},
@@ -42,14 +42,14 @@ def first_due_pipeline(queue: str) -> list[dict[str, Any]]:
 
 
 def refresh_hints(context: QueueContext[Any]) -> Flow[bool] | tuple[()]:
-    """Look when it is time to. Almost always it is not, and no flow is made."""
+    """Refresh the claim hints when they are due. Almost always they are not, and no flow is made."""
     if context.broker.serverless or not context.state.heads.due(time.monotonic()):
         return ()
     return _read_first_due(context)
 
 
 def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:
-    """Say whether a claim that found nothing should be sent again: it was fast, and something is eligible."""
+    """Return whether to repeat a claim that found nothing: it started from lower bounds, and an item is eligible."""
     heads = context.state.heads
     if not heads.fast or not heads.due(time.monotonic(), empty=True):
         return False
@@ -57,7 +57,7 @@ def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:
 
 
 def _read_first_due(context: QueueContext[Any]) -> Flow[bool]:
-    """Look, and say whether anything is eligible."""
+    """Read the first dates, update the claim hints, and return whether any item is eligible."""
     heads, began = context.state.heads, time.monotonic()
     heads.begin(began)
     groups: Any = yield from insisted(first_due_command(context.name))
@@ -76,7 +76,10 @@ def _read_first_due(context: QueueContext[Any]) -> Flow[bool]:
 
 
 def _is_slow(context: QueueContext[Any], floors: Mapping[int, LowerBound], now: datetime) -> Flow[bool]:
-    """Read what a claim would take, from the beginning and from the floors in turn, until that is about as fast."""
+    """Return whether scans from the beginning are slow.
+
+    Time the read of a claim from the beginning and from the lower bounds in turn, until both are about equally fast.
+    """
     heads, began = context.state.heads, time.monotonic()
     for pair in range(SLOW_PAIRS):
         full = yield from _time_find(context, eligible(context.name, now))
@@ -94,10 +97,10 @@ def _time_find(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[fl
 
 
 def _write_end_markers(context: QueueContext[Any]) -> Flow[None]:
-    """Put a document behind each priority in the index, once: there a claim that finds nothing ends.
+    """Write a document behind each priority in the index, once; a claim that finds nothing ends its scan there.
 
-    Without it, it walks on over the deleted entries of the next priority, and at the end of the index all the way
-    back. It is no date that the document bears, so that no query of items meets it.
+    Without the marker the scan continues over the deleted entries of the next priority, and at the end of the index it
+    goes all the way back. The marker's ``when`` is no date, so no query of items matches it.
     """
     state, now = context.state, time.monotonic()
     if now - state.fenced_at > END_MARKER_SECONDS:
@@ -112,5 +115,5 @@ def _write_end_markers(context: QueueContext[Any]) -> Flow[None]:
         try:
             yield from insisted(command)
         except Duplicate:
-            pass  # somebody else was faster
+            pass  # another process was faster
         state.fenced_off.add(priority)

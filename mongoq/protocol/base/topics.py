@@ -1,7 +1,7 @@
-"""Topics: the queues bound to each, stored in one control document that every producer goes by.
+"""Topics: the queues bound to each, stored in one control document that every producer reads.
 
-One document holds the bindings of all topics, so that a producer reads it once a second at most, however many queues
-it pushes to, and so that no two bindings made at the same moment can make a chain.
+One document holds the bindings of all topics. So a producer reads it at most once a second, however many queues it
+pushes to, and two bindings made at the same moment cannot form a chain.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["TOPICS_ID", "Bound", "bindings_in", "ensure_ready_to_push", "read_bi
 TOPICS_ID = "topics:mongoq"
 
 Bound = Mapping[str, tuple[str, ...]]
-"""The queues bound to each topic."""
+"""Queue names bound to each topic."""
 
 
 def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None] | tuple[()]:
-    """Do what must come before a push: it is ``ensure_ready``, and the bindings are ``refresh_bindings``.
+    """Make the queue ready (``ensure_ready``), and refresh the bindings (``refresh_bindings``) before a push.
 
     Almost always there is nothing to do, and no flow is made.
     """
@@ -47,7 +47,7 @@ def _ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
 
 
 def refresh_bindings(broker: BrokerContext) -> Flow[None] | tuple[()]:
-    """Know the bindings as they were a second ago at most, or as the change stream told.
+    """Read the bindings again when they are older than a second, or when the change stream reported a change.
 
     Almost always there is nothing to do, and no flow is made.
     """
@@ -64,8 +64,8 @@ def _refresh_bindings(broker: BrokerContext) -> Flow[None]:
 
 
 def _read_for_callers(brokers: list[BrokerContext]) -> Flow[list[None]]:
-    """Read them once for all who ask; those who came while they were read know them by now."""
-    if brokers[0].topics.stale(REFRESH_SECONDS):
+    """Read the bindings once for all concurrent callers; callers that arrive during the read use its result."""
+    if brokers[0].topics.stale(REFRESH_SECONDS):  # the batch before this one may have read them
         yield from read_bindings(brokers[0])
     return [None] * len(brokers)
 
@@ -79,7 +79,7 @@ def read_bindings(broker: BrokerContext) -> Flow[Bound]:
 
 
 def bindings_in(broker: BrokerContext, document: Mapping[str, Any] | None) -> Bound:
-    """Return the queues that the document binds to each topic."""
+    """Return the queues that the control document binds to each topic."""
     bound: dict[str, list[str]] = {}
     try:
         for binding in (document or {}).get("bound", ()):

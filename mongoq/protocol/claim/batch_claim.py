@@ -124,9 +124,9 @@ class ClaimOfMany:
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of those that are still eligible, and are to be claimed."""
-        return {**self.there(ids), **self.where}
+        return {**self.eligible_filter(ids), **self.where}
 
-    def there(self, ids: Sequence[Any]) -> dict[str, Any]:
+    def eligible_filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of those that are still eligible."""
         return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
 
@@ -161,16 +161,16 @@ class ClaimOfMany:
     def _marks(self) -> dict[str, Any]:
         return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
 
-    def open(self) -> None:
+    def decode_untouched(self) -> None:
         """Decode untouched items, if nothing keeps anybody from it."""
         with suppress(Exception):  # it is told when they are read again
             ids, encoding = list(self.ids.values()), self.context.broker.encoding
             self.opened.extend(opened(self.untouched, self.context.name, ids, encoding))
 
-    def taken(self) -> list[Item[Any]]:
+    def make_untouched_items(self) -> list[Item[Any]]:
         """Return untouched items as they are once it has taken all of them; none where they cannot be decoded."""
         if not self.opened:
-            self.open()
+            self.decode_untouched()
         marks = {**self._marks, "attempts": 1}
         for document in self.opened:
             document.update(marks)

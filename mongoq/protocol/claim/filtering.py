@@ -50,7 +50,7 @@ class ItemFilter:
 
 def make_filter(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> ItemFilter:
     """Return a screen, checked as far as that goes without the server."""
-    handed = Moves(context, resolve).told(rest)[0] if isinstance(rest, Move) else None
+    handed = Moves(context, resolve).check(rest)[0] if isinstance(rest, Move) else None
     return ItemFilter(where_filter(where, context.broker.encoding), rest, handed, resolve)
 
 
@@ -104,7 +104,7 @@ def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) ->
     for key, id in claim.ids.items():
         groups.setdefault(None if wanted.handed else claim.remembered.get(key), []).append(id)
     for once, ids in groups.items():
-        filter = {**claim.there(ids), "$nor": [wanted.where]}
+        filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
         update = _make_update(claim, wanted, once, marked=marked)
         if update is None:
             yield "DeleteMany", {"filter": filter}

@@ -189,7 +189,7 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
     single = shelf.single
     number, again = yield from _send_or_give_back(claim)
     if claim.untouched:
-        if number == tried and not again and (all_of_them := claim.taken()):
+        if number == tried and not again and (all_of_them := claim.make_untouched_items()):
             return all_of_them
         if not shelf.singles and single is shelf.single:  # nor has a claim of a single item taken it
             shelf.close(time.monotonic())  # somebody else claims, or removes what was read
@@ -236,7 +236,7 @@ def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
     if not claim.untouched or lanes is None or not lanes.divides:
         return (yield from persisted(command.__iter__))
     begun = yield from Begin(command)
-    claim.open()
+    claim.decode_untouched()
     try:
         return (yield from begun), False
     except ReplyLost:

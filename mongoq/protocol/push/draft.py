@@ -62,11 +62,11 @@ class Draft:
         """How many bytes it adds to a batch, about."""
         return len(self.wrapped) if self.headers is None else len(self.wrapped) + len(self.headers.raw)
 
-    def noted(self) -> None:
+    def record_put(self) -> None:
         """Count the item, which has just been inserted, and tell who claims from its queue, or waits there."""
         self.context.put(self.priority, self.at, id=self.id)
 
-    def encoded(self) -> Document:
+    def encode(self) -> Document:
         """Return the envelope in the form to send."""
         if self.headers is None and self.given is None:
             return fresh_envelope(self.context.name, self.wrapped, id=self.id, at=self.at, priority=self.priority)

@@ -60,8 +60,8 @@ def push(
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
     elif joined or broker.lanes is None:
-        if (yield from insert_item(broker, draft.encoded(), given=identified)):
-            draft.noted()
+        if (yield from insert_item(broker, draft.encode(), given=identified)):
+            draft.record_put()
     else:
         yield from insert_together(broker.lanes, draft)
     return draft.id

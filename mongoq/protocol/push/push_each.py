@@ -1,4 +1,4 @@
-"""Pushes of many items under ids that are given, each told by itself when it is due, how urgent, and its key."""
+"""Pushes of many items under ids that are given, each chosen by itself when it is due, how urgent, and its key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Push", "PushOptions", "push_each"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PushOptions:
-    """What a push is told besides its payload, checked; pushes that are told alike share it.
+    """What a push is chosen besides its payload, checked; pushes that are chosen alike share it.
 
     Attributes:
         delay: how long it waits.
@@ -44,14 +44,14 @@ class PushOptions:
 
 
 Push = tuple[bytes, bytes, int]
-"""One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the place of what it is told.
+"""One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the place of what it is chosen.
 
 Of bytes and numbers, since the collector of the interpreter passes by tuples of those.
 """
 
 
 def push_each(
-    context: QueueContext[Any], tolds: Sequence[PushOptions], pushes: Sequence[Push], *, remember: timedelta
+    context: QueueContext[Any], options: Sequence[PushOptions], pushes: Sequence[Push], *, remember: timedelta
 ) -> Flow[None]:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
@@ -61,32 +61,34 @@ def push_each(
     if not pushes:
         return
     yield from ensure_ready_to_push(context)
-    envelopes = _Envelopes(context, tolds, remember)
-    keyed = [push for push in pushes if tolds[push[2]].key is not None] if any(told.key for told in tolds) else []
-    plain = [push for push in pushes if tolds[push[2]].key is None] if keyed else pushes
+    envelopes = _Envelopes(context, options, remember)
+    keyed = (
+        [push for push in pushes if options[push[2]].key is not None] if any(chosen.key for chosen in options) else []
+    )
+    plain = [push for push in pushes if options[push[2]].key is None] if keyed else pushes
     if bound := context.broker.topics.bound.get(context.name):
         yield from _publish_parts(context, plain, envelopes, bound)
     elif plain:
         try:
-            yield from insert_in_chunks(context, plain, envelopes.encoded, envelopes.size, again=True)
+            yield from insert_in_chunks(context, plain, envelopes.encode, envelopes.size, again=True)
         finally:
-            envelopes.place()
+            envelopes.record_hints()
     for push in keyed:
-        yield from _push_with_key(context, push, str(tolds[push[2]].key), envelopes)
+        yield from _push_with_key(context, push, str(options[push[2]].key), envelopes)
 
 
 class _Envelopes:
-    """The envelopes of pushes; what those share that are told alike is made once."""
+    """The envelopes of pushes; what those share that are chosen alike is made once."""
 
-    def __init__(self, context: QueueContext[Any], tolds: Sequence[PushOptions], remember: timedelta) -> None:
+    def __init__(self, context: QueueContext[Any], options: Sequence[PushOptions], remember: timedelta) -> None:
         clock = context.broker.clock
         self._context = context
-        self._tolds = tolds
-        self._due = [due(clock, told.delay, told.when) for told in tolds]
+        self._options = options
+        self._due = [due(clock, chosen.delay, chosen.when) for chosen in options]
         self._until = clock.now() + remember
-        self._stencils: list[Stencil | None] = [None] * len(tolds)
+        self._stencils: list[Stencil | None] = [None] * len(options)
 
-    def encoded(self, push: Push) -> RawBSONDocument:
+    def encode(self, push: Push) -> RawBSONDocument:
         """Return the envelope of a push without a key, as it is sent."""
         return self._stencil(push).envelope(push[0], push[1])
 
@@ -103,20 +105,20 @@ class _Envelopes:
     def document(self, push: Push, payload: Any) -> dict[str, Any]:
         """Return the envelope of a push as a document."""
         id, _, place = push
-        told = self._tolds[place]
+        chosen = self._options[place]
         return new_envelope(
             self._context.name,
             payload,
             id=ObjectId(id),
             when=self._due[place],
-            priority=told.priority,
-            headers=told.headers,
+            priority=chosen.priority,
+            headers=chosen.headers,
             once=self._until,
         )
 
-    def place(self) -> None:
+    def record_hints(self) -> None:
         """Tell the claims of this process where something was put."""
-        for priority, when in {(told.priority, when) for told, when in zip(self._tolds, self._due, strict=True)}:
+        for priority, when in {(chosen.priority, when) for chosen, when in zip(self._options, self._due, strict=True)}:
             self._context.placed(priority, when)
 
 

@@ -20,8 +20,8 @@ def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
     lane, caller = lanes.lane("push", _insert_drafts, abreast=2, shares=2), lanes.caller
     if caller is not None and lane.set_out(caller()):
         try:
-            if (yield from insert_item(broker, draft.encoded(), given=draft.given is not None, here=True)):
-                draft.noted()
+            if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
+                draft.record_put()
         finally:
             lane.back()
             lanes.go_on(lane)
@@ -29,20 +29,20 @@ def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
     try:
         yield Shared(lane, draft)
     except (Duplicate, ReplyLost) as error:
-        if (yield from is_new(broker, error, draft.encoded(), given=draft.given is not None)):
-            draft.noted()
+        if (yield from is_new(broker, error, draft.encode(), given=draft.given is not None)):
+            draft.record_put()
 
 
 def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
     """Insert the items of several drafts; a lost reply, or any other error, is told to those of its command."""
     if len(drafts) == 1:
-        yield insert_command(drafts[0].encoded())
-        drafts[0].noted()
+        yield insert_command(drafts[0].encode())
+        drafts[0].record_put()
         return [None]
     told: list[Any] = []
     for chunk in chunks(drafts, lambda draft: draft.size):
         refusals: Mapping[int, Exception] = {}
-        documents = [draft.encoded() for draft in chunk]
+        documents = [draft.encode() for draft in chunk]
         try:
             yield from Command[Any]("insert_many", {"documents": documents, "ordered": False})
         except PartlyRefused as refused:

@@ -107,7 +107,7 @@ def _make_settlement(
         alone = partial(move.bury, context, reason=outcome.reason, error=None)
         return make_burial(context, item, batch, reason=outcome.reason, error=None, alone=alone)
     if isinstance(outcome, Move):
-        return make_move(context, item, moves.told(outcome), batch)
+        return make_move(context, item, moves.check(outcome), batch)
     if isinstance(outcome, Release):
         return make_release(context, item, batch)
     return make_commit(context, item, batch)

@@ -19,7 +19,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.process.counters import Event
 from mongoq.model.raw.raw_batch import RawBatch, ids_of
-from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, lost_error, may_be_new
+from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error
 from mongoq.protocol.flow.commands import (
@@ -366,7 +366,7 @@ def _resolve_by_reading(
         elif document and settlement.patch is not None and document.get("token") == item.token:
             tally.failed[id_key(item.id)] = patch_too_large_error(settlement.patch)
         else:
-            tally.failed[id_key(item.id)] = lost_error(context, item, document)
+            tally.failed[id_key(item.id)] = make_lost_error(context, item, document)
 
 
 def _infer_settled(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:

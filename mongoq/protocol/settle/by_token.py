@@ -50,8 +50,8 @@ class SettledByToken:
 
     Attributes:
         done: how many were settled now.
-        lost: those that are no longer under their token: settled before, taken by somebody else, or removed; or settled
-            now by a command whose reply was lost, which cannot be told from that.
+        lost: fenced that are no longer under their token: settled before, taken by somebody else, or removed; or settled
+            now by a command whose reply was lost, which cannot be result from that.
         failed: the errors of the others.
         queues: the queues that they were in.
     """
@@ -61,7 +61,7 @@ class SettledByToken:
     failed: dict[ObjectId, Exception] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
 
-    def take(self, id: ObjectId, error: Exception) -> None:
+    def record_failure(self, id: ObjectId, error: Exception) -> None:
         """Take in what became of an item that was not settled."""
         if isinstance(error, ReservationLost):
             self.lost.append(id)
@@ -70,13 +70,13 @@ class SettledByToken:
 
 
 def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[SettledByToken]:
-    """Commit and move items, each once, in the queues that hold them, as the settings of those say.
+    """Commit and move items, each once, in the queues that hold them, as the settings of fenced say.
 
     Each is read first (``find`` of 10,000 at a time, without payloads): what is not under its token any more is lost,
     and what it says of its history and of its id decides how it is settled. Then one ``bulkWrite`` for the items of a
     queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
     """
-    told = SettledByToken()
+    result = SettledByToken()
     yield from ensure_broker_ready(broker, write=True)
     for start in range(0, len(held), IDS):
         some = held[start : start + IDS]
@@ -85,13 +85,13 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
         for one in some:
             document = found.get(one.id.binary)
             if document is None or document.get("token") != one.token:
-                told.lost.append(one.id)
+                result.lost.append(one.id)
             else:
                 queues.setdefault(document["q"], []).append((one, document))
-        told.queues |= queues.keys()
-        for queue, those in queues.items():
-            yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), those, told)
-    return told
+        result.queues |= queues.keys()
+        for queue, fenced in queues.items():
+            yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
+    return result
 
 
 def _find_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
@@ -102,14 +102,14 @@ def _find_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mappin
 
 
 def _settle_queue(
-    context: QueueContext[Any], those: Iterable[tuple[FencedItem, Document]], told: SettledByToken
+    context: QueueContext[Any], fenced: Iterable[tuple[FencedItem, Document]], result: SettledByToken
 ) -> Flow[None]:
     """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
     alone: list[tuple[Item[Any], Handover]] = []
-    for one, document in those:
+    for one, document in fenced:
         item = context.raw_item(document, batch.now)
         if one.handed is None:
             together.append((item, make_commit(context, item, batch)))
@@ -118,13 +118,13 @@ def _settle_queue(
         else:
             together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
     tally = yield from run_bulk(context, together)
-    told.done += len(tally.done)
+    result.done += len(tally.done)
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
-            told.take(item.id, failure)
+            result.record_failure(item.id, failure)
     for item, handed in alone:
         try:
             yield from send_move(context, item, handed)
-            told.done += 1
+            result.done += 1
         except (Interruption, MongoqError) as error:
-            told.take(item.id, own_error(error))
+            result.record_failure(item.id, own_error(error))

@@ -14,7 +14,7 @@ from bson.errors import BSONError
 
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.base.fence import lost_error
+from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow.chunking import own_error
@@ -99,7 +99,7 @@ def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Excep
         return (yield from _run_halves(exchange, wanted))
     [one] = wanted
     return {
-        id_key(item(one).id): lost_error(context, item(one), None)
+        id_key(item(one).id): make_lost_error(context, item(one), None)
         if isinstance(error, FenceMiss)
         else _item_error(error)
     }
@@ -134,7 +134,7 @@ def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[F
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
     found = {id_key(document["_id"]): document for document in read}
     return {
-        key: lost_error(context, item, found.get(key))
+        key: make_lost_error(context, item, found.get(key))
         for item in items
         if (found.get(key := id_key(item.id)) or {}).get("token") != item.token
     }

@@ -75,7 +75,7 @@ def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve
     moves, told = Moves(context, resolve), []
     for place, move in enumerate(given):
         try:
-            told.append(moves.told(move))
+            told.append(moves.check(move))
         except ArgumentInvalid as error:
             raise placed(error, f"moves[{place}].") from error
     return told
@@ -107,10 +107,10 @@ class Moves:
         self._resolve = resolve
         self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
 
-    def told(self, move: Move) -> Told:
+    def check(self, move: Move) -> Told:
         """Return what a move is told, checked."""
         try:
-            return self._checked(move)
+            return self._check(move)
         except MongoqError:
             raise
         except KeyboardInterrupt:
@@ -118,7 +118,7 @@ class Moves:
         except BaseException as error:  # what a handler returns may be of any class, and raise anything
             raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
 
-    def _checked(self, move: Move) -> Told:
+    def _check(self, move: Move) -> Told:
         own, to = move.payload is not KEEP, move.to
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:

@@ -22,7 +22,7 @@ def make_output(
     context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
 ) -> dict[str, Any]:
     """Return the envelope of a new item, as a move of the old one was told."""
-    handed, payload = moves.told(move)
+    handed, payload = moves.check(move)
     if handed.patch:
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
     return new_envelope(

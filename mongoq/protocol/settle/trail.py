@@ -87,22 +87,22 @@ class Marker:
         if mark.trail and not isinstance(trail, list):
             anew = []  # some other program's, and the server would not append to it
         if mark.keeps or anew is not None:
-            return self._made(mark, item, attempts, anew, large=mark.keeps and self._is_large(item, payload, added))
+            return self._make(mark, item, attempts, anew, large=mark.keeps and self._is_large(item, payload, added))
         alike = is_countable(item.stored("hops", 0)), mark.trail and (item.read_at, item.by, item.attempts, attempts)
         if alike not in self._known:
-            self._known[alike] = self._made(mark, item, attempts, None)
+            self._known[alike] = self._make(mark, item, attempts, None)
         return self._known[alike]
 
     def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
         """Say whether the payload that the item is to have leaves no room for others in its trail."""
         if payload is not None:
             return len(payload) > LARGE
-        return added > 0 and self._kept(item).size + added > LARGE
+        return added > 0 and self._claimed_payload(item).size + added > LARGE
 
-    def _kept(self, item: Item[Any]) -> ClaimedPayload:
+    def _claimed_payload(self, item: Item[Any]) -> ClaimedPayload:
         return item.kept or self._context.as_claimed(item.stored("payload"))
 
-    def _made(
+    def _make(
         self, mark: StageMark, item: Item[Any], attempts: int | None, anew: list[Any] | None, *, large: bool = False
     ) -> Marks:
         """Make the marks; with a trail ``anew`` all of it is written, and not only the new entry."""
@@ -116,7 +116,7 @@ class Marker:
         size = 0
         if mark.trail:
             keeps = mark.keeps and item.stored("payload", NO_MARKS) is not NO_MARKS  # or settled unseen
-            payload = self._kept(item).wrapped if keeps and not large else None
+            payload = self._claimed_payload(item).wrapped if keeps and not large else None
             bare = self._entry(mark, item, attempts, large=keeps and payload is None)
             entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
             most, size = most_hops(bare), len(entry.raw)

@@ -104,29 +104,29 @@ class _Reader:
         self._session = yield from Command("start", {}, target="sessions")
         while self._is_needed():
             try:
-                if (yield from self._stepped()):
+                if (yield from self._step()):
                     break
             except Exception as error:
                 if self._hub.deaf or not self._is_needed():
                     break
-                yield from self._got_over(error)
+                yield from self._recover(error)
         if not self._hub.closed:
-            yield from self._shut()
+            yield from self._close()
         yield from Command("end", {"committed": False}, target="sessions", session=self._session)
 
     def _is_needed(self) -> bool:
         return not self._hub.closed and self._hub.running == self._number
 
-    def _stepped(self) -> Flow[bool]:
+    def _step(self) -> Flow[bool]:
         """Do what comes next; says whether it was the last."""
         if self._cursor is None:
-            yield from self._opened()
+            yield from self._open()
         elif not self._hub.is_awaited():
             return (yield from self._is_idle())
         elif self._hub.begin_reading(self._number, self._seconds):
             yield from self._read()
         else:
-            yield from self._shut()
+            yield from self._close()
         return False
 
     def _is_idle(self) -> Flow[bool]:
@@ -139,11 +139,11 @@ class _Reader:
         yield from Rest(bell, LINGER)
         return not bell.rung and self._hub.stop()
 
-    def _opened(self) -> Flow[None]:
+    def _open(self) -> Flow[None]:
         queues, token = self._hub.wanted(), self._hub.token
         spelled = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
-            reply = yield from self._sent(spelled)
+            reply = yield from self._send(spelled)
         except Exception as error:
             if _code(error) in UNSUPPORTED_CODES:
                 self._hub.deaf = True
@@ -155,17 +155,17 @@ class _Reader:
         self._cursor, self._seconds = cursor["id"], FIRST_AWAIT_SECONDS
         if self._hub.answered(self._number, cursor["postBatchResumeToken"]):
             self._hub.opened(cursor["id"], queues, lossless=token is not None)
-            self._heard(cursor["firstBatch"])
+            self._deliver(cursor["firstBatch"])
 
     def _read(self) -> Flow[None]:
         more = {"getMore": self._cursor, "collection": self._broker.collection}
-        reply = yield from self._sent({**more, "maxTimeMS": int(self._seconds * 1000)})
+        reply = yield from self._send({**more, "maxTimeMS": int(self._seconds * 1000)})
         cursor = reply["cursor"]
         if not self._hub.answered(self._number, cursor["postBatchResumeToken"]):
             return
         self._pause = PAUSE_SECONDS
         events = cursor["nextBatch"]
-        told = self._heard(events)
+        told = self._deliver(events)
         if cursor["id"] == 0:
             raise _Ended
         if not events:
@@ -173,16 +173,16 @@ class _Reader:
         elif not told:
             yield from Rest(self._hub.ending, NO_NEWS_PAUSE_SECONDS)
 
-    def _sent(self, command: Mapping[str, Any]) -> Flow[Any]:
+    def _send(self, command: Mapping[str, Any]) -> Flow[Any]:
         return (yield from Command("command", {"command": command}, target="database", session=self._session))
 
-    def _shut(self) -> Flow[None]:
+    def _close(self) -> Flow[None]:
         """Close the stream; it may be opened again where it was."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             yield from kill_command(self._broker, cursor)
 
-    def _got_over(self, error: Exception) -> Flow[None]:
+    def _recover(self, error: Exception) -> Flow[None]:
         """See to it that the stream is opened again, where it was unless the server refuses that."""
         opening, self._cursor = self._cursor is None, None
         self._hub.silence()
@@ -194,7 +194,7 @@ class _Reader:
         yield from Rest(self._hub.ending, self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
-    def _heard(self, events: Sequence[Event]) -> bool:
+    def _deliver(self, events: Sequence[Event]) -> bool:
         """Tell the rooms; says whether that was news to any of them."""
         told, now = False, self._broker.clock.now()
         queues = set()
@@ -205,23 +205,23 @@ class _Reader:
                 self._broker.calm_until = -math.inf
                 told = True
             elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
-                self._changed(id.removeprefix(CONTROL_PREFIX))
+                self._invalidate_settings(id.removeprefix(CONTROL_PREFIX))
                 told = True
             elif isinstance(queue, str):
                 queues.add(queue)
-                told |= self._eligible(queue, id, event.get("when"), now)
+                told |= self._deliver_item(queue, id, event.get("when"), now)
         if queues - self._hub.wanted():
             self._hub.narrow()
         return told
 
-    def _eligible(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
+    def _deliver_item(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
         room = self._hub.rooms.get(queue)
         if room is None:
             return False
         due = 0.0 if when is None else when / 1000 - now.timestamp()
         return room.heard(due, (id_key(id), when))
 
-    def _changed(self, queue: str) -> None:
+    def _invalidate_settings(self, queue: str) -> None:
         """Let what is known of a control document be read again, by who waits if anybody does."""
         state = self._broker.states.get(queue)
         if state is not None:
