@@ -1,4 +1,4 @@
-"""Bindings made and undone: each one update of the document that holds them all."""
+"""Bind and unbind queues: each change is one update of the document that holds all bindings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from mongoq.protocol.state.context import BrokerContext
 __all__ = ["bind", "bindings", "unbind"]
 
 MAX_RACES = 5
-"""How often somebody else may be faster before a binding gives up."""
+"""Times that another process may be faster before a binding gives up."""
 DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
+"""Error text for a dead queue named in a binding."""
 
 
 def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
-    """Bind queues to a topic, and return all that are bound to it now (``findAndModify``, upsert).
+    """Bind queues to a topic, and return all queues bound to it now (``findAndModify``, upsert).
 
-    The filter refuses a chain, so that nobody can make one at the same moment; the upsert then meets the document
-    itself as a duplicate.
+    The filter refuses a chain, so that two callers cannot make one at the same moment; the upsert then fails with a
+    duplicate key, the document itself.
     """
     name, names = _check_alive(topic, "topic"), _queue_names(queues)
     if not names:
@@ -36,6 +37,7 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple
     yield from ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker)
     added = [{"topic": name, "queue": queue} for queue in names]
     update = {"$addToSet": {"bound": {"$each": added}}}
+    # A duplicate key means either a chain, or that another process has just inserted the document.
     for left in reversed(range(MAX_RACES)):
         try:
             bound = yield from _change(broker, _filter_without_chains(name, names), update, upsert=True)
@@ -49,7 +51,7 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple
 
 
 def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
-    """Undo bindings, all of the topic when no queue is named, and return those that are left (``findAndModify``)."""
+    """Remove bindings, all of the topic when no queue is named, and return the queues that stay (``findAndModify``)."""
     name, names = queue_name(topic, "topic"), _queue_names(queues)
     yield from ensure_broker_ready(broker, write=True)
     which: dict[str, Any] = {"topic": name, **({"queue": {"$in": names}} if names else {})}
@@ -79,7 +81,7 @@ def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any
     try:
         document: Any = yield from ask(Command("find_one_and_update", arguments))
     except Refused:
-        yield from read_bindings(broker)  # says what is wrong with it
+        yield from read_bindings(broker)  # raises an error that names the malformed binding
         raise
     bound = bindings_in(broker, document)
     broker.topics.put(bound, asked_at, written=True)
@@ -87,6 +89,7 @@ def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any
 
 
 def _filter_without_chains(topic: str, queues: list[str]) -> dict[str, Any]:
+    """Return the filter that matches the document only when these bindings make no chain."""
     return {"_id": TOPICS_ID, "bound.topic": {"$nin": queues}, "bound.queue": {"$ne": topic}}
 
 

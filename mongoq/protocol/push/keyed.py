@@ -30,17 +30,18 @@ __all__ = [
 OnDuplicate = Literal["keep", "replace", "raise"]
 WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 MAX_KEY_BYTES = 1024
+"""Bytes of a key in UTF-8, at most."""
 MAX_RACES = 5
-"""How often somebody else may be faster before a push gives up."""
+"""Times that another process may be faster before a push gives up."""
 REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
-"""What a replacing push brings, and takes away where it does not."""
+"""Fields that a replacing push sets, and removes when it has no value for them."""
 REMOVED = ("token", "error", "batch", "trail")
-"""And what it takes away in any case. ``by`` stays: an item with it may have changed (``protocol.untouched``)."""
+"""Fields that a replacing push always removes. ``by`` stays: with it, an item may have changed (``read_ahead``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The key of a push, and what to do when it is taken."""
+    """Key of a push, and the action when a live item has that key."""
 
     key: str
     on_duplicate: OnDuplicate
@@ -56,7 +57,7 @@ def check_key(key: Any) -> str:
 
 
 def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
-    """Check both; refuses a way to meet a duplicate that is given without a key."""
+    """Check the key and the action on a duplicate; refuse an action without a key."""
     if on_duplicate not in WAYS:
         raise ArgumentInvalid("on_duplicate", f"one of {', '.join(WAYS)}, not {on_duplicate!r}")
     if key is not None:
@@ -67,7 +68,7 @@ def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
 
 
 def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, given: bool) -> Flow[ObjectId]:
-    """Insert an item unless one with its key is live, and return the id of the one that is live then."""
+    """Insert an item unless one with its key is live, and return the id of the live item."""
     id, new = yield from upsert_keyed(context.broker, envelope, keyed, given=given)
     context.placed(envelope["priority"], envelope["when"])
     if new:
@@ -79,11 +80,12 @@ def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, 
 def upsert_keyed(
     broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool
 ) -> Flow[tuple[ObjectId, bool]]:
-    """Do so, and return the id of the one that is live then, and whether it is new.
+    """Insert an item unless one with its key is live; return the id of the live item, and whether it is new.
 
-    ``findAndModify`` with upsert: a caught error of the unique index would abort a caller's transaction. The index
-    still decides between two that insert at the same moment; whoever loses meets the other's item. A ``given`` id is
-    looked for first: sent again when its item is done, it must not replace what was pushed since.
+    ``findAndModify`` with upsert: an error of the unique index, even when caught, would abort a caller's transaction.
+    The index still decides between two callers that insert at the same moment; the slower caller meets the other's
+    item. A ``given`` id is read first: when a push is sent again after its item is done, it must not replace an item
+    pushed since.
     """
     id: ObjectId = envelope["_id"]
     for left in reversed(range(MAX_RACES)):
@@ -98,7 +100,7 @@ def upsert_keyed(
             return id, True
         except Duplicate:
             if not given and (yield from is_pushed(broker, envelope)):
-                return id, False  # pushed before under this id, perhaps done
+                return id, False  # pushed before under this id, and perhaps done
             if not left:
                 raise
             continue
@@ -109,10 +111,10 @@ def upsert_keyed(
 
 
 def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:
-    """Say whether the given id was pushed before, and which item alone may be replaced (``find`` of both).
+    """Return whether the given id was pushed before, and the id of the only item to replace (``find`` of both).
 
-    The holder of the key is looked for first. While it has the key, no other push of the id can have come and gone. An
-    item that gets the key later may be newer than this push, whose own item is done by then.
+    The holder of the key is read first. While it has the key, no other push of the id can have come and gone. An item
+    that gets the key later may be newer than this push, whose own item is done by then.
     """
     holder = None
     if keyed.on_duplicate == "replace":
@@ -122,7 +124,7 @@ def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[t
 
 
 def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:
-    """Return the upsert; with a ``holder`` it finds the item of this id, and no other one of the key."""
+    """Return the upsert; with a ``holder`` it matches only the item with this id, and no other item of the key."""
     fields = {name: value for name, value in envelope.items() if name != "q"}
     if keyed.on_duplicate == "replace":
         changes = {name: fields.pop(name) for name in REPLACED if name in fields}
@@ -132,7 +134,7 @@ def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless
         update = {"$setOnInsert": fields}
     filter = live_filter(envelope["q"], keyed.key)
     if holder is not None:
-        filter["_id"] = {"$gte": holder, "$lte": holder}  # of an equal id the server would make the new item's
+        filter["_id"] = {"$gte": holder, "$lte": holder}  # from an equality the server would take the new item's id
     arguments = {
         "filter": filter,
         "update": update,
@@ -140,17 +142,17 @@ def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless
         "projection": {"_id": 1},
         "return_document": True,
     }
-    if not serverless:  # the claim index would do as well for the planner, at the cost of all that is live
+    if not serverless:  # the planner might choose the claim index, and scan all live items of the queue
         arguments["hint"] = KEY.name
     return Command("find_one_and_update", arguments)
 
 
 def live_filter(queue: str, key: str) -> dict[str, Any]:
-    """Return the filter of the live item with a key; the unique index answers it."""
+    """Return the filter of the live item with a key; the unique index serves it."""
     return {"q": queue, "key": key, "when": {"$gte": BEGINNING}}
 
 
 def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> Flow[NoReturn]:
-    """Name the live item that stands in the way; it may be gone by now."""
+    """Raise ``DuplicateItem`` with the id of the live item; it may be gone by now, and then there is no id."""
     found = yield from find_one(broker, live_filter(queue, key), {"_id": 1})
     raise DuplicateItem(queue, key, found and found["_id"]) from error

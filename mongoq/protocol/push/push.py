@@ -25,7 +25,7 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["DEFAULT_REMEMBER", "check_due", "check_headers", "push", "remember_time"]
 
 DEFAULT_REMEMBER = timedelta(days=7)
-"""How long an id given by the producer is remembered unless it says otherwise."""
+"""How long an id given by the producer is remembered by default."""
 
 
 def push(
@@ -44,8 +44,8 @@ def push(
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
 
-    The same ``id`` again, while it is remembered, inserts nothing. Before a push within a transaction of the caller's,
-    which has a ``session``, the bindings were read.
+    The same ``id`` again, while it is remembered, inserts nothing. ``session`` is that of a caller's transaction; the
+    bindings were read before that transaction's push.
     """
     broker, joined = context.broker, session is not None
     keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
@@ -78,7 +78,7 @@ def _make_draft(
     id: ObjectId | None,
     once: Duration | None,
 ) -> Draft:
-    """Check what a push is told."""
+    """Check the arguments of a push."""
     wrapped = context.codec.wrapped(payload)
     stored_headers = None if headers is None else check_headers(headers, context.broker.encoding)
     given = None if id is None else object_id(id)
@@ -89,7 +89,7 @@ def _make_draft(
 
 
 def remember_time(once: Duration | None, identified: bool) -> timedelta:
-    """Return for how long ids are remembered; an item whose id nobody gave is not pushed again."""
+    """Return how long ids are remembered; ``once`` needs a given id, since only its item is pushed again."""
     if once is None:
         return DEFAULT_REMEMBER
     if not identified:
@@ -98,7 +98,7 @@ def remember_time(once: Duration | None, identified: bool) -> timedelta:
 
 
 def check_due(delay: Duration | None, when: datetime | None) -> None:
-    """Refuse both at once, and either when it makes no time."""
+    """Refuse ``delay`` and ``when`` together, and either one when it is no valid time."""
     if delay is not None and when is not None:
         raise ArgumentInvalid("when", "give either delay= or when=, not both")
     if delay is not None:
@@ -108,7 +108,7 @@ def check_due(delay: Duration | None, when: datetime | None) -> None:
 
 
 def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
-    """Return the headers in the form to send; raises ``PayloadInvalid`` or ``PayloadTooLarge``."""
+    """Return the headers in the form to send; raise ``PayloadInvalid`` or ``PayloadTooLarge``."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping):

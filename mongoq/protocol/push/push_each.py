@@ -1,4 +1,4 @@
-"""Pushes of many items under ids that are given, each chosen by itself when it is due, how urgent, and its key."""
+"""Pushes of many items with given ids, each with its own due time, priority and key."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Push", "PushOptions", "push_each"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PushOptions:
-    """What a push is chosen besides its payload, checked; pushes that are chosen alike share it.
+    """Options of one push besides its payload, checked; pushes with the same options share one object.
 
     Attributes:
-        delay: how long it waits.
-        when: or until when.
+        delay: how long the item waits; ``None`` when it does not, or has a ``when``.
+        when: the time from which on it is eligible, or ``None``.
         priority: its priority.
         headers: its headers, in the form to send.
         key: its key; while an item of that key is live, nothing is pushed.
@@ -44,9 +44,9 @@ class PushOptions:
 
 
 Push = tuple[bytes, bytes, int]
-"""One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the place of what it is chosen.
+"""One push: its id in 12 bytes, its payload as ``{"payload": payload}`` in BSON, and the index of its options.
 
-Of bytes and numbers, since the collector of the interpreter passes by tuples of those.
+It holds only bytes and numbers, since the interpreter's garbage collector skips tuples of them.
 """
 
 
@@ -55,7 +55,7 @@ def push_each(
 ) -> Flow[None]:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
-    Those with a key follow, one by one (``find``, ``findAndModify``). A crash in between leaves some of them pushed;
+    Items with a key follow, one by one (``find``, ``findAndModify``). A crash in between leaves some of them pushed;
     push all again. Raises ``BatchIncomplete``, or the driver's error when nothing was pushed.
     """
     if not pushes:
@@ -78,7 +78,7 @@ def push_each(
 
 
 class _Envelopes:
-    """The envelopes of pushes; what those share that are chosen alike is made once."""
+    """Envelopes of pushes; the part that pushes with the same options share is made once."""
 
     def __init__(self, context: QueueContext[Any], options: Sequence[PushOptions], remember: timedelta) -> None:
         clock = context.broker.clock
@@ -89,11 +89,11 @@ class _Envelopes:
         self._stencils: list[Stencil | None] = [None] * len(options)
 
     def encode(self, push: Push) -> RawBSONDocument:
-        """Return the envelope of a push without a key, as it is sent."""
+        """Return the envelope of a push without a key, in the form to send."""
         return self._stencil(push).envelope(push[0], push[1])
 
     def size(self, push: Push) -> int:
-        """Return the bytes of it."""
+        """Return the envelope's size in bytes."""
         return self._stencil(push).size(push[1])
 
     def _stencil(self, push: Push) -> Stencil:
@@ -117,7 +117,7 @@ class _Envelopes:
         )
 
     def record_hints(self) -> None:
-        """Tell the claims of this process where something was put."""
+        """Update the claim hints of this process with the places of the new items."""
         for priority, when in {(chosen.priority, when) for chosen, when in zip(self._options, self._due, strict=True)}:
             self._context.placed(priority, when)
 
@@ -125,7 +125,7 @@ class _Envelopes:
 def _publish_parts(
     context: QueueContext[Any], pushes: Iterable[Push], envelopes: _Envelopes, bound: Sequence[str]
 ) -> Flow[None]:
-    """Put copies into each bound queue, as many in a transaction as fit one."""
+    """Put copies into each bound queue, as many in a transaction as fit."""
     for part in _transactions(pushes, len(bound)):
         envelope = envelopes.document(part[0], None)
         fresh = [(ObjectId(id), wrapped) for id, wrapped, _ in part]

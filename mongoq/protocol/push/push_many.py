@@ -1,4 +1,4 @@
-"""Pushes of many items: ``insert`` in chunks, and what is known when one of them fails."""
+"""Pushes of many items: ``insert`` in chunks, and the result when one chunk fails."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
 Identified = tuple[bytes, bytes, *tuple[Any, ...]]
-"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
+"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and further values of the caller's."""
 Fresh = TypeVar("Fresh", bound=Identified)
 
 
@@ -60,8 +60,8 @@ def push_many(
 ) -> Flow[list[ObjectId]]:
     """Insert many items, or copies of them for each bound queue, and return their ids in order.
 
-    Nothing is sent unless all of them can be stored. Before a push within a transaction of the caller's, which has a
-    ``session``, the bindings were read.
+    Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
+    read before that transaction's push.
     """
     joined = session is not None
     values = _encode_payloads(context, payloads)
@@ -114,7 +114,7 @@ def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> lis
     with suppress(ArgumentInvalid):
         return context.codec.wrapped_many(given)
     values = []
-    for place, payload in enumerate(given):  # one of them is refused
+    for place, payload in enumerate(given):  # one payload is refused: find out which, for the error
         try:
             values.append(context.codec.wrapped(payload))
         except ArgumentInvalid as error:
@@ -141,8 +141,8 @@ def insert_in_chunks(
 ) -> Flow[None]:
     """Send the chunks; after a lost reply the next one is still sent, after any other error none.
 
-    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` is said of ids that may be
-    there already.
+    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` means that the ids may exist
+    already.
     """
     failed: Failures = {}
     stopped: Exception | None = None
@@ -162,23 +162,23 @@ def insert_in_chunks(
         return
     done = [id for id in _ids(fresh) if id not in failed]
     if lost:
-        # whoever pushes does not know the ids yet, and so could not look for what was pushed
+        # The caller does not know the generated ids yet, so it could not look for the pushed items by itself.
         raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
     finish(context.name, done, failed)
 
 
 def _ids(chunk: Iterable[Identified]) -> list[ObjectId]:
-    """Return ids that somebody asks for; most often nobody does."""
+    """Return the ids as ``ObjectId``; made on demand, since most calls need none."""
     return [ObjectId(one[0]) for one in chunk]
 
 
 def _insert_chunk(
     context: QueueContext[Any], chunk: Sequence[Identified], envelopes: list[RawBSONDocument], *, again: bool
 ) -> Flow[tuple[Failures, bool]]:
-    """Insert a chunk; return the error of each that is not known to be there, and whether some of them may be.
+    """Insert a chunk; return the errors of items not known to be stored, and whether some of them may be stored.
 
-    Ids given by the producer are remembered, so that such a chunk is safe to send again; another could double an item
-    that has come and gone in the meantime.
+    Ids given by the producer are remembered, so a chunk of them is safe to send again. Another chunk could double an
+    item that was inserted and settled in the meantime.
     """
     command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
     try:
@@ -216,9 +216,9 @@ def _insert_chunk(
 def _resolve_duplicates(
     context: QueueContext[Any], chunk: Sequence[Identified], envelopes: Sequence[RawBSONDocument]
 ) -> Flow[tuple[Failures, bool]]:
-    """Compare items whose ids are there with the pushes that used these ids, and return what ``_insert_chunk`` does.
+    """Compare duplicate ids with the pushes that used them, and return the same as ``_insert_chunk``.
 
-    What had an id may have gone since: then the item is inserted.
+    The document with an id may have been removed since: then the item is inserted.
     """
     if not chunk:
         return {}, False
@@ -233,7 +233,7 @@ def _resolve_duplicates(
 
 
 def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
-    """Return the errors of the ids that other pushes have used (``find``), and which ids are there."""
+    """Return the errors of ids that other pushes have used (``find``), and the ids that exist."""
     documents = yield from find_pushed(context.broker, ids)
     taken: Failures = {
         document["_id"]: DuplicateItem(
@@ -246,11 +246,12 @@ def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[F
 
 
 def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
-    """Return which are not there, by an update that changes nothing and waits for the majority as any does."""
+    """Return the ids that are not stored, by an update that changes nothing and waits for the majority, as any does."""
     nothing = {"$unset": {"unheard_of": ""}}
     command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
     if (yield from insisted(command)) == len(ids):
         return []
+    # Rarely needed: most often the update has found all of them.
     found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
     there = {document["_id"] for document in found}
     return [id for id in ids if id not in there]

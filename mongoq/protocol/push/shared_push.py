@@ -1,4 +1,4 @@
-"""Pushes of callers who share an ``insert``: each is told exactly what became of its own."""
+"""Pushes of callers that share an ``insert``: each caller gets the exact result of its own push."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["insert_together"]
 
 
 def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
-    """Insert the item of a draft with those of other callers."""
+    """Insert the item of a draft together with other callers' items."""
     broker = draft.context.broker
     lane, caller = lanes.lane("push", _insert_drafts, abreast=2, shares=2), lanes.caller
     if caller is not None and lane.set_out(caller()):
@@ -23,7 +23,7 @@ def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
             if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
                 draft.record_put()
         finally:
-            lane.back()
+            lane.back()  # even when this caller is cancelled: others wait for their turn
             lanes.go_on(lane)
         return
     try:
@@ -34,7 +34,7 @@ def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
 
 
 def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
-    """Insert the items of several drafts; a lost reply, or any other error, is told to those of its command."""
+    """Insert the items of several drafts; a lost reply, or any other error, goes to the callers of its command."""
     if len(drafts) == 1:
         yield insert_command(drafts[0].encode())
         drafts[0].record_put()
@@ -55,13 +55,14 @@ def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
 
 
 def _record_drafts(drafts: Iterable[Draft]) -> None:
-    """Count items that have just been inserted, and tell who claims from their queues, or waits there."""
+    """Count inserted items, and wake the waiters of their queues."""
     kinds: dict[Kind, list[Draft]] = {}
     for draft in drafts:
         kinds.setdefault(draft.kind, []).append(draft)
     for (queue, priority, at), alike in kinds.items():
         context = alike[0].context
-        if queue in context.broker.hub.rooms:  # who waits there knows each again when the change stream tells of it
+        if queue in context.broker.hub.rooms:
+            # The change stream reports each item once more; a waiter recognises it by its id.
             for draft in alike:
                 context.put(priority, at, id=draft.id)
         else:

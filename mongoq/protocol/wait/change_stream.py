@@ -1,7 +1,7 @@
-"""The change stream: one for all who wait in this process, read only while somebody does.
+"""The change stream: one for all waiters of this process, read only while a caller waits.
 
-It stands on the items themselves, so nobody has to write anything for it, and a busy process, whose consumers never
-find their queues empty, has none. Its commands are plain ones, the same with every driver.
+It watches the items themselves, so no producer has to write anything for it. A busy process, whose consumers never find
+their queues empty, has none. Its commands are plain ones, the same with every driver.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ logger = logging.getLogger("mongoq.listening")
 FIRST_AWAIT_SECONDS = 0.05
 """Seconds that the server holds its first answers back; while nothing happens, twice as long each time.
 
-So a stream just opened is soon opened again for those who come a moment later.
+So a stream that was just opened is soon opened again for queues whose waiters arrive a moment later.
 """
 NO_NEWS_PAUSE_SECONDS = 0.005
-"""Seconds between two answers that told nobody anything."""
+"""Seconds between two answers without news for any waiter."""
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 5.0
 """Seconds before the stream is opened again after an error, at first and at most."""
 KILLED_CODES = frozenset({43, 237})
-"""The cursor is gone: killed, to tell of more queues for instance, or this is another server."""
+"""Error codes of a missing cursor: it was killed, for example to cover more queues, or this is another server."""
 UNSUPPORTED_CODES = frozenset({13, 59, 115, 303, 40324, 40573})
-"""No change streams here: a standalone server, something else that speaks the protocol, or no right to open one."""
+"""Error codes without change streams: a standalone server, another product with this protocol, or a missing right."""
 
 Event = Mapping[str, Any]
 
 
 def stream_pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
-    """Return the stream of what makes items of these queues eligible, and of changes of any control document.
+    """Return the stream of events that make items of these queues eligible, and of changes of any control document.
 
-    No payload travels. The server looks up the document of an update, for its queue, once the conditions but the last
-    are met: those are decided before, and most of them while the log is read.
+    No payload travels. The server looks up the document of an update, for its queue, only when all other conditions are
+    met: they are decided before, and most of them while the log is read.
     """
     control = {"documentKey._id": {"$regex": f"^({CONTROL_PREFIX}|{TOPICS_ID}$)"}}
     names = {"$in": sorted(queues)}
     changed = "updateDescription.updatedFields"
-    given_back = {  # claims set a token; a pop that is taken back may bring an old one
+    given_back = {  # a claim sets a token, which excludes it; a pop that is undone may restore an old one
         "operationType": "update",
         f"{changed}.when": {"$exists": True},
         "$or": [{f"{changed}.token": {"$exists": False}}, {"updateDescription.removedFields": "processed"}],
@@ -72,12 +72,14 @@ def stream_pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str,
 
 
 def _milliseconds(date: Any) -> dict[str, Any]:
-    """Some other program's date may be none, or beyond what Python can hold."""
+    """Return the expression of a date in milliseconds, or null: another program's date may be none, or beyond Python's
+    range.
+    """
     return {"$convert": {"input": date, "to": "long", "onError": None, "onNull": None}}
 
 
 def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
-    """Read the stream until nobody waits any more; errors are got over, and end nothing but the stream."""
+    """Read the stream until no caller waits any more; an error ends nothing but the stream."""
     reader = _Reader(broker, number)
     try:
         yield from reader.run()
@@ -88,7 +90,7 @@ def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
 
 
 class _Reader:
-    """Opens the stream, reads it, and opens it again after errors: where it was, or else anew."""
+    """Opens the stream, reads it, and opens it again after errors: at the same position, or anew."""
 
     def __init__(self, broker: BrokerContext, number: int) -> None:
         self._broker = broker
@@ -100,7 +102,7 @@ class _Reader:
         self._pause = PAUSE_SECONDS
 
     def run(self) -> Flow[None]:
-        """Read on until nobody has waited for a moment, or there is nothing to read."""
+        """Read until no caller has waited for a moment, or the stream cannot be read."""
         self._session = yield from Command("start", {}, target="sessions")
         while self._is_needed():
             try:
@@ -118,7 +120,7 @@ class _Reader:
         return not self._hub.closed and self._hub.running == self._number
 
     def _step(self) -> Flow[bool]:
-        """Do what comes next; says whether it was the last."""
+        """Open, read or close the stream, whichever is next; return whether the reader is finished."""
         if self._cursor is None:
             yield from self._open()
         elif not self._hub.is_awaited():
@@ -130,14 +132,14 @@ class _Reader:
         return False
 
     def _is_idle(self) -> Flow[bool]:
-        """Rest until somebody rests as well; say whether nobody has waited all the time."""
-        bell = self._hub.reader
-        bell.rung = False
+        """Rest until a caller waits; return whether no caller did so all the time."""
+        waiter_arrived = self._hub.reader
+        waiter_arrived.rung = False  # cleared before the check: a caller that arrives after it sets the event again
         if self._hub.is_awaited():
             return False
         self._hub.unheard()
-        yield from Rest(bell, LINGER)
-        return not bell.rung and self._hub.stop()
+        yield from Rest(waiter_arrived, LINGER)
+        return not waiter_arrived.rung and self._hub.stop()
 
     def _open(self) -> Flow[None]:
         queues, token = self._hub.wanted(), self._hub.token
@@ -165,54 +167,54 @@ class _Reader:
             return
         self._pause = PAUSE_SECONDS
         events = cursor["nextBatch"]
-        told = self._deliver(events)
+        is_news = self._deliver(events)
         if cursor["id"] == 0:
             raise _Ended
         if not events:
             self._seconds = min(self._seconds * 2, self._hub.patience)
-        elif not told:
+        elif not is_news:
             yield from Rest(self._hub.ending, NO_NEWS_PAUSE_SECONDS)
 
     def _send(self, command: Mapping[str, Any]) -> Flow[Any]:
         return (yield from Command("command", {"command": command}, target="database", session=self._session))
 
     def _close(self) -> Flow[None]:
-        """Close the stream; it may be opened again where it was."""
+        """Close the stream; it may be opened again at the same position."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             yield from kill_command(self._broker, cursor)
 
     def _recover(self, error: Exception) -> Flow[None]:
-        """See to it that the stream is opened again, where it was unless the server refuses that."""
+        """Prepare to open the stream again, at the same position unless the server refuses that."""
         opening, self._cursor = self._cursor is None, None
         self._hub.silence()
         if not _is_of_network(error) and _code(error) not in KILLED_CODES:
             if opening and self._hub.token is None and self._pause == PAUSE_SECONDS:
                 self._hub.alarm()
-            self._hub.token = None
+            self._hub.token = None  # the server may refuse to resume there
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
         yield from Rest(self._hub.ending, self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
     def _deliver(self, events: Sequence[Event]) -> bool:
-        """Tell the rooms; says whether that was news to any of them."""
-        told, now = False, self._broker.clock.now()
+        """Pass the events to the wait queues; return whether any of them was news."""
+        is_news, now = False, self._broker.clock.now()
         queues = set()
         for event in events:
             queue, id = event.get("q"), event["id"]
             if id == TOPICS_ID:
                 self._broker.topics.changed_at = time.monotonic()
                 self._broker.calm_until = -math.inf
-                told = True
+                is_news = True
             elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
                 self._invalidate_settings(id.removeprefix(CONTROL_PREFIX))
-                told = True
+                is_news = True
             elif isinstance(queue, str):
                 queues.add(queue)
-                told |= self._deliver_item(queue, id, event.get("when"), now)
-        if queues - self._hub.wanted():
+                is_news |= self._deliver_item(queue, id, event.get("when"), now)
+        if queues - self._hub.wanted():  # the open stream still covers queues without waiters
             self._hub.narrow()
-        return told
+        return is_news
 
     def _deliver_item(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
         room = self._hub.rooms.get(queue)
@@ -222,7 +224,7 @@ class _Reader:
         return room.heard(due, (id_key(id), when))
 
     def _invalidate_settings(self, queue: str) -> None:
-        """Let what is known of a control document be read again, by who waits if anybody does."""
+        """Let the next waiter read the control document of a queue again, and wake one if there is any."""
         state = self._broker.states.get(queue)
         if state is not None:
             state.changed_at = time.monotonic()
@@ -231,13 +233,13 @@ class _Reader:
 
 
 class _Ended(Exception):
-    """The stream has come to its end: the collection was dropped or renamed."""
+    """The stream has ended: the collection was dropped or renamed."""
 
     code = -1
 
 
 def kill_command(broker: BrokerContext, cursor: int) -> Command[Any]:
-    """Return the command that closes the stream; who reads it meets an error."""
+    """Return the command that closes the stream; its reader then gets an error."""
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
     return Command("command", {"command": kill}, target="database")
 

@@ -1,4 +1,4 @@
-"""When the next item of a queue is due, or of many queues."""
+"""Due time of the next item of a queue, or of many queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["find_next_due", "find_next_dues", "is_drained"]
 
 
 def find_next_due(context: QueueContext[Any]) -> Flow[datetime | None]:
-    """Find when the next item is, or was, due: one look into the index for each priority in use.
+    """Find when the next item is, or was, due: one index lookup for each priority in use.
 
     ``aggregate`` with ``$sort`` and ``$first``, which the server answers by a DISTINCT_SCAN.
     """
@@ -26,7 +26,7 @@ def find_next_due(context: QueueContext[Any]) -> Flow[datetime | None]:
 
 
 def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
-    """Say whether anything is ready or reserved in a queue, for that long at most, whatever is scheduled (``find``)."""
+    """Return whether any item is ready, or reserved for up to ``lease``; scheduled items do not count (``find``)."""
     yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     filter = {
@@ -38,7 +38,7 @@ def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
 
 
 def is_drained(context: QueueContext[Any], lease: timedelta, *, lingers: bool) -> Flow[bool]:
-    """Say whether a queue is empty, or, where what is scheduled ``lingers``, nothing else is in it."""
+    """Return whether a queue is empty; with ``lingers`` scheduled items may be left in it."""
     if lingers:
         return not (yield from is_at_work(context, lease))
     return (yield from find_next_due(context)) is None
