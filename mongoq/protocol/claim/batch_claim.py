@@ -1,4 +1,4 @@
-"""One claim of many items: what it was made for, what it sets, and how it is taken back."""
+"""One claim of many items: its candidates, its update, and its undo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["ClaimOfMany"]
 UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """What nobody has had, and nobody can replace: none of these is there (``mongoq.protocol.claim.read_ahead``)."""
 MAX_ATTEMPTS = 2**31
-"""Attempts below this can be counted on; other programs may have written anything."""
+"""Attempts below this can be counted further; other programs may have written anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ClaimOfMany:
 
     @property
     def is_beside(self) -> bool:
-        """Whether what it takes runs beside other items, be it a single one."""
+        """True when its items run beside other items, even a single one."""
         return self.sparing or self.beside
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Candidates: what may be claimed together, read by the index."""
+"""Candidates: items that may be claimed together, read by the index."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _fields(*, remembered: bool) -> dict[str, int]:
 
 
 def select_ordinary(read: list[Document]) -> list[Document]:
-    """Return what can go into a batch; what some other program made of odd types is claimed by itself."""
+    """Return the documents that can join a batch; another program's odd types are claimed one by one."""
     if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
         return read
     return [

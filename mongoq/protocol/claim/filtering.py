@@ -55,7 +55,7 @@ def make_filter(context: QueueContext[Any], where: Any, rest: Outcome, resolve: 
 
 
 def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None]:
-    """Let the server look at the filter (``find`` of an id that nobody has); raises ``FilterInvalid``."""
+    """Let the server check the filter (``find`` of an unused id); raise ``FilterInvalid``."""
     try:
         yield from find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
     except Exception as error:
@@ -65,10 +65,10 @@ def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None
 
 
 def settle_unmatched(claim: ClaimOfMany, wanted: ItemFilter) -> Flow[int]:
-    """Settle those of a claim's items that do not match, in one bulk, and return how many those were.
+    """Settle the items of a claim that do not match the filter, in one bulk, and return their number.
 
-    Nobody has reserved them, or no more. Sent again after a lost reply it does nothing twice: they are gone by then.
-    A crash before it leaves them where they are.
+    They are not reserved, or not any more. Sent again after a lost reply, the bulk does nothing twice: they are gone by
+    then. A crash before it leaves them where they are.
     """
     try:
         total = yield from _send_bulk(list(_make_statements(claim, wanted, marked=True)))

@@ -31,7 +31,7 @@ UNCOUNTABLE_FILTER = [
     {"attempts": {"$type": "array"}},  # whose elements may be numbers
     {"attempts": {"$gt": 2**31}},
 ]
-"""What ``$inc`` refuses."""
+"""Attempts that ``$inc`` refuses."""
 
 
 def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
@@ -47,9 +47,9 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
 
 
 def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
-    """Bury what a claim took and nobody can decode, by the marks that it left (``findAndModify``).
+    """Bury a claimed document that cannot be decoded, by the marks of the claim (``findAndModify``).
 
-    In a queue without a dead queue it is put off for an hour: at the head it would be met by every claim.
+    In a queue without a dead queue it is put off for an hour: at the head, every claim would meet it.
     """
     now = context.broker.clock.now()
     if context.settings.dead is None:

@@ -100,12 +100,12 @@ def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]
 
 
 def _can_send_beside(context: QueueContext[Any]) -> bool:
-    """Say whether a command may be sent beside others at little cost."""
+    """Return whether a command may be sent beside others at little cost."""
     return context.broker.lanes is not None and context.broker.lanes.divides
 
 
 def begin_read_ahead(context: QueueContext[Any], n: int) -> Flow[None]:
-    """Begin to read what the next claim will want, while this one of ``n`` is under way."""
+    """Begin to read the next claim's items, while this claim of ``n`` is under way."""
     shelf = context.state.shelf
     if not _can_send_beside(context) or not len(shelf.items) < n < shelf.most(n) or shelf.coming is not None:
         return

@@ -65,7 +65,7 @@ Or asks for a part of a claim that does so, and sees to it that the item is held
 
 
 class NotYet(Exception):
-    """Others took the item; what is left may still be enough."""
+    """Other consumers took the item; the queue may still hold enough."""
 
 
 def reserve(
@@ -213,10 +213,10 @@ def _claim(
 
 
 def is_suspect(before: Document) -> bool:
-    """Say whether the last reservation was one of a batch, and nobody has had the item alone since.
+    """Return whether the last reservation was in a batch, and the item was not held alone since.
 
     Then another item of the batch may have killed the holder, and the item gets one more run, alone. A claim of one
-    item sets a token and leaves ``batch`` as it is; one given back unused leaves no token.
+    item sets a token and leaves ``batch`` as it is; an item given back unused has no token.
     """
     batch = before.get("batch")
     return batch is not None and before.get("token") in (None, batch)
@@ -250,7 +250,7 @@ def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
 
 
 def max_runs(context: QueueContext[Any]) -> int:
-    """Return how many runs an item had that is buried for having had them all."""
+    """Return the number of runs of an item that is buried for having had them all."""
     most = context.settings.most_attempts
     assert most is not None
     return most

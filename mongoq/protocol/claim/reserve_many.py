@@ -69,13 +69,13 @@ def _reserve_now(
 
 @dataclass(slots=True)
 class BatchClaim(Generic[M]):
-    """What a claim of many took.
+    """Result of a claim of many.
 
     Attributes:
-        items: in the order of claims.
-        lapsed: there are others, left alone, whose last leases ran out.
-        screened: how many others did not match the screen, and were settled.
-        seconds: how long that took.
+        items: the claimed items, in the order of claims.
+        lapsed: true when items with expired leases were left in the queue.
+        screened: the number of other items that did not match the filter, and were settled.
+        seconds: the duration of the claim.
     """
 
     items: list[Item[M]]
@@ -176,12 +176,10 @@ def _read_others(context: QueueContext[Any], n: int) -> Flow[list[Document] | No
 
 
 def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
-    """Send the claim, and return what it took in the order of claims; ``tried`` is how many were there for it.
+    """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
 
-    That is read back, unless the claim knows all that it meant to take.
-
-    Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more. With a ``projection``
-    only these fields are read back.
+    The items are read back, unless the claim knows all of its candidates. Sent again after a lost reply, the claim
+    counts nothing twice: its items are eligible no more. With a ``projection`` only these fields are read back.
     """
     if tried <= 0:
         return []

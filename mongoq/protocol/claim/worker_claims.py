@@ -1,4 +1,4 @@
-"""Claims of a worker: many items that run beside others, and those that may have killed a worker, each by itself."""
+"""Claims of a worker: many items that run beside others, and possible killers of a worker, each by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ M = TypeVar("M")
 BLOCKED_WAIT_SECONDS = 0.5
 """Seconds that a claim of a single item waits for a transaction that settles it; all the worker waits meanwhile."""
 LAPSED_PAUSE_SECONDS = 1.0
-"""Seconds for which what has lapsed is passed by after that."""
+"""Seconds for which items with expired leases are passed by after that."""
 
 
 def claim_batch(

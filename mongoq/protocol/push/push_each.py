@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.protocol.base.topics import ensure_ready_to_push
-from mongoq.protocol.flow.chunking import MAX_TRANSACTION_BYTES as CHUNK
+from mongoq.protocol.flow.chunking import BYTES as CHUNK
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.push.draft import due

@@ -1,4 +1,4 @@
-"""Outcomes of handlers carried out: what becomes of each item of a batch, whatever became of the others."""
+"""Apply the outcomes of handlers: each item of a batch is settled on its own, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Verdict = tuple[Item[Any], "Outcome | None"]
 def apply_outcomes(
     context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Settle items, each as its outcome says, in as few commands as that takes; ``None`` and ``Drop`` commit.
+    """Settle items by their outcomes, in as few commands as possible; ``None`` and ``Drop`` commit.
 
-    What needs a transaction comes last, many items in each.
+    Outcomes that need a transaction come last, many items in each.
 
     A ``Retry`` has become a ``Failed`` by now, which knows the delay.
 
-    Returns by ``id_key`` the errors of those that were not settled. What a handler asked for and cannot be done, such
-    as a move into a queue of no valid name, leaves its item as it is.
+    Returns the errors of items that were not settled, by ``id_key``. An impossible outcome, such as a move into a queue
+    with an invalid name, leaves its item as it is.
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
@@ -52,7 +52,7 @@ def apply_outcomes(
 def apply_outcomes_of_queues(
     parts: Iterable[tuple[QueueContext[Any], Iterable[Verdict]]], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Do the same for the items of several queues: what is settled in a way of its own goes together."""
+    """Settle items of several queues by their outcomes; outcomes with a way of their own are settled together."""
     failed: dict[Any, Exception] = {}
     apart: dict[Any, list[Any]] = {}
     for context, verdicts in parts:
@@ -114,7 +114,7 @@ def _make_settlement(
 
 
 def _make_uncounted_rollback(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Settlement:
-    """Return how an item goes back that has failed for no fault of its own: later, its attempt not counted."""
+    """Return the settlement of an item that failed through no fault of its own: later, its attempt not counted."""
     when = batch.now + duration(outcome.delay, "delay")
     failure = error_document(outcome.error, batch.now)
     update = settle.rollback_update(when, failure)

@@ -1,4 +1,4 @@
-"""At most once: an item leaves its queue before it is run, and what comes of it is pushed afterwards."""
+"""At most once: an item leaves its queue before it is run, and its outputs are pushed afterwards."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ __all__ = ["commit_before_run", "push_outputs"]
 logger = logging.getLogger("mongoq.worker")
 
 OUTPUT_ID_REMEMBER = timedelta(hours=1)
-"""For how long the id of what was pushed is known, though it was worked off: it may be pushed again until then."""
+"""How long the id of a pushed output is remembered after the output is settled: until then it may be pushed again."""
 
 Verdict = tuple[Item[Any], "Outcome | None"]
 
 
 def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Mapping[Any, Exception]]:
-    """Settle reserved items before they are run (as ``commit`` does), and return the errors of those that were not.
+    """Settle reserved items before they are run (as ``commit`` does), and return the errors of unsettled items.
 
-    A crash after it has lost the run. What is not known for certain is not to be run either.
+    A crash after it has lost the run. An item with an uncertain result must not be run either.
     """
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
@@ -48,10 +48,11 @@ def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) ->
 def push_outputs(
     context: QueueContext[Any], verdicts: Sequence[Verdict], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Push what has come of items that are gone from their queue (``insert``), each as its outcome says.
+    """Push the outputs of items that have left their queue (``insert``), each by its outcome.
 
-    Returns by ``id_key`` the errors of those that were not pushed. A failed item goes to the dead queue, without
-    another run; where there is none it is lost, which is logged. So is what a crash leaves unpushed.
+    Returns the errors of items without pushed outputs, by ``id_key``. A failed item goes to the dead queue, without
+    another run; without a dead queue it is lost, which is logged. Outputs that a crash leaves unpushed are lost as
+    well.
     """
     failed: dict[Any, Exception] = {}
     moves = Moves(context, resolve)
@@ -69,7 +70,7 @@ def push_outputs(
 
 
 def _output_id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:
-    """Return the id of what comes of a run in a queue: the same when it is pushed again, after a lost reply."""
+    """Return the id of an output in a queue: the same when it is pushed again after a lost reply."""
     assert item.token is not None
     digest = sha256(f"{item.id!r}\0{item.token}\0{queue}\0{place}".encode()).digest()
     return ObjectId(item.token.binary[:4] + digest[:8])
@@ -78,7 +79,7 @@ def _output_id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:
 def _make_envelopes(
     context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, moves: Moves
 ) -> list[dict[str, Any]]:
-    """Return what is to be pushed."""
+    """Return the envelopes to push."""
     if isinstance(outcome, Failed | Dead):
         grave = _make_dead_letter(context, item, outcome)
         return [] if grave is None else [grave]

@@ -1,6 +1,6 @@
-"""Bulks: the fenced updates and deletes of many items in few commands, and who of them was settled.
+"""Bulks: the fenced updates and deletes of many items in few commands, and the result for each item.
 
-The server answers a bulk with totals only. When fewer items were found than were sent, what is stored tells which.
+The server answers a bulk with totals only. When fewer items were found than were sent, the stored documents tell which.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ __all__ = [
 ]
 
 MAX_STATEMENTS = 1_000
+"""Statements of one bulk, at most."""
 STATE_FIELDS: dict[str, Any] = dict.fromkeys(
     ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
 )
+"""Projection of the fields that show whether an item was settled."""
 
 Statement = tuple[str, dict[str, Any]]
 
@@ -112,7 +114,7 @@ class Group:
 
 @dataclass(slots=True)
 class BulkResult:
-    """What is known so far: what is done; by ``id_key``, the answers of single commands, and the errors of others."""
+    """Results so far: settled ids, the answers of single commands, and errors, the last two by ``id_key``."""
 
     done: list[ObjectId] = field(default_factory=list)
     answers: dict[Any, Any] = field(default_factory=dict)
@@ -120,10 +122,10 @@ class BulkResult:
 
 
 def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
-    """Settle items, and return by ``id_key`` what their own flows returned, of those that did not go in a bulk.
+    """Settle items, and return the answers of items that were settled by a flow of their own, by ``id_key``.
 
-    All are tried; then one ``BatchIncomplete`` tells which failed. Each command is safe to send again, and is sent
-    again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
+    All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
+    again once when its reply is lost. An error of the driver's that is about no item in particular ends the bulk.
     """
     tally = yield from run_bulk(context, wanted)
     _raise_failures(context, tally, (item for item, _ in wanted))
@@ -133,21 +135,21 @@ def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[di
 def settle_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
 ) -> Flow[dict[Any, Any]]:
-    """Do the same with items that have the settlement in common, and what ``held`` tells."""
+    """Settle items that share one settlement and the facts in ``held``."""
     tally = yield from run_bulk_alike(context, items, settlement, held)
     _raise_failures(context, tally, items)
     return tally.answers
 
 
 def _raise_failures(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[Any]]) -> None:
-    """Tell what failed by the id itself; one of another program's that cannot be a key, a document say, by its text."""
+    """Raise the failures by item id; another program's id that cannot be a key, a document say, appears as its text."""
     ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
     finish(context.name, tally.done, failed)
 
 
 def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkResult]:
-    """Do the same, and return what is known of each item, raising nothing."""
+    """Settle items, and return the result of each item without raising."""
     soon = context.broker.clock.now() + LEASE_MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
@@ -159,7 +161,7 @@ def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkR
 def run_bulk_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
 ) -> Flow[BulkResult]:
-    """Do the same with items that have the settlement in common, and what ``held`` tells."""
+    """Settle items that share one settlement and the facts in ``held``, without raising."""
     if context.broker.serverless or held.until <= context.broker.clock.now() + LEASE_MARGIN:
         return (yield from run_bulk(context, [(item, settlement) for item in items]))
     together = (
@@ -203,7 +205,7 @@ def _settle_alone(item: Item[Any], settlement: Settlement, tally: BulkResult) ->
 def make_statement(
     token: ObjectId | None, ids: Sequence[Any], update: Any, room: Mapping[str, Any] | None = None
 ) -> Statement:
-    """Return the fenced statement for items under one token; that of a single item is one the driver sends again."""
+    """Return the fenced statement for items under one token; the driver can retry the statement of a single item."""
     many = len(ids) > 1
     arguments: dict[str, Any] = {
         "filter": {"_id": {"$in": list(ids)} if many else ids[0], "token": token, **(room or {})}
@@ -214,7 +216,7 @@ def make_statement(
 
 
 def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
-    """Put together what may share a statement: the same token, and the same settlement."""
+    """Group items that may share a statement: the same token, and the same settlement."""
     found: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
     for item, settlement in wanted:
         key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
@@ -231,7 +233,7 @@ def _split_group(settlement: Settlement, items: list[Item[Any]], ids: list[Any])
 
 
 def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> Flow[list[Wanted]]:
-    """Send one bulk; what it cannot tell apart is returned, to be settled alone."""
+    """Send one bulk, and return the items that have to be settled alone."""
     requests = make_statements(bulk)
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
@@ -263,7 +265,7 @@ def _list_wanted(bulk: Iterable[Group]) -> list[Wanted]:
 
 
 def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: BulkResult) -> Flow[list[Wanted]]:
-    """Find out how far refused statements of several items had come; the rest of them is settled alone."""
+    """Find out how far refused statements of several items came, and return the items that are still held."""
     if not sent:
         return []
     ids = [item.id for item, _ in sent]
@@ -279,7 +281,7 @@ def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: Bulk
 
 
 def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResult) -> None:
-    """Note what was settled, as ``fenced`` does for an item of its own."""
+    """Record settled items, as ``run_fenced`` does for a single item."""
     events: Counter[Event] = Counter()
     woken: Counter[tuple[str, datetime]] = Counter()
     for group in done:
@@ -306,7 +308,7 @@ METHODS = {
 
 
 def count_found(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
-    """Send statements in their order, in one bulk where there is a server, and return how many items they found."""
+    """Send statements in order, in one bulk where there is a server, and return the number of items found."""
     if not broker.serverless:
         return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, number_found))
     found = 0
@@ -321,7 +323,7 @@ def _number_deleted(reply: Any) -> int:
 
 
 def number_found(reply: Any) -> int:
-    """Return how many items a bulk has found."""
+    """Return the number of items that a bulk has found."""
     return int(reply.matched_count + reply.deleted_count)
 
 
@@ -344,10 +346,10 @@ def _record_refusals(groups: Mapping[int, Group], refusals: Mapping[int, Excepti
 def _resolve_by_reading(
     context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: BulkResult
 ) -> Flow[None]:
-    """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost.
+    """Read which items were settled; ``total`` is their number, or ``None`` when a first reply was lost.
 
-    The server keeps no record of a statement of many. After a lost reply, what a delete may have deleted and what
-    another holder may have settled look alike: both are gone, and stay uncertain.
+    The server keeps no record of a statement of many. After a lost reply, an item deleted by us and an item settled by
+    another holder look alike: both are gone, and stay uncertain.
     """
     ids = [item.id for item, _ in sent]
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
@@ -380,9 +382,9 @@ def _infer_settled(item: Item[Any], settlement: Settlement, document: Document |
 def _reconcile(
     read: Mapping[Any, bool | None], new: Set[Any], total: int | None, *, telling: bool
 ) -> dict[Any, bool | None]:
-    """Settle what reading could not, by the number of items that were settled.
+    """Decide the uncertain items by the total number of settled items.
 
-    ``new`` are those whose looks tell nothing, since a push may have brought what is stored.
+    ``new`` are items for which reading proves nothing, since a push may have written the stored document.
     """
     likely = {id for id, verdict in read.items() if verdict}
     certain = likely - new

@@ -1,4 +1,4 @@
-"""Settling by id and token alone: for whoever holds no items, but knows what was claimed and under which fence."""
+"""Settle by id and token alone: for callers that hold no items, but know the claimed ids and their fence."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["FencedItem", "SettledByToken", "settle_held"]
 
 UNREAD_FIELDS = ("payload", "headers", "error", "origin")
-"""What the settling of an item does not look at, and may be large."""
+"""Fields that settling does not read, and that may be large."""
 
 
 class FencedItem(NamedTuple):
-    """An item under a fence, and what is to become of it.
+    """An item under a fence, and its settlement.
 
     Attributes:
         id: the item.
         token: the fence.
         handed: the move; ``None`` commits the item.
-        payload: what a move puts in the place of the payload, as ``{"payload": payload}`` in BSON.
+        payload: the payload that a move sets, as ``{"payload": payload}`` in BSON.
     """
 
     id: ObjectId
@@ -46,14 +46,14 @@ class FencedItem(NamedTuple):
 
 @dataclass(slots=True)
 class SettledByToken:
-    """What became of items.
+    """Results of settling by token.
 
     Attributes:
-        done: how many were settled now.
-        lost: fenced that are no longer under their token: settled before, taken by somebody else, or removed; or settled
-            now by a command whose reply was lost, which cannot be result from that.
-        failed: the errors of the others.
-        queues: the queues that they were in.
+        done: the number of items settled now.
+        lost: items no longer under their token: settled before, claimed by another consumer, or removed; or settled now
+            by a command with a lost reply, which looks the same.
+        failed: the errors of the other items.
+        queues: the queues of the items.
     """
 
     done: int = 0
@@ -62,7 +62,7 @@ class SettledByToken:
     queues: set[str] = field(default_factory=set)
 
     def record_failure(self, id: ObjectId, error: Exception) -> None:
-        """Take in what became of an item that was not settled."""
+        """Record an item that was not settled."""
         if isinstance(error, ReservationLost):
             self.lost.append(id)
         else:
@@ -70,10 +70,10 @@ class SettledByToken:
 
 
 def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[SettledByToken]:
-    """Commit and move items, each once, in the queues that hold them, as the settings of fenced say.
+    """Commit and move items, each once, in the queues that hold them, by the settings of these queues.
 
-    Each is read first (``find`` of 10,000 at a time, without payloads): what is not under its token any more is lost,
-    and what it says of its history and of its id decides how it is settled. Then one ``bulkWrite`` for the items of a
+    Each item is read first (``find`` of 10,000 at a time, without payloads). An item that is not under its token any
+    more is lost. Its history and id fields decide how it is settled. Then one ``bulkWrite`` settles the items of a
     queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
     """
     result = SettledByToken()

@@ -1,6 +1,6 @@
-"""Exchanges: reserved items settled, and others written for them, in one transaction; it carries many.
+"""Exchanges: settle reserved items and write new ones, many in one transaction.
 
-None of them can fail another: what a transaction cannot do is looked for, and the rest is tried again without it.
+No item can fail another: the item that a transaction cannot settle is found, and the rest is tried again without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FenceMiss(Exception):
 
 
 class PutOff(Exception):
-    """An item is as it was, and is to be settled again in a moment: what it needs is about to come."""
+    """An item is unchanged, and is to be settled again in a moment: the thing it needs is about to arrive."""
 
 
 ITEM_ERRORS = (
@@ -42,7 +42,7 @@ ITEM_ERRORS = (
     # what other programs have put into the fields of an item may be anything
     *(ArithmeticError, AttributeError, BSONError, LookupError, TypeError, ValueError),
 )
-"""Errors that are about one of the items, and not about the server."""
+"""Errors about one of the items, and not about the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class Exchange(Generic[W, R]):
 
 
 def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
-    """Exchange all of them in one transaction, and return by ``id_key`` the errors of those that cannot be.
+    """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
-    Without a server, where there are no transactions, they are exchanged one after the other.
+    Without a server there are no transactions, and they are exchanged one after the other.
 
-    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled. What
-    the server knows of a transaction whose client has died, it drops after ``transactionLifetimeLimitSeconds``, 60 by
-    default; until then nobody else can claim its items.
+    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled. The
+    server drops a transaction of a dead client after ``transactionLifetimeLimitSeconds``, 60 by default; until then no
+    other consumer can claim its items.
     """
     if not wanted:
         return {}
@@ -89,7 +89,7 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
 
 
 def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
-    """Find out whom an error is about, and try again with the others."""
+    """Find the items that an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
     gone = (yield from _find_lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
     if gone:
@@ -106,7 +106,7 @@ def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Excep
 
 
 def _item_error(error: Exception) -> Exception:
-    """Return the error of one item: what the server will refuse again is told as one that is not to be tried again."""
+    """Return the error of one item; an error that the server would repeat becomes one that is not retried."""
     cause = own_error(error)
     if isinstance(error, MongoqError) or not _is_permanent(error):
         return cause
@@ -116,7 +116,7 @@ def _item_error(error: Exception) -> Exception:
 
 
 def _is_permanent(error: Exception) -> bool:
-    """Say whether an error would be the same another time."""
+    """Return whether an error would be the same another time."""
     if isinstance(error, PartlyRefused):
         return all(isinstance(one, Refused | Duplicate) for one in error.refusals.values())
     return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
@@ -129,7 +129,7 @@ def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
 
 
 def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
-    """Read which items somebody else has, or has settled."""
+    """Return the errors of items that another holder has, or has settled."""
     ids = [item.id for item in items]
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
     found = {id_key(document["_id"]): document for document in read}

@@ -1,4 +1,4 @@
-"""Leases that are kept running while handlers work: those of all queues of a worker in one command."""
+"""Extend leases while handlers work: all queues of a worker in one command."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class ExtendedItems:
 def extend_leases(
     broker: BrokerContext, wanted: Sequence[ExtendedItems]
 ) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
-    """Extend leases (``bulkWrite`` of ``update`` of many), and return their new ends, and what was lost.
+    """Extend leases (``bulkWrite`` of ``update`` of many); return their new ends, and the lost items.
 
-    What was lost is told by ``id_key`` and token: somebody else has it, or it was settled meanwhile. Sent again when
-    the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer stays so.
+    Lost items are named by ``id_key`` and token: another consumer has them, or they were settled meanwhile. The command
+    is sent again when the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer
+    stays so.
     """
     now = broker.clock.now()
     ends = [now + one.lease for one in wanted]
@@ -60,7 +61,7 @@ def _make_statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) 
 
 
 def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
-    """Read who holds the items now: of all leases together, since those not read yet are not extended meanwhile."""
+    """Read the present holders of all items together, since leases not read yet are not extended meanwhile."""
     held = [(id, one.token) for one in wanted for id in one.ids]
     tokens: dict[Any, Any] = {}
     for start in range(0, len(held), IDS):

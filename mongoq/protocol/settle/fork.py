@@ -1,4 +1,4 @@
-"""Forks: items that become several, settled in the transaction that writes what comes of them."""
+"""Forks: an item becomes several, and is settled in the transaction that writes its outputs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["fork_items"]
 
 MAX_OUTPUTS = 10_000
+"""Outputs of one item, at most."""
 MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
-"""The most that comes of one item, and what one transaction carries: the server keeps all of it in its cache."""
+"""Bytes of one item's outputs, and of one transaction, at most: the server keeps all of it in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """An item, how it is settled, and what is written for it, as it is noted and as it travels."""
+    """An item, its settlement, and its outputs as documents and in the form to send."""
 
     item: Item[Any]
     settlement: Settlement
@@ -53,9 +54,9 @@ class _Exchange:
 def fork_items(
     context: QueueContext[Any], wanted: Iterable[tuple[Item[Any], Fork]], batch: Batch, moves: Moves
 ) -> Flow[dict[Any, Exception]]:
-    """Settle items and write what comes of them, and return by ``id_key`` the errors of those that were not settled.
+    """Settle items and write their outputs; return the errors of items that were not settled, by ``id_key``.
 
-    A crash leaves each as it was, or with all that comes of it.
+    A crash leaves each item as it was, or settled with all of its outputs.
     """
     failed: dict[Any, Exception] = {}
     exchanges = []

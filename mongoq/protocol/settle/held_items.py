@@ -1,8 +1,8 @@
-"""What a token holds: many items by their ids, kept or read, of which none may be missed.
+"""Items under one token: many items by their ids, extended or read, and none of them may be missed.
 
-Whoever reads the items of a claim and misses one that it holds would have it settled unread. A read may miss one: a
-server that was elected a moment ago, or that does not know yet that it was voted out, shows an older state. An update
-does not, since it waits for the majority. So what a read has not found is asked for by an update that changes nothing.
+A caller that reads the items of a claim and misses one would have it settled unread. A read may miss one: a server that
+was elected a moment ago, or that does not know yet that it was voted out, shows an older state. An update does not,
+since it waits for the majority. So an item that a read has not found is checked by an update that changes nothing.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ __all__ = ["cut_ids", "extend_and_list_held", "extend_held", "read_held_document
 
 MAX_READS = 100
 READ_PAUSE_SECONDS = 0.1
-"""Seconds between looks for what is there for certain."""
+"""Seconds between reads of items that are certainly there."""
 
 
 def cut_ids(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut ids into those of one command."""
+    """Cut ids into parts of one command each."""
     for start in range(0, len(ids), IDS):
         yield ids[start : start + IDS]
 
 
 def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[int]:
-    """Let the leases of items end so long from now, and return how many the token holds (``update`` of many).
+    """Extend the leases of items to ``lease`` from now, and return how many the token holds (``update`` of many).
 
-    Also of those whose leases ran out, as long as nobody has taken them. Sent again when the reply is lost.
+    This includes leases that ran out, as long as no other consumer has claimed the items. The command is sent again
+    when the reply is lost.
     """
     return (yield from _update_held(token, ids, {"$max": {"when": broker.clock.now() + lease}}))
 
@@ -44,7 +45,7 @@ def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], leas
 def extend_and_list_held(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta
 ) -> Flow[list[Any]]:
-    """Do the same for as many items as there are, and return the ids of those that the token holds, in their order."""
+    """Extend the leases of any number of items, and return the ids that the token holds, in their order."""
     held: list[Any] = []
     for chunk in cut_ids(ids):
         if (yield from extend_held(broker, token, chunk, lease)) == len(chunk):
@@ -58,9 +59,9 @@ def extend_and_list_held(
 def read_held_documents(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], projection: Mapping[str, Any]
 ) -> Flow[list[dict[str, Any]] | None]:
-    """Read those items that the token holds, in the order of the ids, with majority read concern (``find``).
+    """Read the items that the token holds, in the order of the ids, with majority read concern (``find``).
 
-    ``None`` when they are more than the 16 MB of one reply: ask for fewer.
+    ``None`` when they exceed the 16 MB of one reply: ask for fewer.
 
     Raises:
         ServerUnavailable: the server has items that it does not show, for ten seconds.

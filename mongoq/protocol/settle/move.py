@@ -1,4 +1,4 @@
-"""Moves: an item handed on to another queue, or to the dead queue, in one fenced update."""
+"""Moves: hand an item to another queue, or to the dead queue, in one fenced update."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ BURIED_REASON = "buried"
 
 
 def reason_exhausted(attempts: int) -> str:
-    """Return why an item is buried that may not run again, after so many runs."""
+    """Return the reason for burying an item without retries left, after this number of runs."""
     return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A queue to move to: its name, and how its payloads are encoded."""
+    """A queue to move to: its name, and the codec of its payloads."""
 
     name: str
     codec: Codec[Any]
 
 
 def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Destination:
-    """Return where a move goes; a queue of another collection is refused, since a move is one update of one document.
+    """Return the destination of a move; a queue of another collection is refused: a move is one update of one document.
 
     A queue given by its name takes any payload.
     """
@@ -72,7 +72,7 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
 
 
 def move(context: QueueContext[Any], item: Item[Any], to: Destination, **told: Any) -> Flow[None]:
-    """Hand an item on to another queue, as ``check_move`` is told, with a fresh budget of attempts, in one update."""
+    """Move an item to another queue with a fresh budget of attempts, in one update; options as for ``check_move``."""
     yield from hand_on(context, item, check_move(context, to, **told))
 
 
@@ -123,7 +123,7 @@ def check_move(
     replace_headers: bool,
     key: str | None = None,
 ) -> Handover:
-    """Check what a move is told."""
+    """Check the options of a move."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
     patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
     wrapped = to.codec.wrapped(payload) if replace_payload else None
@@ -178,7 +178,7 @@ def bury(
     error: Any,
     attempts: int | None = None,
 ) -> Flow[None]:
-    """Hand an item to the dead queue, where its origin tells what happened."""
+    """Move an item to the dead queue; its origin records the reason."""
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
     yield from begin_settle(context, item)
@@ -202,7 +202,7 @@ def burial_update(
     attempts: int,
     now: datetime,
 ) -> tuple[dict[str, Any], Marks]:
-    """Return the update that hands an item to the dead queue, and what is left on the item besides."""
+    """Return the update that moves an item to the dead queue, and the marks left on the item."""
     failure = error_document(error, now)
     told = reason or (failure["message"] if failure else "") or BURIED_REASON
     stage = None if context.stage is None else context.stage.name

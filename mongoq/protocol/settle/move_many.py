@@ -1,4 +1,4 @@
-"""Moves of many items: what each is told, checked once for those that are told the same."""
+"""Moves of many items: equal options are checked once."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = ["Moves", "Resolve", "Told", "make_move", "move_many"]
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
 """Turns a handle into its context."""
 Told = tuple[Handover, bytes | None]
-"""What a move is told, and the payload that it brings, as ``{"payload": payload}`` in BSON."""
+"""A checked move, and its payload, as ``{"payload": payload}`` in BSON."""
 _Way = Callable[[Item[Any], bytes | None], Settlement]
 """Makes the settlement of a move, given the item and that payload."""
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
-    """Hand items on to other queues; ``resolve`` turns a handle into its context."""
+    """Move items to other queues; ``resolve`` turns a handle into its context."""
     items, given = _split_pairs(moves)
     items, held = check_items(context, items, "moves")
     alike = _are_alike(given)
@@ -57,7 +57,7 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
 
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
-    """Return what should be the items, and the moves beside them."""
+    """Return the items and the moves of the given pairs, and refuse other values."""
     pairs = listed(moves, "moves")
     if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
         given = [move for _, move in pairs]
@@ -85,7 +85,7 @@ _attributes = [attrgetter(each.name) for each in fields(Move)]
 
 
 def _are_alike(moves: Sequence[Move]) -> bool:
-    """Say whether all are told the very same, and leave the payloads as they are."""
+    """Return whether all moves have identical options, and leave the payloads unchanged."""
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
     first = vars(moves[0])
@@ -100,7 +100,7 @@ _but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
 
 
 class Moves:
-    """Checks moves; those that are told the very same objects, but for the payload, share a handover."""
+    """Checks moves; moves with identical option objects, apart from the payload, share a handover."""
 
     def __init__(self, context: QueueContext[Any], resolve: Resolve) -> None:
         self._context = context
@@ -108,7 +108,7 @@ class Moves:
         self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
 
     def check(self, move: Move) -> Told:
-        """Return what a move is told, checked."""
+        """Check a move, and return it with its payload."""
         try:
             return self._check(move)
         except MongoqError:
@@ -131,7 +131,7 @@ class Moves:
 
 
 def make_move(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
-    """Return how an item of a batch is moved, as it was told."""
+    """Return the settlement that moves an item of a batch."""
     handed, payload = told
     if handed not in batch.ways:
         batch.ways[handed] = (_patch_move_maker if handed.patch else _plain_move_maker)(context, handed, batch)
@@ -154,7 +154,7 @@ def _check_move(context: QueueContext[Any], to: Destination, move: Move) -> Hand
 
 
 def _plain_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
-    """Return what makes the settlements of a move; those whose updates are the same share one."""
+    """Return the function that makes the settlements of a move; items with equal updates share one."""
     when, equal, encoding = _due_time(handed, batch), batch.alike, context.broker.encoding
     happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
     update = handed.update(when)
@@ -175,7 +175,7 @@ def _plain_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch
 
 
 def _patch_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
-    """Return what makes the settlements of a move with a patch."""
+    """Return the function that makes the settlements of a move with a patch."""
     when, equal, added = _due_time(handed, batch), batch.alike, max_growth(context, handed.patch)
     happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
     alone = partial(send_move, context, handed=handed)

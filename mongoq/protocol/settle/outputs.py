@@ -1,4 +1,4 @@
-"""Outputs: the new items that come of one that is settled, or that is gone already."""
+"""Outputs: the new items made from an item that is settled, or that has left its queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["make_output", "record_output"]
 def make_output(
     context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
 ) -> dict[str, Any]:
-    """Return the envelope of a new item, as a move of the old one was told."""
+    """Return the envelope of a new item, by a move of the old one."""
     handed, payload = moves.check(move)
     if handed.patch:
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
@@ -37,7 +37,7 @@ def make_output(
 
 
 def record_output(context: QueueContext[Any], envelope: Document) -> None:
-    """Count what was put into a queue, and wake who waits for it in this process."""
+    """Count a new item of a queue, and wake the queue's waiters in this process."""
     broker, queue = context.broker, envelope["q"]
     broker.state(queue).heads.note(envelope["priority"], envelope["when"])
     broker.counters.add(queue, "put", 1)

@@ -1,4 +1,4 @@
-"""Settling: what the holder of a reservation may do with it within its queue, each one fenced command."""
+"""Settling: the operations of a reservation's holder within its queue, each one fenced command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 HISTORY_FIELDS = ("processed", "expires", "settled")
-"""What history and stubs have, and nothing that is live."""
+"""Fields of history and stubs that no live item has."""
 STUB_DROPPED_FIELDS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail")
 
 
@@ -63,7 +63,7 @@ def commit(
 ) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
 
-    Here and below ``begun`` says that ``begin_settle`` was done for this item, by who lets callers share commands.
+    Here and below ``begun`` means that the caller has run ``begin_settle`` for this item, before sharing commands.
     """
     broker = context.broker
     value = context.codec.wrapped(payload) if replace_payload else None
@@ -165,7 +165,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
 def extend(
     context: QueueContext[Any], item: Item[Any], *, lease: Duration | None, begun: bool = False
 ) -> Flow[datetime]:
-    """Let the lease end so much later than now, and return that time."""
+    """Extend the lease to ``lease`` from now, and return its new end."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     if not begun:
         yield from begin_settle(context, item)

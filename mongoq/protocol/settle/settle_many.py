@@ -1,4 +1,4 @@
-"""Settling of many items: what is to become of each, checked before anything is sent."""
+"""Settle many items: the settlement of each is checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ M = TypeVar("M")
 def check_items(
     context: QueueContext[Any], items: Any, argument: str = "items"
 ) -> tuple[list[Item[Any]], RawBatch | None]:
-    """Return the items, each once, all of them reserved from this queue, and what they have in common, if known."""
+    """Return the items, each once, all reserved from this queue, and their common facts, if known."""
     found, namespace, queue = listed(items, argument), context.broker.namespace, context.name
     held = all_held(found, namespace, queue)
     if held is not None:
@@ -69,7 +69,7 @@ def check_items(
 
 
 class Batch:
-    """What the items of one batch share: the moment it is sent, the settlements that are alike, and what they leave."""
+    """Shared state of one batch: the moment it is sent, settlements that items share, and their marks."""
 
     def __init__(self, clock: Clock) -> None:
         self.now = clock.now()
@@ -79,7 +79,7 @@ class Batch:
         self._markers: dict[Any, Marker] = {}
 
     def marker(self, context: QueueContext[Any], ended: Ended, to: str | None = None) -> Marker:
-        """Return what makes the marks of items that end so; handles of one queue may be a stage's or nobody's."""
+        """Return the maker of marks for items with this end; handles of one queue may belong to a stage or to none."""
         key = context.stage, ended, to
         if key not in self._markers:
             self._markers[key] = Marker(context, ended, at=self.now, to=to)
@@ -92,9 +92,9 @@ def settle_all(
     settle: Callable[[Item[Any]], Settlement],
     held: RawBatch | None,
 ) -> Flow[dict[Any, Any]]:
-    """Settle items, each as ``settle`` says, and return what ``settle_bulk`` does.
+    """Settle items, each by ``settle``, and return the same as ``settle_bulk``.
 
-    With ``held`` they are alike in all that it looks at, and it is asked of the first for all of them.
+    With ``held`` the items are alike in all that ``settle`` reads, and it is called once, with the first.
     """
     if held is None:
         return (yield from settle_bulk(context, [(item, settle(item)) for item in items]))
@@ -113,13 +113,13 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
 
 
 def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
-    """Say whether items that are held are committed as the first of them is."""
+    """Return whether held items are committed in the same way as the first of them."""
     same = context.settings.history is None or held.together  # what is kept tells its token
     return same and context.stage is None and not remembers(items)
 
 
 def make_commit(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-    """Return how an item of a batch is committed."""
+    """Return the settlement that commits an item of a batch."""
     expires = expiry(batch.now, context.settings.history, item.once)
     kept = context.settings.history is not None  # a stub has no trail
     marks = batch.marker(context, "done").marks(item) if kept else NO_MARKS
@@ -162,7 +162,7 @@ def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, del
 def make_rollback(
     context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta, error: Any
 ) -> Settlement:
-    """Return how an item of a batch is handed back after a failure."""
+    """Return the settlement that hands an item of a batch back after a failure."""
     key = length.days, length.seconds, length.microseconds, id(error)  # a timedelta takes longer to look up
     spent = context.settings.is_spent(item.attempts)
     found = None if spent else batch.alike.get(key)
@@ -187,7 +187,7 @@ def make_burial(
     error: Any,
     alone: Callable[[Item[Any]], Flow[Any]],
 ) -> Settlement:
-    """Return how an item of a batch is buried."""
+    """Return the settlement that buries an item of a batch."""
     now, dead = batch.now, dead_queue(context)
     marker = batch.marker(context, "dead", dead)
     grave, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
@@ -212,7 +212,7 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
 
 
 def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-    """Return how an item of a batch is handed back unused."""
+    """Return the settlement that hands an item of a batch back unused."""
     when = item.due or batch.now
     key = "release", when
     if key not in batch.alike:
@@ -225,7 +225,7 @@ def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> S
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
-    """Let the leases end so much later than now, and return the items with that time."""
+    """Extend the leases to ``lease`` from now, and return the items with their new ends."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     checked, held = check_items(context, items)
     if not checked:
@@ -241,7 +241,7 @@ def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Du
 
 
 def make_extension(context: QueueContext[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
-    """Return how the leases of a batch are extended."""
+    """Return the settlement that extends the leases of a batch."""
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
         happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)

@@ -1,4 +1,4 @@
-"""Runs that took too long: what is kept on their items, which come back when their leases end."""
+"""Runs that took too long: their items keep an error, and come back when their leases end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks: what a stage of a pipeline leaves on the items that it settles, in the very update that settles them."""
+"""Marks: a pipeline stage's traces on the items that it settles, written in the same update."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class Marker:
     def marks(
         self, item: Item[Any], *, payload: bytes | None = None, added: int = 0, attempts: int | None = None
     ) -> Marks:
-        """Return what is left on an item.
+        """Return the marks of an item.
 
         Args:
             item: as it was claimed.
-            payload: what it gets, as ``{"payload": payload}`` in BSON.
-            added: the most bytes that a patch adds to the one it has.
-            attempts: those that count, if not all.
+            payload: its new payload, as ``{"payload": payload}`` in BSON.
+            added: the most bytes that a patch adds to the present payload.
+            attempts: the attempts that count, if not all.
         """
         mark = self._mark
         if mark is None and not added and (payload is None or len(payload) <= LARGE):

@@ -72,9 +72,7 @@ def stream_pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str,
 
 
 def _milliseconds(date: Any) -> dict[str, Any]:
-    """Return the expression of a date in milliseconds, or null: another program's date may be none, or beyond Python's
-    range.
-    """
+    """Return the expression of a date in milliseconds; another program's value without one becomes null."""
     return {"$convert": {"input": date, "to": "long", "onError": None, "onNull": None}}
 
 

@@ -45,7 +45,7 @@ def is_drained(context: QueueContext[Any], lease: timedelta, *, lingers: bool) -
 
 
 def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:
-    """Find the same for many queues in one ``aggregate``, by ``$unionWith``; a queue without items is left out."""
+    """Find the next due times of many queues in one ``aggregate``, by ``$unionWith``; empty queues are left out."""
     yield from ensure_broker_ready(broker, write=False)
     first, *rest = [[*first_due_pipeline(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
     union = [{"$unionWith": {"coll": broker.collection, "pipeline": pipeline}} for pipeline in rest]
