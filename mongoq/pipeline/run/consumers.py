@@ -66,7 +66,7 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
         framed(told, stage),
         stage=stage.name,
         judge=stage_judge(graph, stage, handle, broker),
-        make_filter=_screen(graph, stage, handle, broker),
+        screen=_screen(graph, stage, handle, broker),
         pops=stage.delivery == "at-most-once",
     )
 
