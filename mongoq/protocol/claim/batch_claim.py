@@ -91,7 +91,7 @@ class ClaimOfMany:
 
     @classmethod
     def of_untouched(cls, context: QueueContext[Any], first: Sequence[RawEnvelope], lease: timedelta) -> ClaimOfMany:
-        """Return a claim of items that nobody has had."""
+        """Return a claim of untouched items."""
         now = context.broker.clock.now()
         time = cache(time_of)  # most are due at a few different times
         found = {one.id: one for one in first}
@@ -123,11 +123,11 @@ class ClaimOfMany:
         return self.sparing or self.beside
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of those that are still eligible, and are to be claimed."""
+        """Return the filter of items that are still eligible, and are to be claimed."""
         return {**self.eligible_filter(ids), **self.where}
 
     def eligible_filter(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of those that are still eligible."""
+        """Return the filter of items that are still eligible."""
         return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
 
     def command(self) -> Command[Any]:

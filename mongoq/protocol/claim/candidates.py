@@ -44,7 +44,7 @@ def read_candidates(
 
 
 def read_fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
-    """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
+    """Read only unreserved, ordinary candidates: items with expired leases may fill the head."""
     filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
     read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
     return select_ordinary(read) or None

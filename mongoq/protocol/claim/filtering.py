@@ -33,12 +33,12 @@ __all__ = ["ItemFilter", "check_on_server", "is_kept", "make_filter", "settle_un
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemFilter:
-    """What a consumer takes.
+    """The filter of a consumer.
 
     Attributes:
-        where: the filter on envelopes that says so.
-        rest: what becomes of the others, ``Drop`` or ``Move``.
-        handed: a ``Move`` of them, checked.
+        where: the filter on envelopes.
+        rest: the outcome of the other items, ``Drop`` or ``Move``.
+        handed: the checked ``Move``, if there is one.
         resolve: turns the handle in a ``Move`` into its context.
     """
 
@@ -99,7 +99,7 @@ def _record_settled(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
 
 
 def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
-    """Make a statement for all that are told the same; what remembers its id is kept for as long as that lasts."""
+    """Make one statement for all items with the same update; an item with a remembered id is kept as long as the id."""
     groups: dict[Any, list[Any]] = {}
     for key, id in claim.ids.items():
         groups.setdefault(None if wanted.handed else claim.remembered.get(key), []).append(id)

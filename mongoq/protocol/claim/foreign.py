@@ -35,7 +35,7 @@ UNCOUNTABLE_FILTER = [
 
 
 def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
-    """Bury the first eligible document whose attempts cannot be counted, if there is one (``findAndModify``).
+    """Bury the first eligible document with attempts that cannot be counted, if there is one (``findAndModify``).
 
     In a queue without a dead queue its attempts begin anew.
     """

@@ -223,7 +223,7 @@ def _take_into_history(
 
 
 def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
-    """Return the search for what a pop took whose reply was lost, as ``_held_under`` does for a claim."""
+    """Return the search for the item of a pop with a lost reply, as ``_find_claimed_command`` does for a claim."""
     filter, opened = {"q": context.name, "processed": now, "settled": token}, context.broker.encoding.read_reply
     return Command(
         "find_one_and_update",
@@ -237,7 +237,7 @@ def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datet
 def _delete_stub(
     context: QueueContext[Any], before: Document, marks: dict[str, Any], history: timedelta | None
 ) -> Flow[None]:
-    """Delete the stub of an item whose id is not remembered (``delete``); the TTL index does so after a crash."""
+    """Delete the stub of an item without a remembered id (``delete``); the TTL index does so after a crash."""
     now = marks["processed"]
     if expiry(now, None, before.get("once")) is not None:
         context.state.expect_remembered()

@@ -45,10 +45,10 @@ class Head:
 
 
 def read_head(context: QueueContext[Any], n: int) -> Flow[Head]:
-    """Return the first ``n`` items, unless somebody else claims as well, or most of them have been had.
+    """Return the first ``n`` items, unless other processes claim as well, or most of them are not untouched.
 
-    They are read whole (``find``), and where claims of many follow one another closely those of the next ones with
-    them: at most so long ago as ``shelf.FRESH`` says. What one reply does not hold is left out.
+    They are read whole (``find``). Where claims of many follow one another closely, the next claim's items are read
+    with them, and used for as long as ``prefetch.FRESH`` says. Items that do not fit one reply are left out.
     """
     shelf, now = context.state.shelf, time.monotonic()
     if context.state.crowd.width > 1 or context.broker.serverless or now < shelf.closed_until:
@@ -76,7 +76,7 @@ def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Head]:
 
 
 def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]:
-    """Read the first items, and those that follow; what is being claimed from here already is not among them."""
+    """Read the first items and the next ones, without the items that claims of this process are about to take."""
     shelf, encoding = context.state.shelf, context.broker.encoding
     try:
         if _can_send_beside(context):
@@ -124,7 +124,7 @@ def _make_pending(context: QueueContext[Any], most: int) -> PendingRead:
 
 
 def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
-    """Wait for what is being read, if that is not too old by now; the first who waits puts it on the shelf."""
+    """Wait for a pending read, unless it is too old by now; the first waiting caller fills the prefetch buffer."""
     shelf = context.state.shelf
     while shelf.coming is coming and coming.begun is None:
         yield from Wait(0)  # it is about to be sent

@@ -117,7 +117,7 @@ def reserve_now(
 
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
-    """Claim the first item that has a run left; those before it that have none are buried."""
+    """Claim the first item with a run left; items before it without one are buried."""
     claimed = yield from claim_with_lapse(context, lease)
     return claimed and claimed[0]
 
@@ -151,7 +151,7 @@ def claim_with_lapse(
 
 
 def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
-    """Let the lease begin anew when the claim has used up half of it; ``None`` when the item is lost by now."""
+    """Restart the lease when the claim has used up half of it; return ``None`` when the item is lost by now."""
     until, now = item.lease_until, context.broker.clock.now()
     if until is None or now < until - lease / 2:
         return item

@@ -255,7 +255,7 @@ def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
 
 
 def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
-    """Read what the claim holds; what nobody can decode is looked for by halves, and buried."""
+    """Read the items that the claim holds; an undecodable one is found by halving, and buried."""
     filter = {"_id": {"$in": ids}, "token": claim.token}
     try:
         return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids), projection=projection))
@@ -326,7 +326,7 @@ def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: b
 
 
 def _set_lapsed_aside(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
-    """Put aside what is not to run beside others; what had all its runs, the last one by itself, is to be buried."""
+    """Leave out items that must not run beside others; an item that used up its runs, the last one alone, is buried."""
     rest = []
     for document in found:
         spent = claim.context.settings.is_spent(attempts_of(document))
@@ -369,7 +369,7 @@ def _claim_or_bury(claim: ClaimOfMany, found: Document, *, together: bool) -> Fl
 
 
 def _decode(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
-    """Bury what does not fit the model; or raise with the first such item, which alone stays reserved."""
+    """Bury items that do not fit the model; or raise at the first one, and only that item stays reserved."""
     context, decoded = claim.context, []
     if context.codec.untyped:
         return items
@@ -386,7 +386,7 @@ def _decode(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -
 
 
 def _renew_leases(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
-    """Let the leases begin anew when burials among the items have used up half of them; what was lost is left out."""
+    """Restart the leases when burials among the items have used up half of them; lost items are left out."""
     context, lease = claim.context, claim.mine["when"] - claim.now
     now = context.broker.clock.now()
     if not items or now < claim.now + lease / 2:

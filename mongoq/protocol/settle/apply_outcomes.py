@@ -1,4 +1,4 @@
-"""Apply the outcomes of handlers: each item of a batch is settled on its own, whatever happens to the others."""
+"""Apply the outcomes of handlers: each item of a batch is settled on its own, whichever others fail."""
 
 from __future__ import annotations
 

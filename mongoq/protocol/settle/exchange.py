@@ -47,14 +47,14 @@ ITEM_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Generic[W, R]):
-    """How items are exchanged.
+    """Rules of one exchange of items.
 
     Attributes:
         context: the queue of the items.
-        attempt: settles all that it is given, and writes what there is to write for them; raises ``FenceMiss`` when it
-            has not found all of them. It is called in a transaction, perhaps several times, and changes nothing else.
-        item: the item of one.
-        done: told what the attempt returned that was committed.
+        attempt: settles all of its arguments, and writes their new items; raises ``FenceMiss`` when it has not found
+            all of them. It is called in a transaction, perhaps several times, and changes nothing else.
+        item: returns the item of one argument.
+        done: receives the result of the committed attempt.
     """
 
     context: QueueContext[Any]

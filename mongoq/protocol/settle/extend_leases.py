@@ -21,12 +21,12 @@ __all__ = ["ExtendedItems", "extend_leases"]
 
 @dataclass(frozen=True, slots=True)
 class ExtendedItems:
-    """Items under one token whose leases are to go on.
+    """Items under one token with leases to extend.
 
     Attributes:
         token: the fence.
-        ids: which of its items.
-        lease: how long from now.
+        ids: the ids of the items.
+        lease: the new length of the leases, from now.
     """
 
     token: ObjectId

@@ -145,7 +145,7 @@ def _is_kept(found: Document, item: Item[Any], *, now: datetime) -> bool | None:
 
 
 def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
-    """Hand items back after a failure; those beyond their retries are buried."""
+    """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
     checked, held = check_items(context, items)

@@ -105,7 +105,7 @@ class Marker:
     def _make(
         self, mark: StageMark, item: Item[Any], attempts: int | None, anew: list[Any] | None, *, large: bool = False
     ) -> Marks:
-        """Make the marks; with a trail ``anew`` all of it is written, and not only the new entry."""
+        """Make the marks; a trail given as ``anew`` is written as a whole, and not only its new entry."""
         operators: dict[str, Mapping[str, Any]] = {}
         changes: dict[str, Any] = {}
         if self._ended == "moved":
