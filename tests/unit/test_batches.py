@@ -224,7 +224,7 @@ def test_bulks_are_bounded() -> None:
 
 
 def test_items_whose_leases_end_soon_are_settled_by_themselves() -> None:
-    given = [*items(2), reserved_item(_id=IDS[2], when=NOW + bulk.MARGIN)]
+    given = [*items(2), reserved_item(_id=IDS[2], when=NOW + bulk.LEASE_MARGIN)]
     sent, outcome = play(settle_many.commit_many(context(), given), [total(2), total(1)])
     assert outcome is None
     assert [command.method for command in sent] == ["bulk_write", "delete_one"]
