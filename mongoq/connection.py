@@ -23,7 +23,7 @@ from mongoq.drivers.connection_string import (
     sentence_of,
 )
 from mongoq.drivers.counter_flush import PATIENCE
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
 from mongoq.drivers.retryable_writes import numbering
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
@@ -240,7 +240,7 @@ class _Trial:
         return None, None
 
     def _explain_refusal(self, error: OperationFailure) -> AuthenticationFailed | None:
-        if error.code == UNAUTHORIZED:
+        if error.code == UNAUTHORIZED_CODE:
             return AuthenticationFailed(f"MongoDB at {self._hosts()} {missing_right(error)}")
         if error.code in LOGIN_REFUSED:
             return AuthenticationFailed(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mongoq.model.trail import StageMark
-from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from tests.shells import Awaited
 
 
@@ -21,5 +21,5 @@ def staged(queue: Any, name: str = "enrich", **told: bool) -> Any:
 
 async def settled(queue: Any, *verdicts: Any) -> Mapping[Any, Exception]:
     """Settle items as a worker does: each, with its outcome or ``None``, in few commands."""
-    done = queue._driver.run(carried_out(queue._context, verdicts, lambda to: getattr(to, "_context", to)))
+    done = queue._driver.run(apply_outcomes(queue._context, verdicts, lambda to: getattr(to, "_context", to)))
     return await done if inspect.isawaitable(done) else done  # type: ignore[no-any-return]

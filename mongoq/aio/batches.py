@@ -12,7 +12,7 @@ from mongoq.drivers.aio import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.protocol.base.transaction import within
+from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
@@ -87,7 +87,7 @@ class AsyncBatches(Generic[M]):
             once=once,
             session=session,
         )
-        return await self._driver.run(pushing if session is None else within(self._context, session, pushing))
+        return await self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
 
     async def reserve_many(
         self,

@@ -282,7 +282,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
-        await self._driver.run(bootstrap.check(self._context))
+        await self._driver.run(bootstrap.check_collection(self._context))
         started = time.perf_counter()
         await self._driver.run(bootstrap.hello(self._context))
         return timedelta(seconds=time.perf_counter() - started)

@@ -76,7 +76,7 @@ class AsyncLooking(Generic[M]):
 
         One ``aggregate`` that looks at one index key for each priority in use.
         """
-        return await self._driver.run(read.next_when(self._context))
+        return await self._driver.run(read.find_next_due(self._context))
 
     async def remove(self, id: ObjectId) -> bool:
         """Delete an item, live or in history, unless somebody holds it; say whether it was deleted (``delete``).

@@ -15,7 +15,7 @@ from mongoq.model.replay_result import Replayed
 from mongoq.protocol.history import replay
 from mongoq.protocol.history.pages import Range, history_page, history_range
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.push import REMEMBER
+from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.state.context import QueueContext, context_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class AsyncPast(Generic[M]):
         transform: Callable[[Any, Item[Any]], Any] | None = None,
         delay: Duration | None = None,
         priority: int | None = None,
-        once: Duration = REMEMBER,
+        once: Duration = DEFAULT_REMEMBER,
         rate: float | None = None,
         progress: Callable[[Replayed], object] | None = None,
         dry_run: bool = False,

@@ -61,11 +61,11 @@ class AsyncReserved(Generic[M]):
         tentative = self._driver.sessions.forget(reservation)
         if error is None:
             commit = operations.commit(self._context, item)
-            await self._driver.run_shielded(transaction.unless_settled(tentative, commit))
+            await self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
         try:
             back = self._handing_back(item, error)
-            await self._driver.run_shielded(transaction.unless_settled(tentative, back))
+            await self._driver.run_shielded(transaction.skip_if_settled(tentative, back))
         except ReservationLost as lost:
             logger.warning("after %s: %s", spoken(error), lost)
 

@@ -46,7 +46,7 @@ class AsyncTransaction(Local):
         caller = self._driver.caller()
         self._driver.sessions.enter(caller)
         try:
-            self._session = await self._driver.run(transaction.begin(self._context))
+            self._session = await self._driver.run(transaction.begin_transaction(self._context))
         except BaseException:
             self._driver.sessions.leave(caller)
             raise
@@ -59,7 +59,11 @@ class AsyncTransaction(Local):
         """Commit; or abort, after any exception, a cancellation and an interrupt too."""
         self._driver.sessions.closing(self._session)  # async only
         try:
-            ending = transaction.commit(self._session) if error is None else transaction.abort(self._session)
+            ending = (
+                transaction.commit_transaction(self._session)
+                if error is None
+                else transaction.abort_transaction(self._session)
+            )
             await self._driver.run_shielded(ending)
         finally:
             self._driver.sessions.leave(self._caller)
@@ -120,7 +124,7 @@ class AsyncTransactions:
                 async with self.transaction() as tx:
                     result = function(tx)
                     transaction.check_awaitable(result)  # async only
-                    return transaction.checked(await result)
+                    return transaction.check_result(await result)
             except Exception as error:
                 pause = retries.pause(error)
                 if pause is None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
-from mongoq.protocol.base.bootstrap import UNAUTHORIZED
+from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 
-__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED", "advise", "missing_right"]
+__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "advise", "missing_right"]
 
 LOGIN_REFUSED = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
@@ -58,7 +58,7 @@ def advise(error: Exception, client: Any) -> None:
     if isinstance(error, NotPrimaryError):
         if client.topology_description.topology_type_name == "Single":
             _add(error, f"this server {_no_primary(client)}")
-    elif isinstance(error, OperationFailure) and error.code == UNAUTHORIZED:
+    elif isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
         _add(error, f"the server {missing_right(error)}")
 
 

@@ -32,7 +32,7 @@ from mongoq.drivers.connection_string import (
     sentence_of,
 )
 from mongoq.drivers.documents import Document, decoded, slices
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED, missing_right
+from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
 
@@ -124,7 +124,7 @@ class Scan:
                 f"the server refused the credentials of the option uri: correct user, password, authSource or "
                 f"authMechanism ({sentence_of(error, self._uri)})"
             ) from error
-        if error.code == UNAUTHORIZED:
+        if error.code == UNAUTHORIZED_CODE:
             raise AuthenticationFailed(
                 f"the user of the option uri may not read {self._collection.full_name}: grant it the role 'read' "
                 f"(the server {missing_right(error)})"

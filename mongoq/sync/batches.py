@@ -13,7 +13,7 @@ from mongoq.drivers.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
-from mongoq.protocol.base.transaction import within
+from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
@@ -88,7 +88,7 @@ class Batches(Generic[M]):
             once=once,
             session=session,
         )
-        return self._driver.run(pushing if session is None else within(self._context, session, pushing))
+        return self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
 
     def reserve_many(
         self,

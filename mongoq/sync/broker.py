@@ -283,7 +283,7 @@ class Broker(Transactions, Topics, Local):
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
-        self._driver.run(bootstrap.check(self._context))
+        self._driver.run(bootstrap.check_collection(self._context))
         started = time.perf_counter()
         self._driver.run(bootstrap.hello(self._context))
         return timedelta(seconds=time.perf_counter() - started)

@@ -77,7 +77,7 @@ class Looking(Generic[M]):
 
         One ``aggregate`` that looks at one index key for each priority in use.
         """
-        return self._driver.run(read.next_when(self._context))
+        return self._driver.run(read.find_next_due(self._context))
 
     def remove(self, id: ObjectId) -> bool:
         """Delete an item, live or in history, unless somebody holds it; say whether it was deleted (``delete``).

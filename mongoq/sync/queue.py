@@ -16,7 +16,7 @@ from mongoq.model.process.local import Local
 from mongoq.model.replay_result import Replayed
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol.admin import purge
-from mongoq.protocol.base.transaction import within
+from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.group_commit import operations
@@ -140,7 +140,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             on_duplicate=on_duplicate,
             session=session,
         )
-        return self._driver.run(pushing if session is None else within(self._context, session, pushing))
+        return self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Take the first eligible item for good, or return ``None``: at most once, no settling (``findAndModify``).
@@ -242,7 +242,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         committing = operations.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
-        self._driver.run(committing if session is None else within(self._context, session, committing, item))
+        self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; beyond its retries, bury it at once (one ``update``).
@@ -341,7 +341,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             key=key,
             session=session,
         )
-        self._driver.run(moving if session is None else within(self._context, session, moving, item))
+        self._driver.run(moving if session is None else run_within(self._context, session, moving, item))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).

@@ -62,11 +62,11 @@ class Reserved(Generic[M]):
         tentative = self._driver.sessions.forget(reservation)
         if error is None:
             commit = operations.commit(self._context, item)
-            self._driver.run_shielded(transaction.unless_settled(tentative, commit))
+            self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
         try:
             back = self._handing_back(item, error)
-            self._driver.run_shielded(transaction.unless_settled(tentative, back))
+            self._driver.run_shielded(transaction.skip_if_settled(tentative, back))
         except ReservationLost as lost:
             logger.warning("after %s: %s", spoken(error), lost)
 

@@ -47,7 +47,7 @@ class Transaction(Local):
         caller = self._driver.caller()
         self._driver.sessions.enter(caller)
         try:
-            self._session = self._driver.run(transaction.begin(self._context))
+            self._session = self._driver.run(transaction.begin_transaction(self._context))
         except BaseException:
             self._driver.sessions.leave(caller)
             raise
@@ -59,7 +59,11 @@ class Transaction(Local):
     ) -> None:
         """Commit; or abort, after any exception, a cancellation and an interrupt too."""
         try:
-            ending = transaction.commit(self._session) if error is None else transaction.abort(self._session)
+            ending = (
+                transaction.commit_transaction(self._session)
+                if error is None
+                else transaction.abort_transaction(self._session)
+            )
             self._driver.run_shielded(ending)
         finally:
             self._driver.sessions.leave(self._caller)
@@ -119,7 +123,7 @@ class Transactions:
             try:
                 with self.transaction() as tx:
                     result = function(tx)
-                    return transaction.checked(result)
+                    return transaction.check_result(result)
             except Exception as error:
                 pause = retries.pause(error)
                 if pause is None:

@@ -15,10 +15,10 @@ from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
-from mongoq.protocol.claim.filtering import keeps
+from mongoq.protocol.claim.filtering import is_kept
 from mongoq.protocol.history import read
-from mongoq.protocol.settle.apply_outcomes import carried_out
-from mongoq.protocol.settle.at_most_once import pushed_on, taken_for_good
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol.settle.at_most_once import commit_before_run, push_outputs
 from mongoq.sync import Queue
 from mongoq.testing.driver import VirtualDriver
 from mongoq.testing.result import Result
@@ -75,7 +75,7 @@ class VirtualStation:
     def _keeps(self, item: Item[Any]) -> bool:
         """Say whether its stage takes the item; if not it was settled."""
         screen = self.consumer.screen
-        return screen is None or self._server.driver.run(keeps(self._context, screen, item))
+        return screen is None or self._server.driver.run(is_kept(self._context, screen, item))
 
     def _screened(self, item: Item[Any]) -> Result:
         rest = self.consumer.screen and self.consumer.screen.rest
@@ -83,7 +83,7 @@ class VirtualStation:
 
     def _given_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
-        self._server.driver.run(carried_out(self._context, back, self._server.resolved))
+        self._server.driver.run(apply_outcomes(self._context, back, self._server.resolved))
 
     # --- the run ---------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class VirtualStation:
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         refused = consumer.judge.refusal(consumer, items)
         if refused is None and consumer.pops:
-            self._server.driver.run(taken_for_good(self._context, items))
+            self._server.driver.run(commit_before_run(self._context, items))
             items = [self._context.preserved(item) for item in items]
         run.context = RunContext.current()
         try:
@@ -135,7 +135,7 @@ class VirtualStation:
 
     def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
         """Settle an item, and say what became of it; an outcome that cannot be carried out is a failure."""
-        settled = pushed_on if self.consumer.pops else carried_out
+        settled = push_outputs if self.consumer.pops else apply_outcomes
         told = settled(self._context, [(item, verdict)], self._server.resolved)
         refusal = self._server.driver.run(told).get(id_key(item.id))
         if refusal is None:

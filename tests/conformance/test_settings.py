@@ -19,7 +19,7 @@ DAY = timedelta(days=1)
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are read before every operation that goes by them, not once a second."""
-    monkeypatch.setattr(queue_settings, "REFRESH", 0.0)
+    monkeypatch.setattr(queue_settings, "REFRESH_SECONDS", 0.0)
 
 
 def _stored(shell: Shell) -> Any:

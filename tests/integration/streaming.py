@@ -10,7 +10,7 @@ import mongoq
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import StreamRun
 from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.settle.held_items import affirmed
+from mongoq.protocol.settle.held_items import extend_and_list_held
 
 T = TypeVar("T")
 LEASE, RUN = 30.0, 10.0
@@ -57,7 +57,9 @@ class Process:
 
     def affirm(self) -> Any:
         claim = self.run.claim
-        return self.perform(affirmed(self.broker._context, claim.token, claim.ids, timedelta(seconds=LEASE)))
+        return self.perform(
+            extend_and_list_held(self.broker._context, claim.token, claim.ids, timedelta(seconds=LEASE))
+        )
 
 
 def is_run(found: Any) -> bool:

@@ -15,7 +15,7 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.push.push_each import Push, PushOptions, push_each
 from mongoq.protocol.settle import by_token as held_items
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
-from mongoq.protocol.settle.move import Destination, handover
+from mongoq.protocol.settle.move import Destination, check_move
 from mongoq.protocol.state.context import QueueContext
 from tests.proxy import Kind, Proxy
 
@@ -33,7 +33,7 @@ def settle(broker: mongoq.Broker, *held: FencedItem) -> SettledByToken:
 def moved_to(broker: mongoq.Broker, name: str, **told: Any) -> Any:
     context = context_of(broker, name)
     given = {"delay": None, "when": None, "priority": None, "headers": None, "key": None, **told}
-    return handover(
+    return check_move(
         context,
         Destination(name, context.codec),
         payload=None,
@@ -146,7 +146,7 @@ def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
 
 
 def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mongoq.protocol.push.push_each.COPIES", 4)
+    monkeypatch.setattr("mongoq.protocol.push.push_each.MAX_COPIES", 4)
     broker.bind("news", "mail", "log")
     pushes = [(ObjectId().binary, wrapped(n), n % 2) for n in range(9)]
     for _ in range(2):

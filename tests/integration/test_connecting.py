@@ -456,7 +456,7 @@ def test_the_first_write_makes_indexes_and_schema_and_a_look_makes_nothing(broke
 SHARDED = [{"msg": "isdbgrid", "ok": 1}, {"sharded": True}]
 
 
-@pytest.mark.parametrize("flow", [bootstrap.check, bootstrap.ensure_indexes])
+@pytest.mark.parametrize("flow", [bootstrap.check_collection, bootstrap.ensure_indexes])
 def test_a_sharded_collection_is_refused(flow: Any) -> None:
     """What mongos answers, from a script: there is no mongos among the tests' servers."""
     broker: BrokerContext = context().broker
@@ -467,7 +467,7 @@ def test_a_sharded_collection_is_refused(flow: Any) -> None:
 
 
 def test_an_unsharded_collection_behind_mongos_is_fine() -> None:
-    _, outcome = play(bootstrap.check(context().broker), [SHARDED[0], {"ok": 1}, found(), found()])
+    _, outcome = play(bootstrap.check_collection(context().broker), [SHARDED[0], {"ok": 1}, found(), found()])
     assert not isinstance(outcome, Exception), outcome
 
 

@@ -12,7 +12,7 @@ from bson import Int64, ObjectId
 import mongoq
 from mongoq.protocol.coordination import stream_claims, streams
 from mongoq.protocol.settle import held_items
-from mongoq.protocol.settle.held_items import held_documents
+from mongoq.protocol.settle.held_items import read_held_documents
 from tests.integration.streaming import LEASE, QUEUE, RUN, Make, Process, is_run
 from tests.proxy import Kind, Proxy
 
@@ -180,7 +180,7 @@ def test_ids_and_dates_of_other_programs_are_claimed_and_settled(process: Proces
     while claim := process.claim(after=number):
         number = claim.number
         seen += claim.ids
-        again = process.perform(held_documents(process.broker._context, claim.token, claim.ids, {"_id": 1}))
+        again = process.perform(read_held_documents(process.broker._context, claim.token, claim.ids, {"_id": 1}))
         assert [document["_id"] for document in again or ()] == list(claim.ids)
         process.settle(number)
     assert sorted(map(str, seen)) == sorted(map(str, [*odd, {"k": 1}, "list"]))
@@ -409,7 +409,7 @@ def test_what_a_read_does_not_show_is_not_missed(process: Process) -> None:
             reply["firstBatch"] = [each for each in reply["firstBatch"] if reads > 2 or each["_id"] != ids[3]]
         return reply
 
-    flow = held_documents(process.broker._context, claim.token, claim.ids, {"_id": 1})
+    flow = read_held_documents(process.broker._context, claim.token, claim.ids, {"_id": 1})
     documents = process.perform(flow, told=hiding)
     assert documents is not None
     assert [document["_id"] for document in documents] == ids
@@ -420,8 +420,8 @@ def test_more_than_one_reply_holds_is_to_be_asked_for_in_parts(process: Process,
     process.queue.push_many(["x" * 6_000_000] * 3)
     claim = process.claim()
     read = {"payload": 1}
-    assert process.perform(held_documents(process.broker._context, claim.token, claim.ids, read)) is None
-    some = process.perform(held_documents(process.broker._context, claim.token, claim.ids[:2], read))
+    assert process.perform(read_held_documents(process.broker._context, claim.token, claim.ids, read)) is None
+    some = process.perform(read_held_documents(process.broker._context, claim.token, claim.ids[:2], read))
     assert some is not None
     assert len(some) == 2
 

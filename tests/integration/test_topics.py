@@ -145,15 +145,15 @@ def test_bindings_are_read_once_a_second_at_most_whatever_is_pushed_where(
     listened: tuple[mongoq.Broker, Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, listener = listened
-    monkeypatch.setattr(topics, "CALM", 0.0)
+    monkeypatch.setattr(topics, "CALM_SECONDS", 0.0)
     broker.queue("orders").push(0)
     assert "find" in listener.names()
-    monkeypatch.setattr(topics, "REFRESH", 3600.0)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 3600.0)
     for n in range(20):
         broker.queue(f"orders {n}").push(n)
         broker.queue(f"orders {n}").push_many([n])
     assert set(listener.names()) == {"insert"}
-    monkeypatch.setattr(topics, "REFRESH", 0.0)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 0.0)
     broker.queue("orders").push(0)
     assert listener.names() == ["find", "insert"]
 
@@ -166,11 +166,11 @@ def test_another_process_goes_by_a_binding_that_is_a_second_old(
     broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch, group_commit: bool
 ) -> None:
     producer = mongoq.Broker(raw, group_commit=group_commit).queue("orders")
-    monkeypatch.setattr(topics, "REFRESH", 3600.0)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 3600.0)
     producer.push("before")
     broker.bind("orders", *QUEUES)
     producer.push("unknown")
-    monkeypatch.setattr(topics, "REFRESH", 0.05)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 0.05)
     time.sleep(0.1)
     producer.push("known")
     broker.unbind("orders", "billing")
@@ -187,7 +187,7 @@ def test_another_process_goes_by_a_binding_that_is_a_second_old(
 def test_within_a_transaction_too_though_that_began_to_read_before(
     broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "REFRESH", 0.0)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 0.0)
     producer = mongoq.Broker(raw)
     queue = producer.queue("orders")
     with producer.transaction() as tx:
@@ -200,7 +200,7 @@ def test_within_a_transaction_too_though_that_began_to_read_before(
 def test_a_process_in_which_somebody_waits_is_told_by_the_stream(
     broker: mongoq.Broker, listened: tuple[mongoq.Broker, Listener], raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "REFRESH", 3600.0)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 3600.0)
     producer, _ = listened
     producer.queue("orders").push("before")
     ended = threading.Event()
@@ -252,7 +252,7 @@ def test_bindings_made_at_the_same_moment_make_no_chain(uri: str, database: str,
 def test_pushes_go_to_all_of_one_moment_while_bindings_come_and_go(
     broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "REFRESH", 0.01)
+    monkeypatch.setattr(topics, "REFRESH_SECONDS", 0.01)
     ended, failures = threading.Event(), []
 
     def produce(first: int) -> None:
@@ -372,7 +372,7 @@ def test_a_commit_whose_result_stays_unknown_says_so_and_can_be_pushed_again(
 ) -> None:
     orders.push("first")
     id = ObjectId()
-    monkeypatch.setattr(transaction, "LIMIT", 0.0)
+    monkeypatch.setattr(transaction, "RETRY_LIMIT_SECONDS", 0.0)
     failing("commitTransaction", 9, errorCode=64, errorLabels=["UnknownTransactionCommitResult"])
     with pytest.raises(OperationFailure) as caught:
         orders.push("x", id=id)
@@ -541,7 +541,7 @@ def test_who_waits_in_a_bound_queue_is_woken(
     assert [item and item.payload for item in items] == [1, 1]
 
 
-@pytest.mark.parametrize("limit", ["COPIES", "BYTES"])
+@pytest.mark.parametrize("limit", ["MAX_COPIES", "MAX_TRANSACTION_BYTES"])
 def test_what_one_transaction_cannot_carry_is_refused_with_its_size(
     orders: mongoq.Queue[Any], raw: Any, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:

@@ -239,7 +239,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         return mongoq.Drop()
 
     def inserted(broker: Any, envelope: Any, *, given: bool) -> Flow[bool]:
-        flow = insert.inserted(broker, envelope, given=given)
+        flow = insert.insert_item(broker, envelope, given=given)
         reply = yield next(flow)
         try:
             while lost:
@@ -252,7 +252,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
             return bool(stop.value)
         raise AssertionError("an insert asks for one thing more at most")
 
-    monkeypatch.setattr(at_most_once, "inserted", inserted)
+    monkeypatch.setattr(at_most_once, "insert_item", inserted)
     site.drain(pipeline)
     assert not lost
     assert runs == ["call"]

@@ -146,7 +146,7 @@ def test_outputs_that_cannot_be_are_a_failure(site: Site, outputs: Any, problem:
 
 def test_all_that_comes_of_an_item_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a limit that no server minds, so that it is not the server who refuses."""
-    monkeypatch.setattr(limits, "BYTES", 1_000)
+    monkeypatch.setattr(limits, "MAX_TRANSACTION_BYTES", 1_000)
     site.queue("raw").push_many([200, 500])
     pipeline, stage = forking("a", "b")
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 import mongoq
 from mongoq.pipeline.run.consumers import consumers
-from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.state.context import context_of
 from mongoq.testing import VirtualBroker
 from tests.pipeline.conftest import QUICK, Site, counted
@@ -453,7 +453,7 @@ def test_one_that_is_lost_takes_nobody_with_it(site: Site) -> None:
     ]
     [consumer] = arrivals
     verdicts = consumer.judge.outcomes(consumer, items, None)
-    told = carried_out(consumer.queue._context, list(zip(items, verdicts, strict=True)), context_of)
+    told = apply_outcomes(consumer.queue._context, list(zip(items, verdicts, strict=True)), context_of)
     failed = site.broker._driver.run(told)
     assert {key: type(error) for key, error in failed.items()} == {
         items[place].id.binary: mongoq.ReservationLost for place in (3, 7)

@@ -12,7 +12,7 @@ import mongoq
 from mongoq.model.item import Item, id_key, with_stored
 from mongoq.pipeline.run.consumers import consumers
 from mongoq.protocol.join.match import PATIENCE
-from mongoq.protocol.settle.apply_outcomes import carried_out_together
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes_of_queues
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.consumer import Consumer
@@ -69,7 +69,7 @@ class Meeting:
             (self.consumers[queue].queue._context, [one for one in verdicts if one[0].queue == queue])
             for queue in self.queues
         ]
-        return self.broker._driver.run(carried_out_together(parts, context_of))
+        return self.broker._driver.run(apply_outcomes_of_queues(parts, context_of))
 
     def put_off(self, verdicts: list[tuple[Item[Any], Any]]) -> list[tuple[Item[Any], Any]]:
         """Settle, and return what was put off; nothing else has failed."""

@@ -77,7 +77,7 @@ def test_a_fork_whose_commit_happened_and_stays_unknown_is_done_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(transaction, "LIMIT", 0.05)
+    monkeypatch.setattr(transaction, "RETRY_LIMIT_SECONDS", 0.05)
     forking = GRAPHS["fork-loop"]
     with worked(proxied, broker, forking.pipeline(), *[("reply", "commitTransaction")] * 30):
         fed(broker, "fork-loop")

@@ -29,7 +29,7 @@ from mongoq.protocol.claim.batch_claim import ClaimOfMany
 from mongoq.protocol.flow.commands import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
-from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 OTHER = ObjectId()
@@ -224,7 +224,7 @@ def test_bulks_are_bounded() -> None:
 
 
 def test_items_whose_leases_end_soon_are_settled_by_themselves() -> None:
-    given = [*items(2), reserved_item(_id=IDS[2], when=NOW + bulk.MARGIN)]
+    given = [*items(2), reserved_item(_id=IDS[2], when=NOW + bulk.LEASE_MARGIN)]
     sent, outcome = play(settle_many.commit_many(context(), given), [total(2), total(1)])
     assert outcome is None
     assert [command.method for command in sent] == ["bulk_write", "delete_one"]
@@ -365,14 +365,14 @@ def test_what_outcomes_were_told_lives_as_long_as_it_is_known_by_its_identity() 
     """Or another one, made where it lay, would be taken for it."""
     moves, patch = move_many.Moves(context(), str), Fleeting({"$set": {"n": 1}})
     known = weakref.ref(patch)
-    moves.told(Move("next", patch=patch))
+    moves.check(Move("next", patch=patch))
     del patch
     assert known() is not None
 
 
 def test_an_outcome_that_cannot_be_done_fails_its_item_and_no_other() -> None:
     outcomes = [Move("next", priority=1), Move("next", priority=True), Move("next", priority=1)]
-    (command,), failed = play(carried_out(context(), zip(items(), outcomes, strict=True), str), [updated(2)])
+    (command,), failed = play(apply_outcomes(context(), zip(items(), outcomes, strict=True), str), [updated(2)])
     assert list(failed) == [IDS[1].binary]
     ((_, arguments),) = command.arguments["requests"]
     assert arguments["filter"]["_id"] == {"$in": [IDS[0], IDS[2]]}

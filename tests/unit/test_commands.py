@@ -251,7 +251,7 @@ CASES = [
         {
             "filter": {
                 **FENCE,
-                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patch.PATCHED_LIMIT - len(bson.encode(PATCHED))]},
+                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patch.MAX_PATCHED_BYTES - len(bson.encode(PATCHED))]},
             },
             "update": {
                 "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},
@@ -321,7 +321,7 @@ CASES = [
     ),
     case("size", lambda: read.size(context(), "scheduled"), "count_documents", ANY_TOKEN, 0),
     case("counts", lambda: read.counts(context(), 5), "aggregate", ANY_TOKEN, []),
-    case("next_when", lambda: read.next_when(context()), "aggregate", ANY_TOKEN, []),
+    case("next_when", lambda: read.find_next_due(context()), "aggregate", ANY_TOKEN, []),
     case("purge", lambda: read.purge(context(), "ready"), "delete_many", ANY_TOKEN, matched(1)),
     case("remove", lambda: read.remove(context(), ID), "delete_one", ANY_TOKEN, matched(1)),
     case(

@@ -10,7 +10,7 @@ import pytest
 
 from mongoq.protocol.flow.commands import Command, Interruption, ReplyLost, Request, Rest
 from mongoq.protocol.flow.event import Waiter
-from mongoq.protocol.wait.change_stream import listening, pipeline
+from mongoq.protocol.wait.change_stream import run_change_stream, stream_pipeline
 from tests.unit.scripted import LOST, NOW, context
 
 
@@ -31,7 +31,7 @@ class Reading:
         self.ticket: Waiter = self.room.enter(patient=False)
         self.sleep()
         self.number = self.hub.start()
-        self.flow = listening(self.queue.broker, self.number)
+        self.flow = run_change_stream(self.queue.broker, self.number)
         self.request: Request | None = next(self.flow)
         self.answer("session")
 
@@ -217,7 +217,7 @@ def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Readin
     number, cursor = reading.hub.widen("others")
     assert cursor == 7
     assert reading.hub.widen("others") == (0, 0), "one is enough"
-    second = listening(reading.queue.broker, number)
+    second = run_change_stream(reading.queue.broker, number)
     next(second)
     request = second.send("session")
     assert isinstance(request, Command)
@@ -267,6 +267,6 @@ def test_a_raised_error_at_the_very_end_is_swallowed(reading: Reading) -> None:
 
 
 def test_no_payload_travels() -> None:
-    *_, last = pipeline(frozenset(["a"]))
+    *_, last = stream_pipeline(frozenset(["a"]))
     assert set(last["$project"]) == {"id", "q", "when"}
     assert "payload" not in str(last)

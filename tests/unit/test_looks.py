@@ -11,7 +11,7 @@ import pytest
 from bson.max_key import MaxKey
 
 from mongoq.protocol.base import first_due
-from mongoq.protocol.base.first_due import PAIRS, looked, looked_behind
+from mongoq.protocol.base.first_due import SLOW_PAIRS, has_items_before_bound, refresh_hints
 from mongoq.protocol.flow.commands import Duplicate
 from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
 from mongoq.protocol.state.context import QueueContext
@@ -28,7 +28,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each walk is slow, in turn; then none is."""
     answers: list[bool] = []
     monkeypatch.setattr(ClaimHints, "is_slow", lambda *_: bool(answers and answers.pop(0)))
-    monkeypatch.setattr(first_due, "ENOUGH", math.inf)
+    monkeypatch.setattr(first_due, "SLOW_WALK_SECONDS", math.inf)
     return answers
 
 
@@ -39,7 +39,7 @@ def due(**state: Any) -> QueueContext[Any]:
 
 
 def sent_by(made: QueueContext[Any], *replies: Any) -> list[Any]:
-    flow = looked(made)
+    flow = refresh_hints(made)
     assert not isinstance(flow, tuple)
     sent, outcome = play(flow, replies)
     assert not isinstance(outcome, Exception), outcome
@@ -47,14 +47,14 @@ def sent_by(made: QueueContext[Any], *replies: Any) -> list[Any]:
 
 
 def test_nothing_is_sent_while_claims_take_no_time() -> None:
-    assert looked(due(spent=0.01)) == ()
-    assert play(looked_behind(due(spent=0.01)), []) == ([], False)
+    assert refresh_hints(due(spent=0.01)) == ()
+    assert play(has_items_before_bound(due(spent=0.01)), []) == ([], False)
 
 
 def test_nothing_is_sent_without_a_server() -> None:
     made = context(serverless=True)
     made.state.heads = ClaimHints(fast=True, looked_at=float("-inf"))
-    assert looked(made) == ()
+    assert refresh_hints(made) == ()
 
 
 def test_a_cheap_walk_leaves_claims_as_they_are(slow: list[bool]) -> None:
@@ -62,20 +62,20 @@ def test_a_cheap_walk_leaves_claims_as_they_are(slow: list[bool]) -> None:
     sent = sent_by(made, HEADS, found(), found())
     assert [each.method for each in sent] == ["aggregate", "command", "command"]
     assert not made.state.heads.fast
-    assert (made.state.heads.spent, looked(made)) == (0.0, ())
+    assert (made.state.heads.spent, refresh_hints(made)) == (0.0, ())
 
 
 def test_a_walk_must_be_slow_several_times(slow: list[bool]) -> None:
-    slow += [True] * (PAIRS - 1)
+    slow += [True] * (SLOW_PAIRS - 1)
     made = due(spent=1.0)
-    sent_by(made, HEADS, *[found()] * 2 * PAIRS)
+    sent_by(made, HEADS, *[found()] * 2 * SLOW_PAIRS)
     assert not made.state.heads.fast
 
 
 def test_a_slow_walk_makes_claims_fast_and_puts_ends_behind_the_priorities(slow: list[bool]) -> None:
-    slow += [True] * PAIRS
+    slow += [True] * SLOW_PAIRS
     made = due(spent=1.0)
-    sent = sent_by(made, HEADS, *[found()] * 2 * PAIRS, WRITTEN, Duplicate(ValueError("there already")))
+    sent = sent_by(made, HEADS, *[found()] * 2 * SLOW_PAIRS, WRITTEN, Duplicate(ValueError("there already")))
     assert (made.state.heads.fast, made.state.heads.floors) == (True, FLOORS)
     ends = [each.arguments for each in sent[-2:]]
     assert {each["filter"]["_id"] for each in ends} == {"end:0:orders", "end:5:orders"}
@@ -87,7 +87,7 @@ def test_a_slow_walk_makes_claims_fast_and_puts_ends_behind_the_priorities(slow:
 def test_a_walk_that_takes_long_need_not_be_repeated_so_often(
     slow: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_due, "ENOUGH", -1.0)
+    monkeypatch.setattr(first_due, "SLOW_WALK_SECONDS", -1.0)
     slow += [True, True]
     made = due(spent=1.0)
     sent = sent_by(made, HEADS, *[found()] * 4, WRITTEN, WRITTEN)
@@ -117,5 +117,5 @@ def test_an_empty_fast_claim_is_repeated_when_something_is_eligible(
 ) -> None:
     made = due(fast=True, floors={0: LowerBound(NOW)})
     made.state.fenced_off |= {0, 5}
-    assert play(looked_behind(made), [heads, found()])[1] is again
-    assert play(looked_behind(made), []) == ([], False), "it has just looked"
+    assert play(has_items_before_bound(made), [heads, found()])[1] is again
+    assert play(has_items_before_bound(made), []) == ([], False), "it has just looked"

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from mongoq.model.item import Item
 from mongoq.model.trail import LARGE, StageMark, trail_of
-from mongoq.protocol.settle.trail import NOTHING, Marker
+from mongoq.protocol.settle.trail import NO_MARKS, Marker
 from tests.unit.scripted import NOW, context, reserved_item
 
 ENTRY = {"queue": "orders", "stage": "load", "taken": NOW, "settled": NOW, "attempts": 1, "ended": "moved"}
@@ -47,9 +47,9 @@ def _document() -> dict[str, Any]:
 def test_a_handle_of_no_stage_leaves_nothing_and_makes_room_all_the_same() -> None:
     kept = [{**ENTRY, "payload": 1}, "foreign", ENTRY]
     made = marker()
-    assert made.marks(reserved_item(trail=kept)) is NOTHING
-    assert made.marks(reserved_item(trail=[ENTRY]), payload=HUGE) is NOTHING
-    assert made.marks(reserved_item(trail="text"), payload=HUGE) is NOTHING
+    assert made.marks(reserved_item(trail=kept)) is NO_MARKS
+    assert made.marks(reserved_item(trail=[ENTRY]), payload=HUGE) is NO_MARKS
+    assert made.marks(reserved_item(trail="text"), payload=HUGE) is NO_MARKS
     for grown in ({"payload": HUGE}, {"added": LARGE}):
         lighter = made.marks(reserved_item(trail=kept), **grown)  # type: ignore[arg-type]
         assert lighter.changes == {"trail": [{**ENTRY, "large": True}, "foreign", ENTRY]}

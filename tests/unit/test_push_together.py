@@ -65,7 +65,7 @@ def test_they_are_inserted_as_each_by_itself_would_be() -> None:
         *((queue, {"n": n}, {"priority": n % 2}) for n in range(10)),
     ]
     callers = [asking(handle, payload, **options) for handle, payload, options in told]
-    (insert,), _ = play(shared_push._inserted([entry for _, entry in callers]), [None])
+    (insert,), _ = play(shared_push._insert_drafts([entry for _, entry in callers]), [None])
     ids = [ended(flow) for flow, _ in callers]
     made = [id for id in ids if id != GIVEN]
     assert made == sorted(set(made)), "in the order of the callers"
@@ -91,7 +91,7 @@ def test_an_envelope_that_is_made_of_bytes_is_what_the_driver_would_make_of_it(
     wrapped = handle.codec.wrapped(payload)
     draft = Draft(handle, wrapped, priority, None, delay, None, None, timedelta(days=7))
     draft.stamp()
-    assert draft.encoded().raw == bson.encode(draft.envelope(), codec_options=codec_options())
+    assert draft.encode().raw == bson.encode(draft.envelope(), codec_options=codec_options())
 
 
 def test_they_stand_in_the_order_of_their_calls() -> None:
@@ -102,7 +102,7 @@ def test_they_stand_in_the_order_of_their_calls() -> None:
     for options in told:
         callers.append(asking(queue, {"n": 1}, **options))
         queue.broker.clock.advance(1)
-    (insert,), _ = play(shared_push._inserted([entry for _, entry in callers]), [None])
+    (insert,), _ = play(shared_push._insert_drafts([entry for _, entry in callers]), [None])
     sent = documents(insert)
     assert [document["when"] for document in sent] == [NOW + timedelta(seconds=place) for place in range(len(told))]
     ids = [document["_id"] for document in sent if document["_id"] != GIVEN]
@@ -112,7 +112,7 @@ def test_they_stand_in_the_order_of_their_calls() -> None:
 def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
     queue = shared_context()
     flow, entry = asking(queue, {"n": 1})
-    (insert,), _ = play(shared_push._inserted([entry]), [None])
+    (insert,), _ = play(shared_push._insert_drafts([entry]), [None])
     queue.broker.lanes = None
     (alone,), _ = play(push(queue, {"n": 1}, **OPTIONS), [None])
     assert insert.method == alone.method == "insert_one"
@@ -125,7 +125,7 @@ def test_who_lost_the_reply_looks_for_its_own_item(there: bool) -> None:
     queue = shared_context()
     callers = [asking(queue, n) for n in range(3)]
     lost = ReplyLost(AutoReconnect("gone"))
-    (insert,), told = play(shared_push._inserted([entry for _, entry in callers]), [lost])
+    (insert,), told = play(shared_push._insert_drafts([entry for _, entry in callers]), [lost])
     ids = [document["_id"] for document in documents(insert)]
     for (flow, _), error, id in zip(callers, told, ids, strict=True):
         look = flow.throw(error)
@@ -141,7 +141,7 @@ def test_each_is_told_its_own_error() -> None:
     queue, refused = shared_context(), Duplicate(ValueError("dup"))
     callers = [asking(queue, n) for n in range(3)]
     entries = [entry for _, entry in callers]
-    _, told = play(shared_push._inserted(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    _, told = play(shared_push._insert_drafts(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
     assert told == [None, refused, None]
 
 
@@ -161,7 +161,7 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
         queue.state.shelf.items = [RawEnvelope(b"", 0, 0, b"")]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
     entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
-    play(shared_push._inserted(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])
+    play(shared_push._insert_drafts(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])
     assert queue.broker.counters.take() == {"orders": {"put": 4}}
     later = NOW + timedelta(seconds=5)
     first, _, urgent, second, delayed = [entry.id for entry in entries]
@@ -176,7 +176,7 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
 def test_large_ones_do_not_go_in_one_command() -> None:
     queue = shared_context()
     entries = [asking(queue, {"t": "x" * 6_000_000})[1] for _ in range(4)]
-    inserts, told = play(shared_push._inserted(entries), [None, None])
+    inserts, told = play(shared_push._insert_drafts(entries), [None, None])
     assert [len(insert.arguments["documents"]) for insert in inserts] == [2, 2]
     assert told == [None] * 4
 

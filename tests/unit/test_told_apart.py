@@ -12,7 +12,7 @@ import pytest
 from mongoq.model.item import id_key
 from mongoq.model.outcomes import Failed, Move
 from mongoq.protocol.settle import move_many, settle_many
-from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 from tests.unit.test_batches import IDS, MINUTE, stored, taken, updated, verdicts
 
@@ -83,7 +83,7 @@ WAYS = {
         [Fate(True, left()), Fate(True, left(key="k"), "k")],
     ),
     "failure of nobody's": Way(
-        lambda items: carried_out(context(), [(item, Failed("stopped", counted=False)) for item in items], str),
+        lambda items: apply_outcomes(context(), [(item, Failed("stopped", counted=False)) for item in items], str),
         [Fate(True, left()), Fate(True, left(key="k"), "k")],
     ),
     "move": Way(

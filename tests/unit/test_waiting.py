@@ -12,7 +12,7 @@ from mongoq.model.process.clock import EPOCH, Sample, ServerClock
 from mongoq.protocol.claim import reserve
 from mongoq.protocol.flow.commands import Beside, Command, Flow, Request, Rest
 from mongoq.protocol.state.wait_queue import WaitQueue
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 from tests.unit.scripted import context
 
 OPEN = {"cursor": {"id": 7, "postBatchResumeToken": {"_data": "0"}, "firstBatch": []}}
@@ -165,7 +165,7 @@ def test_who_is_told_that_it_is_over_on_the_way_to_sleep_does_not_sleep(place: s
     def attempt() -> Flow[None]:
         yield from reserve.claim_one(queue, timedelta(seconds=60))
 
-    step = Step(waiting(queue, attempt, 60, over=lambda: told))
+    step = Step(wait_for_item(queue, attempt, 60, over=lambda: told))
     while step.request is not None:
         now = {Beside: "listener", Rest: "rest"}.get(type(step.request), "look" if step.is_look() else "")
         if now == place and not told:

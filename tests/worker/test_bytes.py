@@ -11,7 +11,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.item import Item
-from mongoq.protocol.claim.worker_claims import take_beside
+from mongoq.protocol.claim.worker_claims import claim_batch
 from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.byte_limit import ByteLimit
 from tests.worker.conftest import Desk
@@ -110,7 +110,7 @@ def test_a_claim_takes_what_one_reply_holds_and_gives_back_the_rest(broker: mong
     queue = broker.queue("orders")
     last = queue.push_many([[n, "x" * 1_000_000] for n in range(12)], priority=5)
     first = queue.push_many([[n, "x" * 1_000_000] for n in range(12)], priority=-5)
-    taken = broker._driver.run(take_beside(queue._context, 24, timedelta(seconds=30), over=lambda: False))
+    taken = broker._driver.run(claim_batch(queue._context, 24, timedelta(seconds=30), over=lambda: False))
     assert taken is not None
     ids = [item.id for item in taken.items]
     assert ids == [*first, *last][: len(ids)], "in the order of claims"
@@ -118,7 +118,7 @@ def test_a_claim_takes_what_one_reply_holds_and_gives_back_the_rest(broker: mong
     assert raw.count_documents({"q": "orders", "reserved": True, "token": taken.items[0].token}) == len(ids)
     assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == 24 - len(ids)
     assert all(1_000_000 < item._size < 1_000_500 for item in taken.items)
-    again = broker._driver.run(take_beside(queue._context, 24, timedelta(seconds=30), over=lambda: False))
+    again = broker._driver.run(claim_batch(queue._context, 24, timedelta(seconds=30), over=lambda: False))
     assert again is not None
     assert [item.id for item in again.items] == [*first, *last][len(ids) : len(ids) + len(again.items)]
 

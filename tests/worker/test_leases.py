@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.model.item import id_key
-from mongoq.protocol.settle.extend_leases import ExtendedItems, kept
+from mongoq.protocol.settle.extend_leases import ExtendedItems, extend_leases
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -212,7 +212,7 @@ def test_what_was_lost_of_many_leases_is_read_in_one_command(uri: str, database:
         raw.delete_one({"_id": items[3].id})
         wanted = [ExtendedItems(item.token, [item.id], timedelta(seconds=300)) for item in items]
         before, now = heard.number, broker._context.clock.now()
-        ends, lost = broker._driver.run(kept(broker._context, wanted))
+        ends, lost = broker._driver.run(extend_leases(broker._context, wanted))
         assert heard.number == before + 1
     assert lost == {(id_key(items[n].id), items[n].token) for n in (0, 2, 3)}
     assert all(end >= now + timedelta(seconds=299) for end in ends)

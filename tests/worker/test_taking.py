@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.protocol.claim.worker_claims import take_alone
+from mongoq.protocol.claim.worker_claims import claim_exclusive
 from tests.worker.test_leases import stolen
 
 LEASE = timedelta(seconds=0.6)
@@ -56,7 +56,7 @@ def late(uri: str, database: str, raw: Any) -> Iterator[tuple[Late, mongoq.Broke
 
 
 def taken(broker: mongoq.Broker) -> Any:
-    return broker._driver.run(take_alone(broker.queue("orders")._context, LEASE))
+    return broker._driver.run(claim_exclusive(broker.queue("orders")._context, LEASE))
 
 
 def test_what_was_claimed_late_is_held_for_a_whole_lease(late: tuple[Late, mongoq.Broker], raw: Any) -> None:

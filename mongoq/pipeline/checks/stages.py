@@ -19,7 +19,7 @@ from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.names import in_a_line
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.pipeline.run.consumers import DEFAULTS
-from mongoq.protocol.push.push import check_due, checked_headers
+from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.lazy_results import is_function
 
@@ -131,6 +131,6 @@ def _of_the_rest(stage: Stage) -> Iterator[str]:
         lambda: queue_name(told.to, "otherwise"),
         lambda: check_due(told.delay, told.when),
         lambda: None if told.priority is None else priority(told.priority),
-        lambda: None if told.headers is KEEP else checked_headers(told.headers, ENCODING),
+        lambda: None if told.headers is KEEP else check_headers(told.headers, ENCODING),
     ):
         yield from (fault if fault.startswith("otherwise") else f"otherwise: {fault}" for fault in _refused(check))

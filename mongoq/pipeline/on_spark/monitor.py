@@ -9,7 +9,7 @@ from typing import Any
 
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.next_due import is_drained, next_whens
+from mongoq.protocol.wait.next_due import find_next_dues, is_drained
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
@@ -51,7 +51,7 @@ class Monitor:
         if not queues:
             return False
         try:
-            whens = self._broker._driver.run_within(PATIENCE, next_whens(self._broker._context, queues))
+            whens = self._broker._driver.run_within(PATIENCE, find_next_dues(self._broker._context, queues))
         except Exception as error:
             return self._in_trouble(error)
         self._course.well("count")

@@ -28,7 +28,7 @@ from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
 from mongoq.pipeline.run.sources import machinery, suited
 from mongoq.pipeline.run.threaded import ThreadedRun
-from mongoq.protocol.claim.filtering import checked_by_server
+from mongoq.protocol.claim.filtering import check_on_server
 from mongoq.protocol.coordination.heartbeats import begin, workers_of
 from mongoq.protocol.coordination.stop_signal import halt
 from mongoq.protocol.history.stats import QueueStats, stats
@@ -128,7 +128,7 @@ class SparkRun(ThreadedRun):
         driver.run(begin(context))
         for one in own:
             if one.screen is not None:
-                driver.run(checked_by_server(one.queue._context, one.screen))
+                driver.run(check_on_server(one.queue._context, one.screen))
         return own, sources
 
     def _try(self) -> None:

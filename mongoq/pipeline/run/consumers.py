@@ -11,7 +11,7 @@ from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.pipeline.run.handles import marked, stage_judge
 from mongoq.pipeline.run.join_consumers import joining
-from mongoq.protocol.claim.filtering import ItemFilter, screen
+from mongoq.protocol.claim.filtering import ItemFilter, make_filter
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, consumer
 
@@ -74,4 +74,4 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
 def _screen(graph: Graph, stage: Stage, handle: Any, broker: Any) -> ItemFilter | None:
     if stage.where is None or stage.otherwise is None:
         return None
-    return screen(handle._context, stage.where, stage.otherwise, context_of)
+    return make_filter(handle._context, stage.where, stage.otherwise, context_of)

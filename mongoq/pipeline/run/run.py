@@ -17,7 +17,7 @@ from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
 from mongoq.pipeline.run.sources import machinery, suited
 from mongoq.pipeline.run.threaded import ThreadedRun
-from mongoq.protocol.claim.filtering import checked_by_server
+from mongoq.protocol.claim.filtering import check_on_server
 from mongoq.protocol.coordination.heartbeats import begin
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.history.stats import QueueStats, stats
@@ -200,5 +200,5 @@ def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ende
 
 def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
     """Return what is looked at before a run begins: first what must be before anything is written."""
-    screens = [partial(checked_by_server, one.queue._context, one.screen) for one in own if one.screen is not None]
+    screens = [partial(check_on_server, one.queue._context, one.screen) for one in own if one.screen is not None]
     return [partial(suited, broker, graph), partial(begin, broker), *screens]

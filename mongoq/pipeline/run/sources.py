@@ -12,7 +12,7 @@ from mongoq.pipeline.graph.source import Source
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.pipeline.run.consumers import consumers
 from mongoq.pipeline.run.handles import model_behind
-from mongoq.protocol.base.transaction import transactional
+from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.state.context import BrokerContext
@@ -83,6 +83,6 @@ def suited(broker: BrokerContext, graph: Graph) -> Flow[None]:
     if not parts:
         return
     try:
-        yield from transactional(broker)
+        yield from ensure_transactional(broker)
     except TransactionsUnavailable as error:
         raise TransactionsUnavailable(error.server, needed_by=parts) from None

@@ -6,7 +6,7 @@ from mongoq.errors import ArgumentInvalid, QueueNotEmpty
 from mongoq.model.arguments import PRIORITIES, queue_name
 from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.admin.expiry import END_PREFIX
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.flow.commands import Command, Flow, delete_many
@@ -25,7 +25,7 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     queue = queue_name(name)
     if not isinstance(force, bool):
         raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     live, deleted = in_state(queue, None, BEGINNING), 0
     if force:
         deleted = yield from delete_many(live)

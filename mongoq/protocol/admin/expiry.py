@@ -16,10 +16,10 @@ from typing import Any
 
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.stream_claim import STREAM_PREFIX
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE
-from mongoq.protocol.base.topics import read as read_topics
+from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow
 from mongoq.protocol.history.read import queues
@@ -79,7 +79,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
 
     A crash in between leaves the rest for the next sweep. Returns whether it was this process's turn.
     """
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
     lease = {"$set": {"until": now + EVERY, "by": str(broker.identity)}}
     free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}

@@ -13,7 +13,7 @@ from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, listed, object_id, text
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
@@ -49,7 +49,7 @@ def purge(
     if stage is not None:
         wanted = wanted.narrowed({"origin.stage": text(stage, "stage", STAGE_BYTES)})
     groups = _groups(ids, where=where, stage=stage)
-    yield from prepared(context, fresh=False)
+    yield from ensure_ready(context, fresh=False)
     now = context.broker.clock.now()
     if state is None:
         wanted = wanted.narrowed({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})

@@ -1,5 +1,5 @@
-"""What operations share: indexes and clock, settings of queues, reads by ``find``, the fence, transactions, topics.
+"""Shared parts of all operations: indexes and clock, queue settings, ``find`` reads, the fence, transactions, topics.
 
-``fence`` is the heart: an update or delete that only the holder of a reservation can make, and what is known when its
-reply was lost. ``bootstrap`` runs before the first command of a broker. ``first_due`` finds the head of a queue.
+``fence`` is the heart: an update or delete that only the holder of a reservation can make, and the rules for a lost
+reply. ``bootstrap`` runs before the first command of a broker. ``first_due`` finds the head of a queue.
 """

@@ -1,4 +1,4 @@
-"""What comes before a broker's first command: the schema document, the indexes, and the clock."""
+"""Checks before a broker's first command: the schema document, the indexes, and the clock."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED", "check", "ensure_indexes", "hello", "ready"]
+__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED_CODE", "check_collection", "ensure_broker_ready", "ensure_indexes", "hello"]
 
 logger = logging.getLogger("mongoq.clock")
 
 SCHEMA_VERSION = 1
+"""Version of the stored documents that this code writes."""
 OLDEST_READER = 1
+"""Lowest schema version that can read these documents; older code refuses the collection."""
 SCHEMA_ID = "schema:mongoq"
 CLOCK_SAMPLES = 5
-UNAUTHORIZED = 13
-"""The server's code for a user who lacks a right."""
-MOST_INDEXES = 64
+"""Round trips in one measurement of the server's clock."""
+UNAUTHORIZED_CODE = 13
+"""Error code of the server when the user lacks a right."""
+MAX_INDEXES = 64
 """Indexes that a collection can have."""
 
 
-def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
-    """Do what must come before a command, once per broker: check, index, and know the time.
+def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
+    """Check the collection, create the indexes and read the server's clock, once per broker.
 
     Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
@@ -37,30 +40,30 @@ def ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
     if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
         return ()
     if broker.lanes is None:
-        return _made_ready(broker, write=write)
-    return iter(Shared[None](broker.lanes.lane("ready", partial(_made_ready_once, broker)), write))
+        return _prepare(broker, write=write)
+    return iter(Shared[None](broker.lanes.lane("ready", partial(_prepare_for_callers, broker)), write))
 
 
-def _made_ready_once(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
-    """Do it once for all who call at the same time."""
-    yield from _made_ready(broker, write=any(writes))
+def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
+    """Prepare the broker once for all concurrent callers."""
+    yield from _prepare(broker, write=any(writes))
     return [None] * len(writes)
 
 
-def _made_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
+def _prepare(broker: BrokerContext, *, write: bool) -> Flow[None]:
     if not broker.checked:
-        yield from check(broker)
+        yield from check_collection(broker)
     if write and not broker.indexed:
         yield from ensure_indexes(broker)
     if broker.clock.due():
         yield from _calibrate(broker)
 
 
-def check(broker: BrokerContext) -> Flow[bool]:
+def check_collection(broker: BrokerContext) -> Flow[bool]:
     """Refuse a sharded collection and a schema from the future (``hello``, ``listCollections``, ``find``).
 
-    Returns whether the schema document is there. A user who may not list collections goes by it: whoever wrote it has
-    looked at the collection before.
+    Return whether the schema document exists. A user without the right to list collections relies on it: the process
+    that wrote the document has checked the collection before.
     """
     refusal: Exception | None = None
     if not broker.serverless:
@@ -82,7 +85,7 @@ def check(broker: BrokerContext) -> Flow[bool]:
 
 
 def _is_unauthorized(error: Exception) -> bool:
-    return getattr(error, "code", None) == UNAUTHORIZED
+    return getattr(error, "code", None) == UNAUTHORIZED_CODE
 
 
 def _is_sharded(broker: BrokerContext) -> Flow[bool]:
@@ -95,7 +98,7 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
 
 
 def _check_options(broker: BrokerContext) -> Flow[None]:
-    """Refuse what would lose items (capped), change what equal means (a collation), or is no collection."""
+    """Refuse a collection that loses items (capped), one that changes equality (a collation), and a view."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
     listed: Any = yield from ask(Command("command", {"command": command}, target="database"))
     for found in listed["cursor"]["firstBatch"]:
@@ -107,12 +110,12 @@ def _check_options(broker: BrokerContext) -> Flow[None]:
 
 
 def hello_command() -> Command[Any]:
-    """Return the ``hello`` command: who the server is, and what time it has."""
+    """Return the ``hello`` command; the reply names the kind of server and its time."""
     return Command("command", {"command": {"hello": 1}}, target="database")
 
 
 def hello(broker: BrokerContext) -> Flow[None]:
-    """Make one round trip."""
+    """Make one round trip to the server."""
     if not broker.serverless:
         yield from ask(hello_command())
 
@@ -120,10 +123,10 @@ def hello(broker: BrokerContext) -> Flow[None]:
 def ensure_indexes(broker: BrokerContext) -> Flow[None]:
     """Create the indexes and write the schema document (``createIndexes``, ``insert``), both idempotent.
 
-    Runs outside any session: creating an index inside a transaction aborts it. A user who may not create indexes needs
-    not, when they are there.
+    The flow runs outside any session: creating an index inside a transaction aborts it. A user without the right to
+    create indexes passes when the indexes exist already.
     """
-    written = yield from check(broker)
+    written = yield from check_collection(broker)
     if not broker.serverless:
         specifications = [index.document() for index in INDEXES]
         name = broker.collection
@@ -143,27 +146,28 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
 
 
 def _has_indexes(broker: BrokerContext) -> Flow[bool]:
-    """Say whether the indexes are there (``listIndexes``); without the right to look, the schema document says so."""
-    command = {"listIndexes": broker.collection, "cursor": {"batchSize": MOST_INDEXES}}
+    """Return whether the indexes exist (``listIndexes``); a user without that right relies on the schema document."""
+    command = {"listIndexes": broker.collection, "cursor": {"batchSize": MAX_INDEXES}}
     try:
         reply: Any = yield from ask(Command("command", {"command": command}, target="database"))
     except Exception as error:
         if _is_unauthorized(error):
-            return True  # the schema document is written once the indexes are there
+            return True  # the schema document is written only after the indexes exist
         raise
     there = {index["name"] for index in reply["cursor"]["firstBatch"]}
     return there >= {index.name for index in INDEXES}
 
 
 def _calibrate(broker: BrokerContext) -> Flow[None]:
-    """Measure the server's clock; where that fails another time than the first, the offset known goes on."""
+    """Measure the server's clock; when a later measurement fails, the known offset stays in use."""
     clock = broker.clock
     assert isinstance(clock, ServerClock)
-    broker.measuring = broker.measured  # before the first time nobody can do without
+    # concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it
+    broker.measuring = broker.measured
     try:
         samples = []
         for _ in range(CLOCK_SAMPLES):
-            sample, _ = yield from persisted(partial(_sampled, clock))
+            sample, _ = yield from persisted(partial(_sample, clock))
             samples.append(sample)
         clock.measured(samples)
         broker.measured = True
@@ -176,13 +180,16 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
         broker.measuring = False
 
 
-def _sampled(clock: ServerClock) -> Flow[Sample]:
+def _sample(clock: ServerClock) -> Flow[Sample]:
     sent = clock.local()
     hello = yield from hello_command()
-    # the driver decodes replies of commands without our codec options: naive, in UTC
+    # The driver decodes replies of commands without our codec options: dates are naive, in UTC.
     return Sample(sent, clock.local(), hello["localTime"].replace(tzinfo=UTC))
 
 
 def _is_answer(error: Exception) -> bool:
-    """Tell a lost or refused command from a server that is not there, for which the next command would wait again."""
+    """Return whether a server answered with an error or lost the reply.
+
+    Otherwise no server is reachable, and the next command would wait for it again.
+    """
     return isinstance(error, Interruption) or getattr(error, "code", None) is not None

@@ -1,6 +1,6 @@
-"""Reads by the ``find`` command itself: the driver's cursor around it takes longer than all that is ours.
+"""Reads by the ``find`` command itself: the driver's cursor around it takes longer than all of our own code.
 
-What the driver does besides is done here: a read whose reply was lost is sent again, once.
+This module also does the driver's part: a read whose reply was lost is sent again, once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mongoq.model.raw.raw_document import first_batch
 from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, Target, Unreadable, insisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "stored_batch"]
+__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "read_stored_batch"]
 
-FIRST_BATCH = 101
-"""Documents that the server sends at first unless told otherwise."""
+SERVER_FIRST_BATCH = 101
+"""Documents in the server's first reply when the command sets no ``batchSize``."""
 
 Order = list[tuple[str, int]]
 
@@ -31,15 +31,15 @@ def find_one(
     *,
     lenient: bool = False,
 ) -> Flow[dict[str, Any] | None]:
-    """Find the document that matches, or ``None`` (``find``).
+    """Find the first matching document, or ``None`` (``find``).
 
-    With ``lenient`` one that cannot be decoded comes as an ``UnreadableDocument``.
+    With ``lenient`` a document that cannot be decoded is returned as an ``UnreadableDocument``.
     """
     if broker.serverless:
         return (yield from Command("find_one", {"filter": filter, "projection": projection}))
     options: dict[str, Any] = {} if projection is None else {"projection": projection}
     find = {"filter": filter, "limit": 1, "singleBatch": True, **options}
-    reply = yield from (_sent_lenient if lenient else _sent)(broker, find)
+    reply = yield from (_send_find_lenient if lenient else _send_find)(broker, find)
     return reply["firstBatch"][0] if reply["firstBatch"] else None
 
 
@@ -54,12 +54,12 @@ def find_few(
     target: Target = "collection",
     lenient: bool = False,
 ) -> Flow[list[Document]]:
-    """Find the first so many documents behind those to ``skip``; with ``target="history"`` as a majority has them.
+    """Find up to ``limit`` documents after ``skip`` others; ``target="history"`` reads with majority read concern.
 
-    What exceeds 16 MB does not fit one reply: then the driver's cursor reads it in several.
-    With ``lenient`` those that cannot be decoded come as ``UnreadableDocument``.
+    Results over 16 MB do not fit one reply: then the driver's cursor reads them in several. With ``lenient`` a document
+    that cannot be decoded is returned as an ``UnreadableDocument``.
     """
-    few = _few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
+    few = _find_few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
     if not lenient:
         return (yield from few)
     try:
@@ -67,10 +67,10 @@ def find_few(
     except Unreadable:
         find = {"filter": filter, "sort": dict(order), "projection": projection or {}}
         concern = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        return (yield from _few_lenient(broker, {**find, **concern}, skip, limit))
+        return (yield from _find_few_lenient(broker, {**find, **concern}, skip, limit))
 
 
-def _few(
+def _find_few(
     broker: BrokerContext,
     filter: Mapping[str, Any],
     order: Order,
@@ -85,21 +85,26 @@ def _few(
         fields["skip"] = skip
     if not broker.serverless:
         options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        if limit > FIRST_BATCH:
+        if limit > SERVER_FIRST_BATCH:  # the server sends fewer documents unless the command asks for more
             options["batchSize"] = limit
-        cursor = yield from _sent(broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options})
+        cursor = yield from _send_find(
+            broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
+        )
         if not cursor["id"]:
             return cursor["firstBatch"]  # type: ignore[no-any-return]
+        # The driver's cursor starts over; ours holds resources of the server until it is closed.
         yield from close_cursor(broker, cursor["id"])
     return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
 
 
-def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
-    """Read as many as one reply holds at a time: no cursor of the driver decodes them."""
+def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
+    """Read as many documents at a time as one reply holds: no cursor of the driver decodes unreadable ones."""
     found: list[Document] = []
     while len(found) < limit:
         left = limit - len(found)
-        cursor = yield from _sent_lenient(broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left})
+        cursor = yield from _send_find_lenient(
+            broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left}
+        )
         found += cursor["firstBatch"]
         if not cursor["id"] or not cursor["firstBatch"]:
             break
@@ -110,15 +115,15 @@ def _few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: 
 def find_sized(
     broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
 ) -> Flow[tuple[list[Document], int, bool]]:
-    """Find so many documents, or those of them that one reply holds; returns the bytes of one, and whether it is all.
+    """Find up to ``limit`` documents in one reply; return them, their average size in bytes, and whether they are all.
 
-    One has so many bytes on average: the reply is decoded as a whole, since to cut it into documents takes longer.
+    The size is an average: the reply is decoded as a whole, since cutting it into documents takes longer.
     """
     if broker.serverless:
         return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    raw = yield from insisted(Command("command", arguments, _raw_cursor, target="database"))
+    raw = yield from insisted(Command("command", arguments, _read_raw_cursor, target="database"))
     try:
         (cursor,) = broker.encoding.opened([raw])
     except InvalidBSON as error:
@@ -129,42 +134,42 @@ def find_sized(
     return found, len(raw) // max(len(found), 1), not cursor["id"]
 
 
-def _raw_cursor(reply: Any) -> bytes:
+def _read_raw_cursor(reply: Any) -> bytes:
     return bytes(reply["cursor"].raw)
 
 
 def find_reply(
     broker: BrokerContext, filter: Mapping[str, Any], limit: int, projection: Mapping[str, Any]
 ) -> Flow[tuple[list[dict[str, Any]], bool]]:
-    """Find so many documents in the order of their ids, as a majority has them, and say whether those are all.
+    """Find up to ``limit`` documents in id order, with majority read concern; return them, and whether they are all.
 
-    They are not when 16 MB, which one reply holds, are too little.
+    They are not all when they exceed the 16 MB of one reply.
     """
     find = {"filter": filter, "sort": {"_id": 1}, "limit": limit, "batchSize": limit, "projection": projection}
-    cursor = yield from _sent(broker, {**find, "readConcern": {"level": "majority"}})
+    cursor = yield from _send_find(broker, {**find, "readConcern": {"level": "majority"}})
     if cursor["id"]:
         yield from close_cursor(broker, cursor["id"])
     return cursor["firstBatch"], not cursor["id"]
 
 
 def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[list[bytes]]:
-    """Return the command that finds the first so many documents, or as many as one reply holds, as their bytes."""
+    """Return the command that finds the first ``limit`` documents, or as many as one reply holds, as bytes."""
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    return Command("command", arguments, _stored, target="database")
+    return Command("command", arguments, _read_stored, target="database")
 
 
-def _stored(reply: Any) -> list[bytes]:
-    return stored_batch(reply["cursor"])[0]
+def _read_stored(reply: Any) -> list[bytes]:
+    return read_stored_batch(reply["cursor"])[0]
 
 
-def stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
-    """Return the documents of a cursor that was left as its bytes, and its id."""
+def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
+    """Return the documents of an undecoded cursor as bytes, and the cursor's id."""
     return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
 
 
 def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
-    """Close a cursor (``killCursors``); where the reply is lost, the server does so by itself after ten minutes."""
+    """Close a cursor (``killCursors``); if the command is lost, the server closes it after ten minutes."""
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
     try:
         yield from Command("command", {"command": kill}, target="database")
@@ -172,25 +177,25 @@ def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
         pass
 
 
-def _sent(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    return (yield from insisted(_command(broker, find)))
+def _send_find(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    return (yield from insisted(_find_command(broker, find)))
 
 
-def _sent_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    """Send a ``find``, and once more if a document of its reply cannot be decoded, to decode each by itself."""
+def _send_find_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
+    """Send a ``find``; if a document of the reply cannot be decoded, send it again and decode each document alone."""
     try:
-        return (yield from _sent(broker, find))
+        return (yield from _send_find(broker, find))
     except Unreadable:
         arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-        reply = yield from insisted(Command("command", arguments, _cursor, target="database"))
-        documents, id = stored_batch(reply)
+        reply = yield from insisted(Command("command", arguments, _read_cursor, target="database"))
+        documents, id = read_stored_batch(reply)
         return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 
-def _command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
+def _find_command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.options}
-    return Command("command", arguments, _cursor, target="database")
+    return Command("command", arguments, _read_cursor, target="database")
 
 
-def _cursor(reply: Any) -> Any:
+def _read_cursor(reply: Any) -> Any:
     return reply["cursor"]

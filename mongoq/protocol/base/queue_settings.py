@@ -1,4 +1,4 @@
-"""The control document of a queue: its settings, and whether it is paused. Every process goes by it."""
+"""The control document of a queue: its settings, and whether it is paused. Every process follows it."""
 
 from __future__ import annotations
 
@@ -13,103 +13,104 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Shared, ask
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "CALM",
+    "CALM_SECONDS",
     "CONTROL_PREFIX",
     "COUNTERS_PREFIX",
     "IN_USE",
-    "RECHECK",
-    "REFRESH",
+    "RECHECK_SECONDS",
+    "REFRESH_SECONDS",
     "configure",
+    "ensure_ready",
     "is_paused",
-    "prepared",
+    "mark_used",
     "set_paused",
-    "used",
 ]
 
 logger = logging.getLogger("mongoq.settings")
 
-NAMES = 5_000
-"""Queues that one command says are in use, at most."""
+MAX_QUEUES = 5_000
+"""Queues that one command can mark as used."""
 COUNTERS_PREFIX = "stats:"
-"""What the ``_id`` of a queue's counters begins with."""
+"""Prefix of the ``_id`` of a queue's counters."""
 CONTROL_PREFIX = "queue:"
-"""What the ``_id`` of a queue's control document begins with."""
-REFRESH = 1.0
-"""Seconds after which an operation that goes by the settings reads them again."""
-RECHECK = 3600.0
-"""Seconds after which a handle looks again whether the options that it was told are stored."""
-DAY = 86_400.0
-"""Seconds after which a process says again that it uses a queue."""
+"""Prefix of the ``_id`` of a queue's control document."""
+REFRESH_SECONDS = 1.0
+"""Seconds after which an operation that depends on the settings reads them again."""
+RECHECK_SECONDS = 3600.0
+"""Seconds after which a handle checks again that its options are stored."""
+USED_SECONDS = 86_400.0
+"""Seconds after which a process marks a queue as used again."""
 IN_USE = {"$unset": {"idle": "", "expires": ""}}
-"""What lets control documents stay: they were about to expire with an idle queue (``protocol.idle``)."""
-CALM = 0.02
-"""Seconds for which whoever has found that nothing is to be done first does not look again."""
+"""Update that keeps control documents which were about to expire with an idle queue (``protocol.admin.expiry``)."""
+CALM_SECONDS = 0.02
+"""Seconds for which a check that found nothing to do is not repeated."""
 
 
-def prepared(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
-    """Do what must come before a write to a queue: the broker is ready, what the handle was told is stored.
+def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
+    """Make the broker ready, and store the handle's options, before a write to a queue.
 
-    With ``fresh`` the settings are those of a second ago at most, or as the change stream told. Almost always there is
-    nothing to do, and no flow is made.
+    With ``fresh`` the settings are read again when they are older than a second, or when the change stream reported a
+    change. Almost always there is nothing to do, and no flow is made.
     """
     now, state = time.monotonic(), context.state
-    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK
+    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK_SECONDS
     if saved and now < state.calm_until:
         return ()
-    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH, context.broker.hub)):
-        return _prepared(context, saved=saved)
-    missing = ready(context.broker, write=True)
+    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH_SECONDS, context.broker.hub)):
+        return _ensure_ready(context, saved=saved)
+    missing = ensure_broker_ready(context.broker, write=True)
     if fresh and not missing:
-        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM, context.broker.clock.now()
+        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM_SECONDS, context.broker.clock.now()
     return missing
 
 
-def _prepared(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
-    yield from ready(context.broker, write=True)
+def _ensure_ready(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
+    yield from ensure_broker_ready(context.broker, write=True)
     if time.monotonic() >= context.state.used_until:
-        yield from used(context.broker, [context.name])
+        yield from mark_used(context.broker, [context.name])
     if saved and context.broker.lanes is not None:
-        lane = context.broker.lanes.lane(("settings", context.name), _adopted_once)
+        lane = context.broker.lanes.lane(("settings", context.name), _adopt_for_callers)
         yield from Shared[None](lane, context)
     else:
-        yield from _adopted(context)
+        yield from _adopt(context)
 
 
-def _adopted_once(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
-    """Read the settings once for all who ask; those who came while they were read know them by now."""
-    if contexts[0].state.stale(REFRESH):
-        yield from _adopted(contexts[0])
+def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
+    """Read the settings once for all concurrent callers; callers that arrive during the read use its result."""
+    if contexts[0].state.stale(REFRESH_SECONDS):  # the batch before this one may have read them
+        yield from _adopt(contexts[0])
     return [None] * len(contexts)
 
 
-def _adopted(context: QueueContext[Any]) -> Flow[None]:
-    """Read the control document (``find``), having written what it does not say yet and this handle was told.
+def _adopt(context: QueueContext[Any]) -> Flow[None]:
+    """Read the control document (``find``), after storing the handle's options that it lacks.
 
-    What is stored wins unless the caller says otherwise: a process that knows nothing of a queue's history must not
-    delete it. Options that are gone, since nobody used the queue for long, are stored again.
+    Stored options win unless the caller says otherwise: a process that knows nothing of a queue's history must not
+    delete it. Options that expired with an idle queue are stored again.
     """
-    given, asked_at = context.options.given, time.monotonic()
+    given, asked_at = context.options.given, time.monotonic()  # before the read: the document is at least that new
     document = yield from _read(context)
     missing = {option: given[option] for option in sorted(given.keys() - context.state.stored.keys())}
     if missing:
         yield from _add(context, missing, together=document is None)
-        yield from _read(context)
+        yield from _read(context)  # another process may have stored different values first
     if context.settings_from == "code":
         yield from _assert(context)
     if not context.saved:
-        _warn(context)
+        _log_differences(context)
         context.saved = True
     if given:
         context.saved_at = asked_at
 
 
 def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
+    """Read the control document into the queue's state, and return it (``None`` when it does not exist)."""
     asked_at = time.monotonic()
     document = yield from find_one(context.broker, {"_id": _id(context)})
     found = document or {}
@@ -129,15 +130,16 @@ def _id(context: QueueContext[Any]) -> str:
 def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bool) -> Flow[None]:
     """Store options that are not stored yet (``update``, upsert).
 
-    All in one for a new document; else one by one, each only if nobody else was faster. A crash in between leaves some
-    of them, and the next process that was told the others stores those.
+    A new document gets all of them at once. An existing one gets them one by one, each only if no other process has
+    stored it first. A crash in between leaves some of them, and the next process with the other options stores the
+    rest.
     """
     groups = [options] if together else [{option: value} for option, value in options.items()]
     for group in groups:
         filter = {"_id": _id(context), **{f"settings.{option}": {"$exists": False} for option in group}}
         try:
             yield from ask(Command("update_one", {"filter": filter, "update": _update(group), "upsert": True}))
-        except Duplicate:  # somebody has just stored one of them
+        except Duplicate:  # another process has just stored one of the options
             if together:
                 yield from _add(context, options, together=False)
 
@@ -147,10 +149,10 @@ def _update(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assert(context: QueueContext[Any]) -> Flow[None]:
-    """Let the options given in code replace stored ones (one ``findAndModify``), each once in a process.
+    """Replace stored options by the ones given in code (one ``findAndModify``), each once in a process.
 
-    Once only, so that processes whose codes differ, or an operator and a handle made anew for each request, do not
-    undo each other's changes for ever. The reply is what stood there before this very update.
+    Once only: otherwise processes with different code, or an operator and a handle made anew for each request, would
+    undo each other's changes for ever. The reply is the document before this very update.
     """
     state, given = context.state, set(context.options.given.items())
     changed = {option: value for option, value in given - state.asserted if state.stored.get(option, value) != value}
@@ -160,11 +162,11 @@ def _assert(context: QueueContext[Any]) -> Flow[None]:
         before: Any = yield from Command("find_one_and_update", arguments)
         yield from _read(context)
         context.broker.tell(context.name)
-        _tell_changes(context.name, (before or {}).get("settings", {}), changed)
+        _log_changes(context.name, (before or {}).get("settings", {}), changed)
     state.asserted |= given
 
 
-def _tell_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+def _log_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     for option, value in sorted(changed.items()):
         old = before.get(option, value)
         if old != to_stored(value):
@@ -173,11 +175,11 @@ def _tell_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, A
 
 
 _warned: set[tuple[int, str, str]] = set()
-"""The queues that were warned about, by process, collection and name."""
+"""Queues already warned about, by process id, namespace and queue name."""
 
 
-def _warn(context: QueueContext[Any]) -> None:
-    """Log how stored options differ from those given in code: once for each queue and process as a warning."""
+def _log_differences(context: QueueContext[Any]) -> None:
+    """Log the stored options that differ from the ones given in code, as a warning once per queue and process."""
     given, stored = context.options.given, context.state.stored
     differing = [
         f"{option}={stored[option]}, not by the {value} given in code"
@@ -193,22 +195,22 @@ def _warn(context: QueueContext[Any]) -> None:
     logger.log(level, "queue %r goes by its stored %s; %s", context.name, "; ".join(differing), hint)
 
 
-def used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
-    """Say that queues are in use, so that their control documents stay (``update`` of those about to expire)."""
-    for start in range(0, len(queues), NAMES):
-        names = queues[start : start + NAMES]
+def mark_used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
+    """Mark queues as used, so that their control documents stay (``update`` of documents about to expire)."""
+    for start in range(0, len(queues), MAX_QUEUES):
+        names = queues[start : start + MAX_QUEUES]
         ids = [prefix + name for name in names for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX)]
         ending = [{"idle": {"$exists": True}}, {"expires": {"$exists": True}}]
         yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE})
         for name in names:
             state = broker.state(name)
-            state.told_used, state.used_until = True, time.monotonic() + DAY
+            state.told_used, state.used_until = True, time.monotonic() + USED_SECONDS
 
 
 def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
-    """Change what is stored (``update`` of the control document), and the retention of what is kept if asked.
+    """Change the stored settings (``update`` of the control document), and the retention of kept items if asked.
 
-    A crash between the two commands leaves the retention of what is kept as it was: configure again.
+    A crash between the two commands leaves the retention of kept items as it was: configure again.
     """
     given = checked_options(context.name, **options)
     if not isinstance(existing, bool):
@@ -220,19 +222,19 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
             "configure",
             "give at least one of lease=, history=, max_retries=, dead=; queue.settings tells what is known",
         )
-    yield from prepared(context)
+    yield from ensure_ready(context)
     check_limit(context.name, given, dead=context.settings.dead)
     context.options = replace(context.options, given={**context.options.given, **given})
     yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
     yield from _read(context)
     context.broker.tell(context.name)
     if existing:
-        yield from _keep_for(context, given["history"])
+        yield from _update_retention(context, given["history"])
     return context.settings
 
 
-def _keep_for(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
-    """Let what is kept expire as it would had it been processed under this retention (``update`` of many).
+def _update_retention(context: QueueContext[Any], history: timedelta | None) -> Flow[None]:
+    """Set the expiry of kept items as if they had been processed under this retention (``update`` of many).
 
     Remembered ids are kept for as long as was promised.
     """
@@ -250,7 +252,7 @@ def is_paused(context: QueueContext[Any]) -> Flow[bool]:
 
 def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     update = {"$set": {"paused": paused}, **IN_USE}
     yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
     context.state.put(paused=paused)

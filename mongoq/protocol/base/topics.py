@@ -1,7 +1,7 @@
-"""Topics: the queues bound to each, stored in one control document that every producer goes by.
+"""Topics: the queues bound to each, stored in one control document that every producer reads.
 
-One document holds the bindings of all topics, so that a producer reads it once a second at most, however many queues
-it pushes to, and so that no two bindings made at the same moment can make a chain.
+One document holds the bindings of all topics. So a producer reads it at most once a second, however many queues it
+pushes to, and two bindings made at the same moment cannot form a chain.
 """
 
 from __future__ import annotations
@@ -13,69 +13,73 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.queue_settings import CALM, RECHECK, REFRESH, prepared
+from mongoq.protocol.base.queue_settings import CALM_SECONDS, RECHECK_SECONDS, REFRESH_SECONDS, ensure_ready
 from mongoq.protocol.flow.commands import Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["TOPICS_ID", "Bound", "bound_in", "producing", "read", "refreshed"]
+__all__ = ["TOPICS_ID", "Bound", "bindings_in", "ensure_ready_to_push", "read_bindings", "refresh_bindings"]
 
 TOPICS_ID = "topics:mongoq"
 
 Bound = Mapping[str, tuple[str, ...]]
-"""The queues bound to each topic."""
+"""Queue names bound to each topic."""
 
 
-def producing(context: QueueContext[Any]) -> Flow[None] | tuple[()]:
-    """Do what must come before a push: it is ``prepared``, and the bindings are ``refreshed``.
+def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None] | tuple[()]:
+    """Make the queue ready (``ensure_ready``), and refresh the bindings (``refresh_bindings``) before a push.
 
     Almost always there is nothing to do, and no flow is made.
     """
     now = time.monotonic()
-    if context.saved and context.state.lost_at < context.saved_at > now - RECHECK and now < context.broker.calm_until:
+    if (
+        context.saved
+        and context.state.lost_at < context.saved_at > now - RECHECK_SECONDS
+        and now < context.broker.calm_until
+    ):
         return ()
-    return _looked(context)
+    return _ensure_ready_to_push(context)
 
 
-def _looked(context: QueueContext[Any]) -> Flow[None]:
-    yield from prepared(context, fresh=False)
-    yield from refreshed(context.broker)
-    context.broker.calm_until = time.monotonic() + CALM
+def _ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
+    yield from ensure_ready(context, fresh=False)
+    yield from refresh_bindings(context.broker)
+    context.broker.calm_until = time.monotonic() + CALM_SECONDS
 
 
-def refreshed(broker: BrokerContext) -> Flow[None] | tuple[()]:
-    """Know the bindings as they were a second ago at most, or as the change stream told.
+def refresh_bindings(broker: BrokerContext) -> Flow[None] | tuple[()]:
+    """Read the bindings again when they are older than a second, or when the change stream reported a change.
 
     Almost always there is nothing to do, and no flow is made.
     """
-    if not broker.topics.stale(REFRESH, broker.hub):
+    if not broker.topics.stale(REFRESH_SECONDS, broker.hub):
         return ()
-    return _refreshed(broker)
+    return _refresh_bindings(broker)
 
 
-def _refreshed(broker: BrokerContext) -> Flow[None]:
+def _refresh_bindings(broker: BrokerContext) -> Flow[None]:
     if broker.lanes is None:
-        yield from read(broker)
+        yield from read_bindings(broker)
     else:
-        yield from Shared[None](broker.lanes.lane("topics", _read_once), broker)
+        yield from Shared[None](broker.lanes.lane("topics", _read_for_callers), broker)
 
 
-def _read_once(brokers: list[BrokerContext]) -> Flow[list[None]]:
-    """Read them once for all who ask; those who came while they were read know them by now."""
-    if brokers[0].topics.stale(REFRESH):
-        yield from read(brokers[0])
+def _read_for_callers(brokers: list[BrokerContext]) -> Flow[list[None]]:
+    """Read the bindings once for all concurrent callers; callers that arrive during the read use its result."""
+    if brokers[0].topics.stale(REFRESH_SECONDS):  # the batch before this one may have read them
+        yield from read_bindings(brokers[0])
     return [None] * len(brokers)
 
 
-def read(broker: BrokerContext) -> Flow[Bound]:
+def read_bindings(broker: BrokerContext) -> Flow[Bound]:
     """Read the bindings (``find`` of one control document)."""
     asked_at = time.monotonic()
-    bound = bound_in(broker, (yield from find_one(broker, {"_id": TOPICS_ID})))
+    bound = bindings_in(broker, (yield from find_one(broker, {"_id": TOPICS_ID})))
     broker.topics.put(bound, asked_at)
     return bound
 
 
-def bound_in(broker: BrokerContext, document: Mapping[str, Any] | None) -> Bound:
-    """Return the queues that the document binds to each topic."""
+def bindings_in(broker: BrokerContext, document: Mapping[str, Any] | None) -> Bound:
+    """Return the queues that the control document binds to each topic."""
     bound: dict[str, list[str]] = {}
     try:
         for binding in (document or {}).get("bound", ()):

@@ -12,80 +12,85 @@ from typing import Any, Never, TypeVar
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.item import reservation_key
 from mongoq.model.process.jitter import dice
-from mongoq.protocol.base.bootstrap import ready
-from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.base.topics import refreshed
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.topics import refresh_bindings
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
     "Retries",
     "Tentative",
-    "abort",
-    "begin",
+    "abort_transaction",
+    "begin_transaction",
     "check_awaitable",
-    "checked",
-    "commit",
-    "transacted",
-    "transactional",
-    "unless_settled",
-    "within",
+    "check_result",
+    "commit_transaction",
+    "ensure_transactional",
+    "run_in_transaction",
+    "run_within",
+    "skip_if_settled",
 ]
 
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.transaction")
 
 TRANSIENT = "TransientTransactionError"
-UNKNOWN = "UnknownTransactionCommitResult"
+"""Error label of a transaction that can be run again as a whole."""
+UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+"""Error label of a commit that can be sent again."""
 TIME_EXPIRED = 50
-LIMIT = 120.0
-"""Seconds after which nothing is tried again, as with the drivers' own ``with_transaction``."""
-PAUSE, LONGEST = 0.005, 0.5
-POLL = 0.01
+"""Error code ``MaxTimeMSExpired``: a retry would only meet the same time limit."""
+RETRY_LIMIT_SECONDS = 120.0
+"""Seconds after which nothing is retried, as in the drivers' own ``with_transaction``."""
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
+"""First and longest pause between retries, in seconds."""
+POLL_SECONDS = 0.01
+"""Seconds between two checks for the end of a transaction that another task is closing."""
 
 
-def begin(broker: BrokerContext) -> Flow[Any]:
-    """Make the collection ready and return a session with a transaction in it.
+def begin_transaction(broker: BrokerContext) -> Flow[Any]:
+    """Make the collection ready, and return a session with a transaction in it.
 
-    Ready beforehand: a transaction cannot write to a collection that was made after it began to read. A caller who goes
-    before the flow that this is part of has ended leaves no transaction behind.
+    The collection is made ready first: a transaction cannot write to a collection that was created after the
+    transaction's first read. A caller that is cancelled before the flow ends leaves no transaction behind.
     """
-    yield from transactional(broker)
-    session: Any = yield from Command("start", {}, target="sessions", undo=_ended)
+    yield from ensure_transactional(broker)
+    session: Any = yield from Command("start", {}, target="sessions", undo=_end_command)
     yield from Command("begin", {}, target="sessions", session=session)
     return session
 
 
-def transactional(broker: BrokerContext) -> Flow[None]:
+def ensure_transactional(broker: BrokerContext) -> Flow[None]:
     """Make the collection ready, and refuse a server without transactions before anything is written."""
     require: Command[None] = Command("require", {}, target="sessions")
     yield from require
-    yield from ready(broker, write=False)
-    yield from require  # the client knows by now what kind of server it is
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=False)
+    yield from require  # the client knows the kind of server by now
+    yield from ensure_broker_ready(broker, write=True)
 
 
-def _ended(session: Any) -> Command[Any]:
+def _end_command(session: Any) -> Command[Any]:
     return Command("end", {"committed": False}, target="sessions", session=session)
 
 
-def transacted(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Flow[T]:
-    """Run a flow in a transaction of its own, and again as a whole when that met a conflict or lost its server.
+def run_in_transaction(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Flow[T]:
+    """Run a flow in a transaction of its own; retry it as a whole after a conflict or the loss of its server.
 
-    All in one session, where the server ends what is left of a transaction as it hears of the next one; that would
-    otherwise meet the writes of one whose abort was lost, for a minute.
+    All attempts use one session. The server ends the rest of a transaction when the session starts the next one.
+    Otherwise the next attempt would meet, for a minute, the writes of a transaction whose abort was lost.
     """
     retries = Retries()
-    session = yield from begin(broker)
+    session = yield from begin_transaction(broker)
     while True:
         try:
-            result = yield from _attached(session, make())
-            yield from _committed(session)
+            result = yield from _run_attached(session, make())
+            yield from _send_commit(session)
             break
         except Exception as error:
             pause = retries.pause(error)
             if pause is None:
-                yield from abort(session)
+                yield from abort_transaction(session)
                 raise
         yield from Command("drop", {}, target="sessions", session=session)
         yield from pause
@@ -94,33 +99,33 @@ def transacted(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Flow[T]:
     return result
 
 
-def commit(session: Any) -> Flow[None]:
-    """Commit, unless the caller has done so or has aborted, and end the session (``commitTransaction``)."""
+def commit_transaction(session: Any) -> Flow[None]:
+    """Commit unless the caller has committed or aborted already, and end the session (``commitTransaction``)."""
     by_hand = not session.in_transaction
     try:
         if not by_hand:
-            yield from _committed(session)
+            yield from _send_commit(session)
     except Exception:
-        yield from abort(session)
+        yield from abort_transaction(session)
         raise
     yield from _end(session, committed=not by_hand)
 
 
-def _committed(session: Any) -> Flow[None]:
-    """Commit until the result is known; the server commits a transaction once, however often it is told to."""
+def _send_commit(session: Any) -> Flow[None]:
+    """Commit until the result is known; the server commits a transaction once, however often the command arrives."""
     retries = Retries()
     while True:
         try:
             yield from Command("commit", {}, target="sessions", session=session)
             return
         except Exception as error:
-            pause = retries.pause(error, UNKNOWN)
+            pause = retries.pause(error, UNKNOWN_COMMIT)
             if pause is None:
                 raise
         yield from pause
 
 
-def abort(session: Any) -> Flow[None]:
+def abort_transaction(session: Any) -> Flow[None]:
     """End the session, and abort a transaction that still runs in it (``abortTransaction``)."""
     yield from _end(session, committed=False)
 
@@ -133,20 +138,20 @@ def _end(session: Any, *, committed: bool) -> Flow[None]:
 
 
 class Retries:
-    """Says whether and when to try again: with growing pauses, for two minutes in all."""
+    """Decides whether and when to retry: with growing pauses, for two minutes in all."""
 
     def __init__(self) -> None:
-        self._until = time.monotonic() + LIMIT
-        self._longest = PAUSE
+        self._until = time.monotonic() + RETRY_LIMIT_SECONDS
+        self._longest = PAUSE_SECONDS
 
     def pause(self, error: Exception, label: str = TRANSIENT) -> Wait | None:
-        """Return the pause after an error, ``None`` when it is not to be tried again."""
+        """Return the pause after an error, or ``None`` when the operation is not to be retried."""
         cause: Any = error.cause if isinstance(error, Interruption) else error
         if not _has_label(cause, label) or getattr(cause, "code", None) == TIME_EXPIRED:
             return None
         if time.monotonic() >= self._until:
             return None
-        self._longest = min(self._longest * 1.5, LONGEST)
+        self._longest = min(self._longest * 1.5, MAX_PAUSE_SECONDS)
         return Wait(dice.uniform(self._longest / 2, self._longest))
 
 
@@ -158,8 +163,8 @@ def _has_label(error: Any, label: str) -> bool:
 KINDS = "AsyncBroker takes an async function, Broker a plain one"
 
 
-def checked(result: T) -> T:
-    """Return what a function returned, unless it is async and would run, if ever, after the transaction."""
+def check_result(result: T) -> T:
+    """Return the result of a function, unless it is a coroutine, which would run, if ever, after the transaction."""
     if iscoroutine(result):
         result.close()
         raise ArgumentInvalid("function", f"returns a coroutine; {KINDS}")
@@ -167,47 +172,47 @@ def checked(result: T) -> T:
 
 
 def check_awaitable(result: Any) -> None:
-    """Refuse what a plain function returned where it is to be awaited."""
+    """Refuse a result that cannot be awaited, from a plain function given to an ``AsyncBroker``."""
     if not isawaitable(result):
         raise ArgumentInvalid("function", f"returns {type(result).__name__}, which is not to be awaited; {KINDS}")
 
 
-def within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = None) -> Flow[T]:
+def run_within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = None) -> Flow[T]:
     """Run the flow in the transaction of a session.
 
-    ``item`` is the one that the flow settles; a push settles none, and goes by the bindings of topics.
+    ``item`` is the item that the flow settles. A push has none, and reads the bindings of topics instead.
     """
     broker, reservation = context.broker, reservation_key(item)
     join: Command[None] = Command("join", {}, target="sessions", session=session)
     yield from join
     if not broker.checked:
-        yield from ready(broker, write=False)
-        yield from join  # the client knows by now what kind of server it is
-    yield from prepared(context)
+        yield from ensure_broker_ready(broker, write=False)
+        yield from join  # the client knows the kind of server by now
+    yield from ensure_ready(context)
     if item is None:
-        yield from refreshed(broker)
+        yield from refresh_bindings(broker)
     held = reservation in broker.unsettled
-    result = yield from _attached(session, flow)
+    result = yield from _run_attached(session, flow)
     if held:
         broker.unsettled.add(reservation)
         yield from Command("settle", {"reservation": reservation}, target="sessions", session=session)
     return result
 
 
-def _attached(session: Any, flow: Flow[T]) -> Flow[T]:
+def _run_attached(session: Any, flow: Flow[T]) -> Flow[T]:
     """Run a flow with the session attached to its commands.
 
-    Nothing is sent again and no error is got over: the server has aborted the transaction by then.
+    No command is sent again, and the flow recovers from no error: the server has aborted the transaction by then.
     """
     try:
         request = next(flow)
         while True:
             try:
-                reply = yield from _performed(session, request)
+                reply = yield from _perform(session, request)
             except _Present as present:
                 request = flow.throw(Duplicate(present))
             except (Duplicate, Refused) as error:
-                yield from _explained(flow, error)
+                yield from _raise_explained(flow, error)
             else:
                 request = flow.send(reply)
     except StopIteration as stop:
@@ -216,12 +221,12 @@ def _attached(session: Any, flow: Flow[T]) -> Flow[T]:
         flow.close()
 
 
-def _explained(flow: Flow[Any], error: Interruption) -> Flow[Never]:
-    """Let the flow put an error into words of its own; it may look, outside of the transaction that is over."""
+def _raise_explained(flow: Flow[Any], error: Interruption) -> Flow[Never]:
+    """Let the flow replace an error by its own; its reads run outside the transaction, which is over by then."""
     if not _has_label(error.cause, TRANSIENT):
         try:
             request = flow.throw(error)
-            while isinstance(request, Command) and _finds(request):
+            while isinstance(request, Command) and _is_find(request):
                 request = flow.send((yield request))
         except StopIteration:
             pass
@@ -229,30 +234,30 @@ def _explained(flow: Flow[Any], error: Interruption) -> Flow[Never]:
 
 
 class _Present(Exception):
-    """An item with the id is there already."""
+    """An item with this id exists already."""
 
 
-def _performed(session: Any, request: Request) -> Flow[Any]:
-    """Perform a request in the transaction, without an insert that could fail: caught or not, that aborts it."""
-    if not isinstance(request, Command) or not _belongs(request):
+def _perform(session: Any, request: Request) -> Flow[Any]:
+    """Perform a request in the transaction, and replace inserts: a failed insert aborts it, even when caught."""
+    if not isinstance(request, Command) or not _is_allowed(request):
         return (yield request)
     command = replace(request, session=session, undo=None)
     if command.method == "insert_one":
-        return (yield from _upserted(command))
+        return (yield from _upsert(command))
     return (yield command)
 
 
-def _belongs(command: Command[Any]) -> bool:
-    """Tell what a transaction may hold from ``hello`` and the making of indexes, which would abort it."""
-    return command.target != "database" or _finds(command)
+def _is_allowed(command: Command[Any]) -> bool:
+    """Return whether a transaction may contain the command; ``hello`` and index creation would abort it."""
+    return command.target != "database" or _is_find(command)
 
 
-def _finds(command: Command[Any]) -> bool:
+def _is_find(command: Command[Any]) -> bool:
     return "find" in command.arguments.get("command", {})
 
 
-def _upserted(command: Command[Any]) -> Flow[Any]:
-    """Insert by an update that leaves alone what is there."""
+def _upsert(command: Command[Any]) -> Flow[Any]:
+    """Insert by an update that leaves an existing document unchanged."""
     fields = dict(command.arguments["document"])
     arguments = {"filter": {"_id": fields.pop("_id")}, "update": {"$setOnInsert": fields}, "upsert": True}
     reply = yield from replace(command, method="update_one", arguments=arguments)
@@ -263,12 +268,12 @@ def _upserted(command: Command[Any]) -> Flow[Any]:
 
 @dataclass(slots=True)
 class Tentative:
-    """A reservation that was settled within a transaction, whose end decides.
+    """A reservation that was settled within a transaction; the end of the transaction decides.
 
     Attributes:
         session: the session of the transaction.
-        closing: a task is about to commit or abort it.
-        committed: mongoq has committed it, or has aborted it; ``None`` for neither, or not known.
+        closing: true from the moment a task begins to commit or abort it.
+        committed: true once mongoq has committed it, false once it has aborted it; ``None`` before, and when unknown.
     """
 
     session: Any
@@ -276,18 +281,18 @@ class Tentative:
     committed: bool | None = None
 
 
-def unless_settled(tentative: Tentative | None, flow: Flow[None]) -> Flow[None]:
-    """Return what ends a ``reserved()`` block, as it runs when a transaction may have settled the item before."""
-    return flow if tentative is None else _unless_settled(tentative, flow)
+def skip_if_settled(tentative: Tentative | None, flow: Flow[None]) -> Flow[None]:
+    """Return the flow that ends a ``reserved()`` block; it is skipped if a transaction has settled the item."""
+    return flow if tentative is None else _skip_if_settled(tentative, flow)
 
 
-def _unless_settled(tentative: Tentative, flow: Flow[None]) -> Flow[None]:
-    """End the block once the transaction is over: the fence then says whether it was committed.
+def _skip_if_settled(tentative: Tentative, flow: Flow[None]) -> Flow[None]:
+    """Wait for the end of the transaction, then end the block: the fence finds out whether it was committed.
 
-    A transaction that goes on after the block decides on the item as well.
+    A transaction that continues after the block decides about the item as well.
     """
     while tentative.closing and tentative.session.in_transaction:
-        yield from Wait(POLL)
+        yield from Wait(POLL_SECONDS)
     if tentative.committed or tentative.session.in_transaction:
         flow.close()
         return

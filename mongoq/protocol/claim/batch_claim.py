@@ -1,4 +1,4 @@
-"""One claim of many items: what it was made for, what it sets, and how it is taken back."""
+"""One claim of many items: its candidates, its update, and its undo."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mongoq.model.process.clock import time_of
 from mongoq.model.raw.raw_envelope import RawEnvelope, opened
 from mongoq.model.stream_claim import ENTRY
 from mongoq.protocol.flow.commands import Command, number_matched
-from mongoq.protocol.settle.bulk import Statement, statement
+from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["ClaimOfMany"]
 
-UNTOUCHED: Mapping[str, Any] = {"by": None, "key": None, "once": None}
+UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """What nobody has had, and nobody can replace: none of these is there (``mongoq.protocol.claim.read_ahead``)."""
-COUNTABLE = 2**31
-"""Attempts below this can be counted on; other programs may have written anything."""
+MAX_ATTEMPTS = 2**31
+"""Attempts below this can be counted further; other programs may have written anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ClaimOfMany:
         where: Mapping[str, Any] | None = None,
     ) -> ClaimOfMany:
         now = context.broker.clock.now()
-        mine = _marks(context, now, lease)
+        mine = _make_marks(context, now, lease)
         found = _by_key(first)
         ids, dues = _ids_and_dues(found)
         if not where:
@@ -91,13 +91,13 @@ class ClaimOfMany:
 
     @classmethod
     def of_untouched(cls, context: QueueContext[Any], first: Sequence[RawEnvelope], lease: timedelta) -> ClaimOfMany:
-        """Return a claim of items that nobody has had."""
+        """Return a claim of untouched items."""
         now = context.broker.clock.now()
         time = cache(time_of)  # most are due at a few different times
         found = {one.id: one for one in first}
         dues = {key: time(one.at) for key, one in found.items()}
         ids = dict(zip(found, map(ObjectId, found), strict=True))
-        return cls(context, dues, ids, now, _marks(context, now, lease), untouched=[*found.values()])
+        return cls(context, dues, ids, now, _make_marks(context, now, lease), untouched=[*found.values()])
 
     @classmethod
     def under(
@@ -119,15 +119,15 @@ class ClaimOfMany:
 
     @property
     def is_beside(self) -> bool:
-        """Whether what it takes runs beside other items, be it a single one."""
+        """True when its items run beside other items, even a single one."""
         return self.sparing or self.beside
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of those that are still eligible, and are to be claimed."""
-        return {**self.there(ids), **self.where}
+        """Return the filter of items that are still eligible, and are to be claimed."""
+        return {**self.eligible_filter(ids), **self.where}
 
-    def there(self, ids: Sequence[Any]) -> dict[str, Any]:
-        """Return the filter of those that are still eligible."""
+    def eligible_filter(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the filter of items that are still eligible."""
         return {"_id": {"$in": ids}, **eligible(self.context.name, self.now)}
 
     def command(self) -> Command[Any]:
@@ -139,9 +139,9 @@ class ClaimOfMany:
             {
                 "filter": {
                     **self.filter(list(self.ids.values())),
-                    "attempts": {"$lt": COUNTABLE if most is None else most},
+                    "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
                     **kept,
-                    **(UNTOUCHED if self.untouched else {}),
+                    **(UNTOUCHED_FILTER if self.untouched else {}),
                 },
                 "update": self._update,
             },
@@ -161,16 +161,16 @@ class ClaimOfMany:
     def _marks(self) -> dict[str, Any]:
         return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
 
-    def open(self) -> None:
+    def decode_untouched(self) -> None:
         """Decode untouched items, if nothing keeps anybody from it."""
         with suppress(Exception):  # it is told when they are read again
             ids, encoding = list(self.ids.values()), self.context.broker.encoding
             self.opened.extend(opened(self.untouched, self.context.name, ids, encoding))
 
-    def taken(self) -> list[Item[Any]]:
+    def make_untouched_items(self) -> list[Item[Any]]:
         """Return untouched items as they are once it has taken all of them; none where they cannot be decoded."""
         if not self.opened:
-            self.open()
+            self.decode_untouched()
         marks = {**self._marks, "attempts": 1}
         for document in self.opened:
             document.update(marks)
@@ -185,7 +185,9 @@ class ClaimOfMany:
         places: dict[datetime, list[Any]] = {}
         for key in keys:
             places.setdefault(self.dues[key], []).append(self.ids[key])
-        requests: list[Statement] = [statement(self.token, ids, release_update(when)) for when, ids in places.items()]
+        requests: list[Statement] = [
+            make_statement(self.token, ids, release_update(when)) for when, ids in places.items()
+        ]
         return Command("bulk_write", {"requests": requests, "ordered": False})
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
@@ -198,7 +200,7 @@ class ClaimOfMany:
         return dict(zip(keys, items, strict=True))
 
 
-def _marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
+def _make_marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
     return {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
 
 

@@ -1,4 +1,4 @@
-"""Candidates: what may be claimed together, read by the index."""
+"""Candidates: items that may be claimed together, read by the index."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from bson import ObjectId
 
 from mongoq.model.envelope import Document
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["candidates", "fresh_candidates", "ordinary"]
+__all__ = ["read_candidates", "read_fresh_candidates", "select_ordinary"]
 
 _id, _when = itemgetter("_id"), itemgetter("when")
 
 
-def candidates(
+def read_candidates(
     context: QueueContext[Any], n: int, *, remembered: bool = False, due: datetime | None = None
 ) -> Flow[list[Document] | None]:
     """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
@@ -28,7 +28,7 @@ def candidates(
     ``None`` when nothing is eligible, or nothing was at a time ``due``.
     """
     heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
-    yield from looked(context)
+    yield from refresh_hints(context)
     while True:
         now = context.broker.clock.now()
         start, skip = heads.start(context.name, now if due is None else min(due, now)), crowd.skip(n)
@@ -36,26 +36,26 @@ def candidates(
         if not skip:
             heads.found(start, read[0] if read else None)
         if read:
-            return ordinary(read)
+            return select_ordinary(read)
         if skip:
             crowd.beyond()
-        elif not (yield from looked_behind(context)):
+        elif not (yield from has_items_before_bound(context)):
             return None
 
 
-def fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
-    """Read likewise what nobody has reserved, and ordinary items alone: what has lapsed may fill the head."""
+def read_fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
+    """Read only unreserved, ordinary candidates: items with expired leases may fill the head."""
     filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
     read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
-    return ordinary(read) or None
+    return select_ordinary(read) or None
 
 
 def _fields(*, remembered: bool) -> dict[str, int]:
     return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
 
 
-def ordinary(read: list[Document]) -> list[Document]:
-    """Return what can go into a batch; what some other program made of odd types is claimed by itself."""
+def select_ordinary(read: list[Document]) -> list[Document]:
+    """Return the documents that can join a batch; another program's odd types are claimed one by one."""
     if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
         return read
     return [

@@ -20,25 +20,25 @@ from mongoq.protocol.claim.batch_claim import ClaimOfMany
 from mongoq.protocol.flow.commands import Command, Flow, PartlyRefused, persisted
 from mongoq.protocol.history.pages import is_refused_filter, refusal
 from mongoq.protocol.push.draft import due
-from mongoq.protocol.settle.apply_outcomes import carried_out
-from mongoq.protocol.settle.bulk import Statement, total_of
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol.settle.bulk import Statement, number_found
 from mongoq.protocol.settle.move import Handover
 from mongoq.protocol.settle.move_many import Moves, Resolve
-from mongoq.protocol.settle.settle import kept_update
+from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["ItemFilter", "checked_by_server", "keeps", "screen", "screened"]
+__all__ = ["ItemFilter", "check_on_server", "is_kept", "make_filter", "settle_unmatched"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemFilter:
-    """What a consumer takes.
+    """The filter of a consumer.
 
     Attributes:
-        where: the filter on envelopes that says so.
-        rest: what becomes of the others, ``Drop`` or ``Move``.
-        handed: a ``Move`` of them, checked.
+        where: the filter on envelopes.
+        rest: the outcome of the other items, ``Drop`` or ``Move``.
+        handed: the checked ``Move``, if there is one.
         resolve: turns the handle in a ``Move`` into its context.
     """
 
@@ -48,14 +48,14 @@ class ItemFilter:
     resolve: Resolve
 
 
-def screen(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> ItemFilter:
+def make_filter(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> ItemFilter:
     """Return a screen, checked as far as that goes without the server."""
-    handed = Moves(context, resolve).told(rest)[0] if isinstance(rest, Move) else None
+    handed = Moves(context, resolve).check(rest)[0] if isinstance(rest, Move) else None
     return ItemFilter(where_filter(where, context.broker.encoding), rest, handed, resolve)
 
 
-def checked_by_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None]:
-    """Let the server look at the filter (``find`` of an id that nobody has); raises ``FilterInvalid``."""
+def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None]:
+    """Let the server check the filter (``find`` of an unused id); raise ``FilterInvalid``."""
     try:
         yield from find_one(context.broker, {"_id": ObjectId(), **wanted.where}, {"_id": 1})
     except Exception as error:
@@ -64,29 +64,29 @@ def checked_by_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[No
         raise
 
 
-def screened(claim: ClaimOfMany, wanted: ItemFilter) -> Flow[int]:
-    """Settle those of a claim's items that do not match, in one bulk, and return how many those were.
+def settle_unmatched(claim: ClaimOfMany, wanted: ItemFilter) -> Flow[int]:
+    """Settle the items of a claim that do not match the filter, in one bulk, and return their number.
 
-    Nobody has reserved them, or no more. Sent again after a lost reply it does nothing twice: they are gone by then.
-    A crash before it leaves them where they are.
+    They are not reserved, or not any more. Sent again after a lost reply, the bulk does nothing twice: they are gone by
+    then. A crash before it leaves them where they are.
     """
     try:
-        total = yield from _sent(list(_statements(claim, wanted, marked=True)))
+        total = yield from _send_bulk(list(_make_statements(claim, wanted, marked=True)))
     except PartlyRefused as refused:
         # a trail that some other program wrote may be no list; what is left goes without marks
-        total = refused.total + (yield from _sent(list(_statements(claim, wanted, marked=False))))
+        total = refused.total + (yield from _send_bulk(list(_make_statements(claim, wanted, marked=False))))
     if total:
-        _tell(claim, wanted, total)
+        _record_settled(claim, wanted, total)
     return total
 
 
-def _sent(requests: list[Statement]) -> Flow[int]:
-    command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of, resolved=True)
+def _send_bulk(requests: list[Statement]) -> Flow[int]:
+    command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
     total, _ = yield from persisted(command.__iter__)
     return total
 
 
-def _tell(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
+def _record_settled(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
     context = claim.context
     if wanted.handed is None:
         context.count("commit", total)
@@ -98,27 +98,27 @@ def _tell(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
         context.broker.state(to).heads.note(priority, when)
 
 
-def _statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
-    """Make a statement for all that are told the same; what remembers its id is kept for as long as that lasts."""
+def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
+    """Make one statement for all items with the same update; an item with a remembered id is kept as long as the id."""
     groups: dict[Any, list[Any]] = {}
     for key, id in claim.ids.items():
         groups.setdefault(None if wanted.handed else claim.remembered.get(key), []).append(id)
     for once, ids in groups.items():
-        filter = {**claim.there(ids), "$nor": [wanted.where]}
-        update = _update(claim, wanted, once, marked=marked)
+        filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
+        update = _make_update(claim, wanted, once, marked=marked)
         if update is None:
             yield "DeleteMany", {"filter": filter}
         else:
             yield "UpdateMany", {"filter": filter, "update": update}
 
 
-def _update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
+def _make_update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
     """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
     context, handed = claim.context, wanted.handed
     taken = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
     item: Item[Any] = context.raw_item(taken, claim.now)
     if handed is None:
-        update = kept_update(context, item, claim.now, {})
+        update = retention_update(context, item, claim.now, {})
         marked = marked and context.settings.history is not None
     else:
         update = dict(handed.update(due(context.broker.clock, handed.delay, handed.when)))
@@ -129,12 +129,12 @@ def _update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: bool) 
     return Marker(context, "moved" if handed else "done", at=claim.now, to=to).marks(item).on(update)
 
 
-def keeps(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:
+def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:
     """Say whether a reserved item matches (``find``); one that does not is settled."""
     found = yield from find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
     if found is not None:
         return True
-    failed = yield from carried_out(context, [(item, wanted.rest)], wanted.resolve)
+    failed = yield from apply_outcomes(context, [(item, wanted.rest)], wanted.resolve)
     error = failed.get(id_key(item.id))
     if error is not None and not isinstance(error, ReservationLost):
         raise error

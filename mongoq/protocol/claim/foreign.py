@@ -14,51 +14,51 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, matched
 from mongoq.protocol.settle.move import dead_queue
-from mongoq.protocol.settle.settle import SETTLED
+from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["bury_uncountable", "bury_unreadable", "put_aside", "remade"]
+__all__ = ["bury_popped_unreadable", "bury_uncountable", "bury_unreadable", "restore_command"]
 
 logger = logging.getLogger("mongoq.foreign")
 
 Change = tuple[dict[str, Any], tuple[str, ...]]
 """What is set, and what is taken away."""
 
-UNREADABLE = "it holds BSON that cannot be read"
-PUT_OFF = timedelta(hours=1)
-UNCOUNTABLE = [
+UNREADABLE_REASON = "it holds BSON that cannot be read"
+POSTPONEMENT = timedelta(hours=1)
+UNCOUNTABLE_FILTER = [
     {"attempts": {"$not": {"$type": "number"}}},
     {"attempts": {"$type": "array"}},  # whose elements may be numbers
     {"attempts": {"$gt": 2**31}},
 ]
-"""What ``$inc`` refuses."""
+"""Attempts that ``$inc`` refuses."""
 
 
 def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
-    """Bury the first eligible document whose attempts cannot be counted, if there is one (``findAndModify``).
+    """Bury the first eligible document with attempts that cannot be counted, if there is one (``findAndModify``).
 
     In a queue without a dead queue its attempts begin anew.
     """
     now = context.broker.clock.now()
-    filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE}
+    filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE_FILTER}
     if context.settings.dead is None:
         return (yield from Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, matched))
     return (yield from _bury(context, filter, "its attempts are no number that can be counted", now))
 
 
 def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
-    """Bury what a claim took and nobody can decode, by the marks that it left (``findAndModify``).
+    """Bury a claimed document that cannot be decoded, by the marks of the claim (``findAndModify``).
 
-    In a queue without a dead queue it is put off for an hour: at the head it would be met by every claim.
+    In a queue without a dead queue it is put off for an hour: at the head, every claim would meet it.
     """
     now = context.broker.clock.now()
     if context.settings.dead is None:
-        yield from _put_off(context, marks, now + PUT_OFF)
+        yield from _postpone(context, marks, now + POSTPONEMENT)
     else:
-        yield from _bury(context, marks, UNREADABLE, now)
+        yield from _bury(context, marks, UNREADABLE_REASON, now)
 
 
-def put_aside(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:
+def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:
     """Bury, or put off likewise, what a pop took, in place of the history or stub that it left, if any (``update``).
 
     The server makes the document of its bytes, in one command: a crash between two would leave it where it holds up
@@ -66,26 +66,26 @@ def put_aside(context: QueueContext[Any], document: UnreadableDocument, **marks:
     """
     now = context.broker.clock.now()
     is_buried = context.settings.dead is not None
-    fields, gone = _burial(context, UNREADABLE, now) if is_buried else _delay(now + PUT_OFF)
+    fields, gone = _burial(context, UNREADABLE_REASON, now) if is_buried else _postponement(now + POSTPONEMENT)
     try:
-        yield from remade(document, marks, fields, gone)
+        yield from restore_command(document, marks, fields, gone)
         id = document["_id"]
     except Duplicate:
         id = new_id()
         if is_buried:
             fields["origin"]["id"] = document["_id"]
-        yield from remade(document, marks, {"_id": id, **fields}, {*gone, "key"})
+        yield from restore_command(document, marks, {"_id": id, **fields}, {*gone, "key"})
     if is_buried:
-        _tell_buried(context, id, UNREADABLE)
+        _record_buried(context, id, UNREADABLE_REASON)
     else:
-        _tell_put_off(context, id, now + PUT_OFF)
+        _log_postponed(context, id, now + POSTPONEMENT)
 
 
-def remade(
+def restore_command(
     document: UnreadableDocument,
     marks: Mapping[str, Any],
     fields: Mapping[str, Any] = MappingProxyType({}),
-    gone: Collection[str] = SETTLED,
+    gone: Collection[str] = HISTORY_FIELDS,
 ) -> Command[Any]:
     """Return the command that stores a document as its bytes, but for some fields, in place of what has the marks."""
     made: list[dict[str, Any]] = [{"$replaceWith": {"$literal": RawBSONDocument(document.raw)}}]
@@ -95,20 +95,20 @@ def remade(
     return Command("update_one", {"filter": marks, "update": made, "upsert": True})
 
 
-def _put_off(context: QueueContext[Any], filter: Mapping[str, Any], when: datetime) -> Flow[None]:
-    fields, gone = _delay(when)
+def _postpone(context: QueueContext[Any], filter: Mapping[str, Any], when: datetime) -> Flow[None]:
+    fields, gone = _postponement(when)
     update = {"$set": fields, "$unset": dict.fromkeys(gone, "")}
     arguments = {"filter": filter, "update": update, "projection": {"_id": 1}}
     found: Any = yield from Command("find_one_and_update", arguments)
     if found is not None:
-        _tell_put_off(context, found["_id"], when)
+        _log_postponed(context, found["_id"], when)
 
 
-def _delay(when: datetime) -> Change:
-    return {"when": when, "reserved": False, "attempts": 0}, ("token", "batch", *SETTLED)
+def _postponement(when: datetime) -> Change:
+    return {"when": when, "reserved": False, "attempts": 0}, ("token", "batch", *HISTORY_FIELDS)
 
 
-def _tell_put_off(context: QueueContext[Any], id: Any, when: datetime) -> None:
+def _log_postponed(context: QueueContext[Any], id: Any, when: datetime) -> None:
     context.unfit += 1
     logger.warning(
         "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
@@ -122,7 +122,7 @@ def _burial(context: QueueContext[Any], reason: str, now: datetime) -> Change:
     if context.stage is not None:
         origin["stage"] = context.stage.name
     grave = {"q": dead_queue(context), "when": now, "reserved": False, "attempts": 0, "origin": origin}
-    return grave, ("token", "key", *SETTLED)
+    return grave, ("token", "key", *HISTORY_FIELDS)
 
 
 def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, now: datetime) -> Flow[bool]:
@@ -138,11 +138,11 @@ def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, no
     )
     found = yield from command
     if found is not None:
-        _tell_buried(context, found["_id"], reason)
+        _record_buried(context, found["_id"], reason)
     return found is not None
 
 
-def _tell_buried(context: QueueContext[Any], id: Any, reason: str) -> None:
+def _record_buried(context: QueueContext[Any], id: Any, reason: str) -> None:
     context.count("dead")
     context.unfit += 1
     logger.warning("buried document %s of queue %r: %s", id, context.name, reason)

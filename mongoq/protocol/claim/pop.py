@@ -15,16 +15,16 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
     bury_or_raise,
     check_on_invalid,
+    invalid_reason,
     is_suspect,
-    reason_of,
-    runs_of,
+    max_runs,
 )
 from mongoq.protocol.flow.commands import (
     Command,
@@ -36,7 +36,7 @@ from mongoq.protocol.flow.commands import (
     insisted,
     persisted,
 )
-from mongoq.protocol.push.push import REMEMBER
+from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
@@ -45,7 +45,7 @@ __all__ = ["pop"]
 
 M = TypeVar("M")
 
-NO_TIME = timedelta(0)
+ZERO_TIME = timedelta(0)
 IS_REMEMBERED = {"$eq": [{"$type": "$once"}, "date"]}
 
 
@@ -68,8 +68,8 @@ class _Popped(NamedTuple):
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
     """Take the first eligible item for good: at most once."""
     check_on_invalid(on_invalid)
-    yield from prepared(context)
-    yield from looked(context)
+    yield from ensure_ready(context)
+    yield from refresh_hints(context)
     while not context.state.paused:
         now, settings = context.broker.clock.now(), context.settings
         try:
@@ -81,18 +81,18 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
         except Unreadable:  # out of the way now
             continue
         if popped is None:
-            if not (yield from looked_behind(context)):
+            if not (yield from has_items_before_bound(context)):
                 return None
             continue
         item = popped.item
         if settings.is_spent(popped.attempts) and not is_suspect(popped.before):
-            runs = runs_of(context)
-            yield from _bury_popped(context, popped, move.exhausted_reason(runs), None, runs)
+            runs = max_runs(context)
+            yield from _bury_popped(context, popped, move.reason_exhausted(runs), None, runs)
             continue
         try:
             decoded = context.decoded(item)
         except PayloadInvalid as error:
-            burial = partial(_bury_popped, context, popped, reason_of(error), error, item.attempts)
+            burial = partial(_bury_popped, context, popped, invalid_reason(error), error, item.attempts)
             yield from bury_or_raise(context, item, error, on_invalid, burial)
         else:
             context.count("get")
@@ -109,10 +109,10 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
     """
     state, token = context.state, new_id()
     start = state.heads.start(context.name, now)
-    marks = {"processed": now, "expires": now + (history or NO_TIME), "settled": token}
+    marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     updates = context.broker.serverless or time.monotonic() < state.remembers_until
     while True:
-        command = _command(context, start.filter, marks, history, updates=updates)
+        command = _pop_command(context, start.filter, marks, history, updates=updates)
         try:
             before = (yield command) if history is None else (yield from _take_into_history(context, command, marks))
             break
@@ -122,20 +122,20 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
             updates = True
             state.expect_remembered()
     if isinstance(before, UnreadableDocument):
-        yield from foreign.put_aside(context, before, q=context.name, processed=now, settled=token)
+        yield from foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
         raise Unreadable(InvalidBSON(before.problem))
     state.claimed(start, before)
     if before is None:
         return None
     if updates:
-        yield from _finish(context, before, marks, history)
+        yield from _delete_stub(context, before, marks, history)
     attempts = attempts_of(before)
     by = str(context.broker.identity)
     popped = {**before, "reserved": False, "token": None, "attempts": attempts + 1, "by": by, "processed": now}
     return _Popped(before, context.raw_item(popped, now, due=before["when"]), token, attempts)
 
 
-def _command(
+def _pop_command(
     context: QueueContext[Any],
     filter: dict[str, Any],
     marks: dict[str, Any],
@@ -158,7 +158,7 @@ def _command(
     if history is not None:
         marks = {**marks, "by": str(context.broker.identity)}
         arguments["update"] = (
-            _lasting_update(context, marks, keeps=True) if updates else settle.processed_update(marks, attempts=1)
+            _lasting_update(context, marks, keeps=True) if updates else settle.history_update(marks, attempts=1)
         )
         return Command(
             "find_one_and_update",
@@ -173,7 +173,7 @@ def _command(
         "find_one_and_update" if updates else "find_one_and_delete",
         arguments,
         opened,
-        undo=lambda before: None if before is None else _undone(context, opened(before), now, token),
+        undo=lambda before: None if before is None else _undo_command(context, opened(before), now, token),
         target="bytes",
     )
 
@@ -183,10 +183,10 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
 
     As history it ``keeps`` the payload.
     """
-    drops = () if keeps else settle.STUB_DROPS
-    if context.broker.serverless:  # mongomock runs no pipelines: ``_finish`` corrects the date
-        longest = {**marks, "expires": marks["expires"] + REMEMBER}
-        return settle.processed_update(longest, attempts=int(keeps), unset=drops)
+    drops = () if keeps else settle.STUB_DROPPED_FIELDS
+    if context.broker.serverless:  # mongomock runs no pipelines: ``_delete_stub`` corrects the date
+        longest = {**marks, "expires": marks["expires"] + DEFAULT_REMEMBER}
+        return settle.history_update(longest, attempts=int(keeps), unset=drops)
     fields: dict[str, Any] = {name: {"$literal": value} for name, value in {**marks, "reserved": False}.items()}
     fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}
     if keeps:
@@ -194,13 +194,13 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
     return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
 
 
-def _undone(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
+def _undo_command(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
     if isinstance(before, UnreadableDocument):
-        return foreign.remade(before, {"q": context.name, "processed": now, "settled": token})
-    return _put_back(before, token)
+        return foreign.restore_command(before, {"q": context.name, "processed": now, "settled": token})
+    return _put_back_command(before, token)
 
 
-def _put_back(document: Document, token: ObjectId) -> Command[Any]:
+def _put_back_command(document: Document, token: ObjectId) -> Command[Any]:
     """Return the command that undoes a pop, in place of its stub if there is one; not of an item pushed since."""
     filter = {"_id": document["_id"], "settled": token}
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
@@ -213,17 +213,17 @@ def _take_into_history(
     try:
         return (yield from command)  # type: ignore[no-any-return]  # the driver sends the document
     except ReplyLost:
-        after = yield from insisted(_kept_under(context, marks["settled"], marks["processed"]))
+        after = yield from insisted(_find_popped_command(context, marks["settled"], marks["processed"]))
         if after is None:
             raise
         if isinstance(after, UnreadableDocument):
             return after
-        kept = {name: value for name, value in after.items() if name not in settle.SETTLED}
+        kept = {name: value for name, value in after.items() if name not in settle.HISTORY_FIELDS}
         return {**kept, "when": marks["processed"], "attempts": after["attempts"] - 1}
 
 
-def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
-    """Return the search for what a pop took whose reply was lost, as ``_held_under`` does for a claim."""
+def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
+    """Return the search for the item of a pop with a lost reply, as ``_find_claimed_command`` does for a claim."""
     filter, opened = {"q": context.name, "processed": now, "settled": token}, context.broker.encoding.read_reply
     return Command(
         "find_one_and_update",
@@ -234,10 +234,10 @@ def _kept_under(context: QueueContext[Any], token: ObjectId, now: datetime) -> C
     )
 
 
-def _finish(
+def _delete_stub(
     context: QueueContext[Any], before: Document, marks: dict[str, Any], history: timedelta | None
 ) -> Flow[None]:
-    """Delete the stub of an item whose id is not remembered (``delete``); the TTL index does so after a crash."""
+    """Delete the stub of an item without a remembered id (``delete``); the TTL index does so after a crash."""
     now = marks["processed"]
     if expiry(now, None, before.get("once")) is not None:
         context.state.expect_remembered()
@@ -260,11 +260,11 @@ def _bury_popped(
     before, item, token, _ = popped
     now, queue = context.broker.clock.now(), move.dead_queue(context)
     marker = Marker(context, "dead", at=now, to=queue)
-    burial, marks = move.burial(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
+    burial, marks = move.burial_update(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
     dead = {**kept, **burial["$set"], **marks.in_document(before)}
     try:
-        yield from _put_back(dead, token)
+        yield from _put_back_command(dead, token)
     except Duplicate:
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})

@@ -18,13 +18,13 @@ from bson.errors import InvalidBSON
 from mongoq.model.item import Document, id_key
 from mongoq.model.raw.raw_envelope import RawEnvelope, fresh, is_fresh
 from mongoq.protocol.base.find import find_head
-from mongoq.protocol.base.first_due import ORDER, looked
-from mongoq.protocol.claim.candidates import ordinary
+from mongoq.protocol.base.first_due import ORDER, refresh_hints
+from mongoq.protocol.claim.candidates import select_ordinary
 from mongoq.protocol.flow.commands import Begin, Flow, Unreadable, Wait, insisted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.prefetch import PendingRead
 
-__all__ = ["Head", "ahead", "head"]
+__all__ = ["Head", "begin_read_ahead", "read_head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class Head:
     busy: bool = False
 
 
-def head(context: QueueContext[Any], n: int) -> Flow[Head]:
-    """Return the first ``n`` items, unless somebody else claims as well, or most of them have been had.
+def read_head(context: QueueContext[Any], n: int) -> Flow[Head]:
+    """Return the first ``n`` items, unless other processes claim as well, or most of them are not untouched.
 
-    They are read whole (``find``), and where claims of many follow one another closely those of the next ones with
-    them: at most so long ago as ``shelf.FRESH`` says. What one reply does not hold is left out.
+    They are read whole (``find``). Where claims of many follow one another closely, the next claim's items are read
+    with them, and used for as long as ``prefetch.FRESH`` says. Items that do not fit one reply are left out.
     """
     shelf, now = context.state.shelf, time.monotonic()
     if context.state.crowd.width > 1 or context.broker.serverless or now < shelf.closed_until:
         return Head()
     shelf.asked(now)
-    yield from looked(context)
+    yield from refresh_hints(context)
     try:
-        first = yield from _first(context, n)
+        first = yield from _take_or_read(context, n)
     except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
         first = Head()
     if not (first.untouched or first.documents or first.empty or first.busy):
@@ -64,26 +64,26 @@ def head(context: QueueContext[Any], n: int) -> Flow[Head]:
     return first
 
 
-def _first(context: QueueContext[Any], n: int) -> Flow[Head]:
+def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Head]:
     """Take the first items from the shelf, or read them; a claim beside others waits for what one of them reads."""
     shelf = context.state.shelf
     while not (found := shelf.take(n, time.monotonic())):
-        if shelf.coming is None or not _sends_beside(context):
-            coming = shelf.coming = _coming(context, shelf.most(n))
+        if shelf.coming is None or not _can_send_beside(context):
+            coming = shelf.coming = _make_pending(context, shelf.most(n))
             return (yield from _read(context, n, coming))
-        yield from _arrived(context, shelf.coming)
+        yield from _wait_for_pending(context, shelf.coming)
     return Head(found)
 
 
 def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]:
-    """Read the first items, and those that follow; what is being claimed from here already is not among them."""
+    """Read the first items and the next ones, without the items that claims of this process are about to take."""
     shelf, encoding = context.state.shelf, context.broker.encoding
     try:
-        if _sends_beside(context):
+        if _can_send_beside(context):
             coming.begun = yield from Begin(coming.command)
         read = yield from insisted(coming.command, coming.begun)
         if shelf.coming is not coming:  # somebody who waited for it was faster
-            return (yield from _first(context, n))
+            return (yield from _take_or_read(context, n))
     finally:
         if shelf.coming is coming:
             shelf.coming = None
@@ -96,20 +96,20 @@ def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]
     whole: list[Document] = [*encoding.opened(read)]
     first = [document for document in whole if id_key(document["_id"]) not in coming.claimed][:n]
     few = sum(map(is_fresh, first)) * 2 < len(first)
-    return Head() if few else Head(documents=ordinary(first))
+    return Head() if few else Head(documents=select_ordinary(first))
 
 
-def _sends_beside(context: QueueContext[Any]) -> bool:
-    """Say whether a command may be sent beside others at little cost."""
+def _can_send_beside(context: QueueContext[Any]) -> bool:
+    """Return whether a command may be sent beside others at little cost."""
     return context.broker.lanes is not None and context.broker.lanes.divides
 
 
-def ahead(context: QueueContext[Any], n: int) -> Flow[None]:
-    """Begin to read what the next claim will want, while this one of ``n`` is under way."""
+def begin_read_ahead(context: QueueContext[Any], n: int) -> Flow[None]:
+    """Begin to read the next claim's items, while this claim of ``n`` is under way."""
     shelf = context.state.shelf
-    if not _sends_beside(context) or not len(shelf.items) < n < shelf.most(n) or shelf.coming is not None:
+    if not _can_send_beside(context) or not len(shelf.items) < n < shelf.most(n) or shelf.coming is not None:
         return
-    coming = shelf.coming = _coming(context, shelf.most(n))
+    coming = shelf.coming = _make_pending(context, shelf.most(n))
     try:
         coming.begun = yield from Begin(coming.command)
     finally:
@@ -117,14 +117,14 @@ def ahead(context: QueueContext[Any], n: int) -> Flow[None]:
             shelf.coming = None
 
 
-def _coming(context: QueueContext[Any], most: int) -> PendingRead:
+def _make_pending(context: QueueContext[Any], most: int) -> PendingRead:
     start, flying = context.state.heads.start(context.name, context.broker.clock.now()), context.state.shelf.flying
     most += len(flying)
     return PendingRead(find_head(context.broker, start.filter, ORDER, most), start, claimed={*flying})
 
 
-def _arrived(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
-    """Wait for what is being read, if that is not too old by now; the first who waits puts it on the shelf."""
+def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
+    """Wait for a pending read, unless it is too old by now; the first waiting caller fills the prefetch buffer."""
     shelf = context.state.shelf
     while shelf.coming is coming and coming.begun is None:
         yield from Wait(0)  # it is about to be sent

@@ -15,8 +15,8 @@ from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_second
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of, shorten
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import ORDER, looked, looked_behind
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.flow.commands import (
     SENDS,
@@ -31,7 +31,7 @@ from mongoq.protocol.flow.commands import (
 )
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 
 __all__ = [
     "NotYet",
@@ -40,14 +40,14 @@ __all__ = [
     "bury_or_raise",
     "check_on_invalid",
     "claim_one",
-    "claim_telling",
+    "claim_with_lapse",
+    "invalid_reason",
     "is_suspect",
-    "reason_of",
+    "max_runs",
     "refuse_or_bury",
-    "renewed",
+    "renew_lease",
     "reserve",
     "reserve_now",
-    "runs_of",
 ]
 
 logger = logging.getLogger("mongoq.claim")
@@ -65,7 +65,7 @@ Or asks for a part of a claim that does so, and sees to it that the item is held
 
 
 class NotYet(Exception):
-    """Others took the item; what is left may still be enough."""
+    """Other consumers took the item; the queue may still hold enough."""
 
 
 def reserve(
@@ -82,7 +82,7 @@ def reserve(
     check_on_invalid(on_invalid)
     if not patience:
         return reserve_now(context, length, on_invalid, take)
-    return waiting(context, partial(reserve_now, context, length, on_invalid, take), patience)
+    return wait_for_item(context, partial(reserve_now, context, length, on_invalid, take), patience)
 
 
 def check_on_invalid(value: Any) -> None:
@@ -94,7 +94,7 @@ def reserve_now(
     context: QueueContext[M], lease: timedelta | None, on_invalid: OnInvalid, take: Take | None = None
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, if there is one that can be handed out."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     while not context.state.paused:
         length = lease or context.settings.lease
         try:
@@ -109,7 +109,7 @@ def reserve_now(
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
-        held = decoded if isinstance(asked, Shared) else (yield from renewed(context, decoded, length))
+        held = decoded if isinstance(asked, Shared) else (yield from renew_lease(context, decoded, length))
         if held is not None:
             context.count("reserve")
             return held
@@ -117,12 +117,12 @@ def reserve_now(
 
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
-    """Claim the first item that has a run left; those before it that have none are buried."""
-    claimed = yield from claim_telling(context, lease)
+    """Claim the first item with a run left; items before it without one are buried."""
+    claimed = yield from claim_with_lapse(context, lease)
     return claimed and claimed[0]
 
 
-def claim_telling(
+def claim_with_lapse(
     context: QueueContext[Any], lease: timedelta, *, patience: float | None = None
 ) -> Flow[tuple[Item[Any], bool] | None]:
     """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing.
@@ -130,7 +130,7 @@ def claim_telling(
     A transaction whose process died keeps others off the items that it settles, for a minute and more. With
     ``patience`` the claim waits for its end so many seconds, and then raises ``Blocked``.
     """
-    yield from looked(context)
+    yield from refresh_hints(context)
     while not context.state.paused:
         try:
             claimed, spent, lapsed = yield from _claim(context, lease, patience)
@@ -141,7 +141,7 @@ def claim_telling(
         except Unreadable:  # out of the way now; what stands behind it may be claimed
             continue
         if claimed is None:
-            if not (yield from looked_behind(context)):
+            if not (yield from has_items_before_bound(context)):
                 return None
         elif spent:
             yield from bury_exhausted(context, claimed)
@@ -150,8 +150,8 @@ def claim_telling(
     return None
 
 
-def renewed(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
-    """Let the lease begin anew when the claim has used up half of it; ``None`` when the item is lost by now."""
+def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> Flow[Item[M] | None]:
+    """Restart the lease when the claim has used up half of it; return ``None`` when the item is lost by now."""
     until, now = item.lease_until, context.broker.clock.now()
     if until is None or now < until - lease / 2:
         return item
@@ -186,13 +186,13 @@ def _claim(
             "sort": ORDER,
             **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
-        undo=lambda before: before and _unclaim(before, token),
+        undo=lambda before: before and _unclaim_command(before, token),
         resolved=True,
     )
     try:
         before = yield command
     except ReplyLost:
-        after = yield from insisted(_held_under(context, mine, now))
+        after = yield from insisted(_find_claimed_command(context, mine, now))
         if after is None and sends > 1:
             return (yield from _claim(context, lease, patience, sends=sends - 1))
         if after is None:
@@ -213,20 +213,22 @@ def _claim(
 
 
 def is_suspect(before: Document) -> bool:
-    """Say whether the last reservation was one of a batch, and nobody has had the item alone since.
+    """Return whether the last reservation was in a batch, and the item was not held alone since.
 
     Then another item of the batch may have killed the holder, and the item gets one more run, alone. A claim of one
-    item sets a token and leaves ``batch`` as it is; one given back unused leaves no token.
+    item sets a token and leaves ``batch`` as it is; an item given back unused has no token.
     """
     batch = before.get("batch")
     return batch is not None and before.get("token") in (None, batch)
 
 
-def _unclaim(before: Document, token: ObjectId) -> Command[Any]:
+def _unclaim_command(before: Document, token: ObjectId) -> Command[Any]:
     return settle.release_command(before["_id"], token, before["when"])
 
 
-def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: datetime) -> Command[dict[str, Any] | None]:
+def _find_claimed_command(
+    context: QueueContext[Any], mine: Mapping[str, Any], now: datetime
+) -> Command[dict[str, Any] | None]:
     """Return the search for what a claim took whose reply was lost; the lease's end leads to it through the index.
 
     It is an update that changes nothing, since an update waits for the majority and a read does not. When the item
@@ -243,12 +245,12 @@ def _held_under(context: QueueContext[Any], mine: Mapping[str, Any], now: dateti
 
 def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Bury an item that had all its runs, not counting the claim that found it, nor one that died in burying it."""
-    runs = runs_of(context)
-    yield from _bury_claimed(context, item, move.exhausted_reason(runs), None, runs)
+    runs = max_runs(context)
+    yield from _bury_claimed(context, item, move.reason_exhausted(runs), None, runs)
 
 
-def runs_of(context: QueueContext[Any]) -> int:
-    """Return how many runs an item had that is buried for having had them all."""
+def max_runs(context: QueueContext[Any]) -> int:
+    """Return the number of runs of an item that is buried for having had them all."""
     most = context.settings.most_attempts
     assert most is not None
     return most
@@ -268,7 +270,7 @@ def _bury_claimed(
         logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)
 
 
-def reason_of(invalid: PayloadInvalid) -> str:
+def invalid_reason(invalid: PayloadInvalid) -> str:
     """Say which field is at fault, so that dead letters can be counted by it; in the words of ``bury(error=)``."""
     return shorten(str(invalid), REASON_BYTES)
 
@@ -277,7 +279,7 @@ def refuse_or_bury(
     context: QueueContext[Any], item: Item[Any], invalid: PayloadInvalid, on_invalid: OnInvalid
 ) -> Flow[None]:
     """Hand a claimed item that cannot be decoded to the caller in the error, or bury it."""
-    burial = partial(_bury_claimed, context, item, reason_of(invalid), invalid, item.attempts)
+    burial = partial(_bury_claimed, context, item, invalid_reason(invalid), invalid, item.attempts)
     yield from bury_or_raise(context, item, invalid, on_invalid, burial)
 
 

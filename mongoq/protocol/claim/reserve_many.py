@@ -15,13 +15,13 @@ from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, id_key
 from mongoq.model.stream_claim import entry_time
 from mongoq.protocol.base.find import find_few, find_sized
-from mongoq.protocol.base.first_due import ORDER, looked_behind
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.first_due import ORDER, has_items_before_bound
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
-from mongoq.protocol.claim.candidates import candidates, fresh_candidates
-from mongoq.protocol.claim.filtering import ItemFilter, keeps, screened
-from mongoq.protocol.claim.read_ahead import ahead, head
+from mongoq.protocol.claim.candidates import read_candidates, read_fresh_candidates
+from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
+from mongoq.protocol.claim.read_ahead import begin_read_ahead, read_head
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
     bury_exhausted,
@@ -34,13 +34,13 @@ from mongoq.protocol.claim.reserve import (
 from mongoq.protocol.flow.chunking import IDS
 from mongoq.protocol.flow.commands import Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 
-__all__ = ["BatchClaim", "claim_some", "claimed", "reserve_many", "take"]
+__all__ = ["BatchClaim", "claim_batch_now", "claim_some", "reserve_many", "send_claim"]
 
 M = TypeVar("M")
 
-MANY = 1_000
+MAX_CLAIM = 1_000
 """Items that a screen is put to at once."""
 
 
@@ -55,27 +55,27 @@ def reserve_many(
     check_on_invalid(on_invalid)
     if not patience:
         return (yield from _reserve_now(context, n, length, on_invalid)) or []
-    return (yield from waiting(context, lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
+    return (yield from wait_for_item(context, lambda: _reserve_now(context, n, length, on_invalid), patience)) or []
 
 
 def _reserve_now(
     context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid
 ) -> Flow[list[Item[M]] | None]:
     """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
-    yield from prepared(context)
-    taken = yield from take(context, n, lease, on_invalid)
+    yield from ensure_ready(context)
+    taken = yield from claim_batch_now(context, n, lease, on_invalid)
     return None if taken is None else taken.items
 
 
 @dataclass(slots=True)
 class BatchClaim(Generic[M]):
-    """What a claim of many took.
+    """Result of a claim of many.
 
     Attributes:
-        items: in the order of claims.
-        lapsed: there are others, left alone, whose last leases ran out.
-        screened: how many others did not match the screen, and were settled.
-        seconds: how long that took.
+        items: the claimed items, in the order of claims.
+        lapsed: true when items with expired leases were left in the queue.
+        screened: the number of other items that did not match the filter, and were settled.
+        seconds: the duration of the claim.
     """
 
     items: list[Item[M]]
@@ -84,7 +84,7 @@ class BatchClaim(Generic[M]):
     seconds: float = 0.0
 
 
-def take(
+def claim_batch_now(
     context: QueueContext[M],
     n: int,
     lease: timedelta | None,
@@ -103,33 +103,35 @@ def take(
     where = None if screen is None else screen.where
     while not context.state.paused:
         held_up = sparing and time.monotonic() < context.state.held_up
-        first = yield from (fresh_candidates if held_up else candidates)(context, n, remembered=screen is not None)
+        first = yield from (read_fresh_candidates if held_up else read_candidates)(
+            context, n, remembered=screen is not None
+        )
         if first is None:
             return BatchClaim([], lapsed=True) if held_up else None
         if not first:
             one = yield from reserve_now(context, lease, on_invalid)
-            if one is None or screen is None or (yield from keeps(context, screen, one)):
+            if one is None or screen is None or (yield from is_kept(context, screen, one)):
                 return BatchClaim([one]) if one else None
             return BatchClaim([], screened=1)
         claim = ClaimOfMany.of(context, first, lease or context.settings.lease, sparing=sparing, where=where)
-        others = (yield from screened(claim, screen)) if screen else 0
-        items = yield from _decoded(claim, (yield from claimed(claim, len(first) - others)), on_invalid)
-        items = yield from _renewed(claim, items)
-        if screen and others == len(first) < MANY:
-            others += yield from _screened_ahead(context, screen)
+        others = (yield from settle_unmatched(claim, screen)) if screen else 0
+        items = yield from _decode(claim, (yield from send_claim(claim, len(first) - others)), on_invalid)
+        items = yield from _renew_leases(claim, items)
+        if screen and others == len(first) < MAX_CLAIM:
+            others += yield from _settle_unmatched_head(context, screen)
         if items or claim.lapsed or others:
             context.count("reserve", len(items))
             return BatchClaim(items, bool(claim.lapsed), others)
     return None
 
 
-def _screened_ahead(context: QueueContext[Any], screen: ItemFilter) -> Flow[int]:
+def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Flow[int]:
     """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
-    first = yield from candidates(context, MANY, remembered=True)
+    first = yield from read_candidates(context, MAX_CLAIM, remembered=True)
     if not first:
         return 0
     claim = ClaimOfMany.of(context, first, context.settings.lease, where=screen.where)
-    return (yield from screened(claim, screen))
+    return (yield from settle_unmatched(claim, screen))
 
 
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
@@ -137,13 +139,13 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
     while not context.state.paused:
         shelf = context.state.shelf
         shelf.here()
-        whole = yield from head(context, n)
-        if whole.empty and (yield from looked_behind(context)):
+        whole = yield from read_head(context, n)
+        if whole.empty and (yield from has_items_before_bound(context)):
             continue
         if whole.untouched:
             claim = ClaimOfMany.of_untouched(context, whole.untouched, lease)
         else:
-            first = whole.documents or (None if whole.empty else (yield from _others(context, n)))
+            first = whole.documents or (None if whole.empty else (yield from _read_others(context, n)))
             if first is None:
                 return []
             if not first:
@@ -154,8 +156,8 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
         shelf.claims(claim.ids)
         try:
             if whole.untouched or whole.documents:
-                yield from ahead(context, n)
-            items = yield from _renewed(claim, (yield from claimed(claim, len(claim.ids))))
+                yield from begin_read_ahead(context, n)
+            items = yield from _renew_leases(claim, (yield from send_claim(claim, len(claim.ids))))
         finally:
             shelf.landed(claim.ids)
         if items:
@@ -163,31 +165,29 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
     return []
 
 
-def _others(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
+def _read_others(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
     """Read what may be claimed together, but for what other claims of this process are about to take.
 
     None of what was read may be left: then a claim of a single item finds out whether there is more.
     """
     shelf = context.state.shelf
-    read = yield from candidates(context, n + len(shelf.flying))
+    read = yield from read_candidates(context, n + len(shelf.flying))
     return read and [document for document in read if id_key(document["_id"]) not in shelf.flying][:n]
 
 
-def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
-    """Send the claim, and return what it took in the order of claims; ``tried`` is how many were there for it.
+def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
+    """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
 
-    That is read back, unless the claim knows all that it meant to take.
-
-    Sent again after a lost reply it counts nothing twice: what it has taken is eligible no more. With a ``projection``
-    only these fields are read back.
+    The items are read back, unless the claim knows all of its candidates. Sent again after a lost reply, the claim
+    counts nothing twice: its items are eligible no more. With a ``projection`` only these fields are read back.
     """
     if tried <= 0:
         return []
     shelf = claim.context.state.shelf
     single = shelf.single
-    number, again = yield from _sent_or_given_back(claim)
+    number, again = yield from _send_or_give_back(claim)
     if claim.untouched:
-        if number == tried and not again and (all_of_them := claim.taken()):
+        if number == tried and not again and (all_of_them := claim.make_untouched_items()):
             return all_of_them
         if not shelf.singles and single is shelf.single:  # nor has a claim of a single item taken it
             shelf.close(time.monotonic())  # somebody else claims, or removes what was read
@@ -203,17 +203,17 @@ def claimed(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | N
         claim.context.state.crowd.tried(tried, 0)
     else:
         rest = [id for key, id in claim.ids.items() if key not in items]
-        others = yield from _left_over(claim, rest, tried, alone=not items and not claim.beside)
+        others = yield from _claim_leftovers(claim, rest, tried, alone=not items and not claim.beside)
         if len(items) == 1 and not others and not claim.is_beside:
             yield from _unmark(claim, *items.values())
         items |= {id_key(item.id): item for item in others}
     return [items[key] for key in claim.ids if key in items]
 
 
-def _sent_or_given_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
-    """Do as ``_sent`` does, and give back what a claim that failed may have taken."""
+def _send_or_give_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
+    """Do as ``_send`` does, and give back what a claim that failed may have taken."""
     try:
-        return (yield from _sent(claim))
+        return (yield from _send(claim))
     except ReplyLost:
         yield from insisted(claim.give_back(claim.ids))
         raise
@@ -228,13 +228,13 @@ def _sent_or_given_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
         raise
 
 
-def _sent(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
+def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
     """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
     command, lanes = claim.command(), claim.context.broker.lanes
     if not claim.untouched or lanes is None or not lanes.divides:
         return (yield from persisted(command.__iter__))
     begun = yield from Begin(command)
-    claim.open()
+    claim.decode_untouched()
     try:
         return (yield from begun), False
     except ReplyLost:
@@ -255,7 +255,7 @@ def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
 
 
 def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
-    """Read what the claim holds; what nobody can decode is looked for by halves, and buried."""
+    """Read the items that the claim holds; an undecodable one is found by halving, and buried."""
     filter = {"_id": {"$in": ids}, "token": claim.token}
     try:
         return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids), projection=projection))
@@ -290,7 +290,7 @@ def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]
     return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
 
 
-def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:
+def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:
     """Look after what was eligible and not claimed, and is not somebody else's by now.
 
     What had all its runs is buried. But a neighbour may have killed the holder of a batch, so its items get one more
@@ -304,7 +304,7 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
         context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
     is_spent = context.settings.is_spent
     if claim.sparing:
-        found = _spared(claim, found)
+        found = _set_lapsed_aside(claim, found)
     suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
     together = claim.is_beside or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
     items = []
@@ -312,10 +312,10 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
         spent = is_spent(attempts_of(document))
         if spent and is_suspect(document):
             continue
-        if item := (yield from _taken_or_buried(claim, document, together=together and not spent)):
+        if item := (yield from _claim_or_bury(claim, document, together=together and not spent)):
             items.append(item)
     if suspects and alone and not items:
-        item = yield from _taken_or_buried(claim, suspects[0], together=False)
+        item = yield from _claim_or_bury(claim, suspects[0], together=False)
         return [item] if item else []
     if suspects:
         # still under its old token, which tells that it was one of a batch
@@ -325,8 +325,8 @@ def _left_over(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -
     return items
 
 
-def _spared(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
-    """Put aside what is not to run beside others; what had all its runs, the last one by itself, is to be buried."""
+def _set_lapsed_aside(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
+    """Leave out items that must not run beside others; an item that used up its runs, the last one alone, is buried."""
     rest = []
     for document in found:
         spent = claim.context.settings.is_spent(attempts_of(document))
@@ -337,7 +337,7 @@ def _spared(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
     return rest
 
 
-def _taken_or_buried(claim: ClaimOfMany, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
+def _claim_or_bury(claim: ClaimOfMany, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
     """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted.
 
     With ``together`` it may be handed out with others, and one of them may kill the holder.
@@ -368,8 +368,8 @@ def _taken_or_buried(claim: ClaimOfMany, found: Document, *, together: bool) -> 
     return None
 
 
-def _decoded(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
-    """Bury what does not fit the model; or raise with the first such item, which alone stays reserved."""
+def _decode(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:
+    """Bury items that do not fit the model; or raise at the first one, and only that item stays reserved."""
     context, decoded = claim.context, []
     if context.codec.untyped:
         return items
@@ -385,8 +385,8 @@ def _decoded(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) 
     return decoded
 
 
-def _renewed(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
-    """Let the leases begin anew when burials among the items have used up half of them; what was lost is left out."""
+def _renew_leases(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[Any]]]:
+    """Restart the leases when burials among the items have used up half of them; lost items are left out."""
     context, lease = claim.context, claim.mine["when"] - claim.now
     now = context.broker.clock.now()
     if not items or now < claim.now + lease / 2:

@@ -1,4 +1,4 @@
-"""Claims of a worker: many items that run beside others, and those that may have killed a worker, each by itself."""
+"""Claims of a worker: many items that run beside others, and possible killers of a worker, each by itself."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from mongoq.model.item import Item
-from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.claim.filtering import ItemFilter, keeps
-from mongoq.protocol.claim.reserve import claim_telling, reserve_now
-from mongoq.protocol.claim.reserve_many import BatchClaim, take
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.claim.filtering import ItemFilter, is_kept
+from mongoq.protocol.claim.reserve import claim_with_lapse, reserve_now
+from mongoq.protocol.claim.reserve_many import BatchClaim, claim_batch_now
 from mongoq.protocol.flow.commands import Blocked, Flow
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.wait.wait import wait_for_item
 
-__all__ = ["take_alone", "take_beside"]
+__all__ = ["claim_batch", "claim_exclusive"]
 
 M = TypeVar("M")
 
-PATIENCE = 0.5
+BLOCKED_WAIT_SECONDS = 0.5
 """Seconds that a claim of a single item waits for a transaction that settles it; all the worker waits meanwhile."""
-HELD_UP = 1.0
-"""Seconds for which what has lapsed is passed by after that."""
+LAPSED_PAUSE_SECONDS = 1.0
+"""Seconds for which items with expired leases are passed by after that."""
 
 
-def take_beside(
+def claim_batch(
     context: QueueContext[M],
     n: int,
     lease: timedelta | None,
@@ -44,17 +44,17 @@ def take_beside(
     def attempt() -> Flow[BatchClaim[M] | None]:
         if over():
             return None
-        yield from prepared(context)
+        yield from ensure_ready(context)
         began = time.monotonic()
-        taken = yield from take(context, n, lease, "bury", sparing=True, screen=screen)
+        taken = yield from claim_batch_now(context, n, lease, "bury", sparing=True, screen=screen)
         if taken is not None:
             taken.seconds = time.monotonic() - began
         return taken
 
-    return (yield from waiting(context, attempt, math.inf, over=over))
+    return (yield from wait_for_item(context, attempt, math.inf, over=over))
 
 
-def take_alone(
+def claim_exclusive(
     context: QueueContext[M], lease: timedelta | None, *, screen: ItemFilter | None = None
 ) -> Flow[tuple[Item[M] | None, bool] | None]:
     """Claim the first item for a run by itself, and say whether its last lease ran out; ``None`` when there is none.
@@ -67,7 +67,7 @@ def take_alone(
 
     def claimed(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
         nonlocal lapsed
-        told = yield from claim_telling(context, length, patience=PATIENCE)
+        told = yield from claim_with_lapse(context, length, patience=BLOCKED_WAIT_SECONDS)
         if told is None:
             return None
         lapsed = told[1]
@@ -76,11 +76,11 @@ def take_alone(
     try:
         item = yield from reserve_now(context, lease, "bury", claimed)
     except Blocked:
-        context.state.held_up = time.monotonic() + HELD_UP
+        context.state.held_up = time.monotonic() + LAPSED_PAUSE_SECONDS
         return None
     context.state.held_up = 0.0
     if item is None:
         return None
-    if screen is None or (yield from keeps(context, screen, item)):
+    if screen is None or (yield from is_kept(context, screen, item)):
         return item, lapsed
     return None, lapsed

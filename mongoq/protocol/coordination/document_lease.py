@@ -13,7 +13,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext
@@ -74,7 +74,7 @@ def begun(
     Returns its token and the document; a new document holds ``first``. A crash afterwards leaves it taken until it
     ends.
     """
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     token, now = ObjectId(), broker.clock.now()
     lease = {"token": token, "until": now + length, "by": str(broker.identity)}
     command: Command[Any] = Command(

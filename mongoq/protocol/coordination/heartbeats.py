@@ -9,7 +9,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, ask
 from mongoq.protocol.state.context import BrokerContext
@@ -54,7 +54,7 @@ class WorkerRecord:
 
 def begin(broker: BrokerContext) -> Flow[None]:
     """Do what comes before a worker's first command: check the collection, index it, and know the time."""
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
 
 
 def beat(
@@ -70,7 +70,7 @@ def beat(
 
     ``run`` is the run on Spark that the worker is a task of; ``workers_of`` finds its record by that.
     """
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
     told = {
@@ -95,7 +95,7 @@ def forget(broker: BrokerContext, name: str) -> Flow[None]:
 
 def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
     """Read all records (``find`` by the prefix of ``_id``)."""
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     found = yield from find_few(broker, _records(), [("_id", 1)], MOST)
     now = broker.clock.now()
     return [_record(document, now) for document in found]
@@ -103,7 +103,7 @@ def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
 
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
     """Return how many workers of a run on Spark live: they have not ended in good order (``find``, as ``workers``)."""
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     found = yield from find_few(broker, {**_records(), "run": run}, [("_id", 1)], MOST)
     now = broker.clock.now()
     return sum(_record(document, now).alive for document in found)

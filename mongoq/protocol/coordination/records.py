@@ -17,8 +17,8 @@ from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.record import Record
 from mongoq.protocol.push.draft import due
-from mongoq.protocol.push.publish import BYTES, COPIES, copied
-from mongoq.protocol.push.push import check_due, checked_headers
+from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
+from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["EncodedRecord", "Yielded", "documents", "noted", "yielded"]
@@ -55,7 +55,7 @@ def yielded(context: QueueContext[Any], record: Any) -> Yielded:
         raise ArgumentInvalid("yield", f"a mongoq.Record(payload, position=…), not {type(record).__name__}")
     if record.position is None:
         raise ArgumentInvalid("position", "None stands for the beginning; give the position behind the record")
-    headers = None if record.headers is None else checked_headers(record.headers, context.broker.encoding)
+    headers = None if record.headers is None else check_headers(record.headers, context.broker.encoding)
     if record.delay is not None:
         check_due(record.delay, None)
     position = _position(context.broker.encoding, record.position)
@@ -127,9 +127,9 @@ def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
     size = 0
     for place, one in enumerate(batch):
         size += _size(one) * queues
-        if size > BYTES or (place + 1) * queues > COPIES:
+        if size > MAX_TRANSACTION_BYTES or (place + 1) * queues > MAX_COPIES:
             if place == 0:
-                raise PayloadTooLarge(f"payload for {queues} queues", size, BYTES)
+                raise PayloadTooLarge(f"payload for {queues} queues", size, MAX_TRANSACTION_BYTES)
             return batch[:place]
     return batch
 
@@ -143,7 +143,9 @@ def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequenc
     broker, at = context.broker, context.broker.clock.now()
     envelopes = [_envelope(context, one, id) for one, id in zip(part, new_ids(len(part)), strict=True)]
     return [
-        EncodedRecord(queue, one.priority, envelope["when"], copied(broker, envelope, one.wrapped, queue, at).document)
+        EncodedRecord(
+            queue, one.priority, envelope["when"], copy_for_queue(broker, envelope, one.wrapped, queue, at).document
+        )
         for queue in queues
         for one, envelope in zip(part, envelopes, strict=True)
     ]

@@ -16,8 +16,8 @@ from typing import Any
 
 from mongoq.model.qualified_name import qualified
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.topics import producing
-from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.base.topics import ensure_ready_to_push
+from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.coordination.document_lease import DocumentLease as Lease
 from mongoq.protocol.coordination.document_lease import (
     ForeignLease,
@@ -83,10 +83,10 @@ def pushed(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yi
         PayloadTooLarge: the copies of one record for all bound queues are more than a transaction can carry.
     """
     broker = context.broker
-    yield from producing(context)
+    yield from ensure_ready_to_push(context)
     part, made = documents(context, batch)
     try:
-        yield from transacted(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
+        yield from run_in_transaction(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
     except _Unmatched:
         yield from _resolved(broker, tenure, len(part))
     tenure.pushed += len(part)

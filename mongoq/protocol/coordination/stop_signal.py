@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from bson import ObjectId
 
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Flow, ask
 from mongoq.protocol.state.context import BrokerContext
@@ -24,7 +24,7 @@ REMEMBERED = timedelta(days=1)
 
 def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
     """Tell all parts of a run to end (``update``, upsert); to say it twice changes nothing."""
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     told = {"$set": {"expires": broker.clock.now() + REMEMBERED}}
     yield from ask(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
 

@@ -11,9 +11,9 @@ from bson import ObjectId
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
-from mongoq.protocol.claim.candidates import candidates
+from mongoq.protocol.claim.candidates import read_candidates
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.claim.reserve_many import claimed
+from mongoq.protocol.claim.reserve_many import send_claim
 from mongoq.protocol.flow.chunking import IDS
 from mongoq.protocol.flow.commands import Command, Flow, matched
 from mongoq.protocol.state.context import QueueContext
@@ -57,7 +57,7 @@ class StreamClaimer:
         return self._first is not None
 
     def _candidates(self) -> Flow[list[Document] | None]:
-        return (yield from candidates(self._context, self._size, due=self._due))
+        return (yield from read_candidates(self._context, self._size, due=self._due))
 
     @property
     def _size(self) -> int:
@@ -83,7 +83,7 @@ class StreamClaimer:
         if not first:
             return (yield from self._alone())
         claim = ClaimOfMany.under(self._context, first, self._mine, now=self._now, beside=bool(self._items))
-        return (yield from claimed(claim, len(first), projection=FIELDS))
+        return (yield from send_claim(claim, len(first), projection=FIELDS))
 
     def _alone(self) -> Flow[list[Item[Any]]]:
         """Reserve one of the documents of odd types that some other program made, and no batch can hold."""

@@ -11,7 +11,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.stream_claim import stream_id
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext
@@ -34,7 +34,7 @@ class ClaimNotes:
 
 def note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
     """Put a note on the claim of this token (``update``), and say whether the consumer still has that claim."""
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     update: dict[str, Any] = {"$set": {"claim.note": text}}
     command = Command("update_one", {"filter": _claim(consumer, token), "update": update}, matched, resolved=True)
     found, _ = yield from persisted(command.__iter__)
@@ -43,7 +43,7 @@ def note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Fl
 
 def noted(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
     """Return what is known of the claim of this token (``find``); of another claim, or none, nothing."""
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     found = yield from find_one(broker, _claim(consumer, token), {"claim.note": 1, "claim.others": 1})
     if found is None:
         return ClaimNotes()

@@ -21,8 +21,8 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import Item
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
-from mongoq.protocol.base.bootstrap import ready
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -34,8 +34,8 @@ from mongoq.protocol.coordination.document_lease import (
 )
 from mongoq.protocol.coordination.stream_claims import StreamClaimer
 from mongoq.protocol.flow.commands import Command, Flow, persisted
-from mongoq.protocol.settle.held_items import in_chunks, updated
-from mongoq.protocol.settle.settle import kept_update, release_update
+from mongoq.protocol.settle.held_items import cut_ids, update_many_command
+from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -72,7 +72,7 @@ class StreamRun(DocumentLease):
 
 def server_time(broker: BrokerContext) -> Flow[datetime]:
     """Return the server's time."""
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     return broker.clock.now()
 
 
@@ -140,7 +140,7 @@ def next_claim(
     Raises:
         TakenOver: the lease of the run is lost.
     """
-    yield from prepared(context)
+    yield from ensure_ready(context)
     yield from _cleared(context.broker, run)
     taking = StreamClaimer(context, n, lease or context.settings.lease, due)
     if not (yield from taking.found()):
@@ -189,9 +189,9 @@ def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int
     claim = run.claim
     if claim is None or claim.ids is None or claim.number != number:
         return 0
-    yield from prepared(context)
+    yield from ensure_ready(context)
     total = 0
-    for chunk in in_chunks(claim.ids):
+    for chunk in cut_ids(claim.ids):
         for command in _commits(context, claim, chunk):
             done, _ = yield from persisted(command.__iter__)
             total += done
@@ -207,19 +207,19 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
     if claim.remembers:
         remembered = _kept(context, claim, now, now + timedelta(days=1))
         assert remembered is not None
-        yield updated({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
+        yield update_many_command({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
     kept = _kept(context, claim, now, None)
     if kept is None:
         yield Command("delete_many", {"filter": held}, _deleted, resolved=True)
     else:
-        yield updated(held, kept)
+        yield update_many_command(held, kept)
 
 
 def _kept(
     context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None
 ) -> Mapping[str, Any] | None:
     item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
-    return kept_update(context, item, now, {})
+    return retention_update(context, item, now, {})
 
 
 def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
@@ -240,7 +240,7 @@ def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
     A crash in between leaves some: call it again. Who begins a run meanwhile finds them gone.
     """
     id = stream_id(consumer_name(consumer))
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     ended = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
     found: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
     if found is None or "claim" not in found:
@@ -257,10 +257,10 @@ def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int
     """Hand back unused what a claim holds, to where its first item was, and return how many (``update`` of many)."""
     filters: list[dict[str, Any]] = [{"q": queue, "when": claim.until}]
     if claim.ids is not None:
-        filters = [{"_id": {"$in": list(chunk)}} for chunk in in_chunks(claim.ids)]
+        filters = [{"_id": {"$in": list(chunk)}} for chunk in cut_ids(claim.ids)]
     number = 0
     for filter in filters:
-        command = updated({**filter, "token": claim.token}, release_update(claim.due))
+        command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
         done, _ = yield from persisted(command.__iter__)
         number += done
     broker.state(queue).heads.note(0, claim.due)

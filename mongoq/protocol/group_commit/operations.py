@@ -17,7 +17,7 @@ from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.raw.raw_batch import RawBatch, all_held
-from mongoq.protocol.base.fence import MARGIN, begin, ends_by
+from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.claim.reserve_many import claim_some
@@ -26,9 +26,9 @@ from mongoq.protocol.flow.commands import Command, Flow, Shared
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bulk import BulkResult, Settlement, tallied, tallied_alike
-from mongoq.protocol.settle.move_many import moved
-from mongoq.protocol.settle.settle_many import Batch, are_committed_alike, committing, extending, rolling_back
+from mongoq.protocol.settle.bulk import BulkResult, Settlement, run_bulk, run_bulk_alike
+from mongoq.protocol.settle.move_many import make_move
+from mongoq.protocol.settle.settle_many import Batch, are_committed_alike, make_commit, make_extension, make_rollback
 from mongoq.protocol.state.batcher import copies
 from mongoq.protocol.state.context import QueueContext
 
@@ -45,7 +45,7 @@ class _Way:
     alone: Callable[[QueueContext[Any], Item[Any]], Flow[Any]]
 
 
-_COMMIT = _Way(committing, partial(settle.commit, begun=True))
+_COMMIT = _Way(make_commit, partial(settle.commit, begun=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -85,14 +85,14 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     if len(entries) == 1:
         with context.state.shelf.claims_one():
             item = yield from claim.claim_one(context, lease)
-        return [item and ((yield from claim.renewed(context, item, lease)) or NotYet())]
+        return [item and ((yield from claim.renew_lease(context, item, lease)) or NotYet())]
     items = yield from claim_some(context, len(entries), lease)
     return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
 
 
 def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
-    yield from begin(context, item)
-    if ends_by(item, context.state.calm_at + MARGIN):  # its answer has to be exact, and the others need not wait
+    yield from begin_settle(context, item)
+    if ends_by(item, context.state.calm_at + LEASE_MARGIN):  # its answer has to be exact, and the others need not wait
         return (yield from way.alone(context, item))
     assert context.broker.lanes is not None
     lane = context.broker.lanes.lane(("settle", context.name), _tallied, shares=3)
@@ -108,7 +108,7 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
     items = [entry.item for entry in entries]
     held = _held_alike(context, items) if all(map(partial(_commits, context), entries)) else None
     if held is not None:
-        tally = yield from tallied_alike(context, items, committing(context, items[0], batch), held)
+        tally = yield from run_bulk_alike(context, items, make_commit(context, items[0], batch), held)
         return [_answer(tally, id_key(item.id)) for item in items] if tally.failed else [None] * len(items)
     first: dict[Any, _Settling] = {}
     told: dict[_Settling, Any] = {}
@@ -120,7 +120,7 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
             wanted[key] = entry.item, entry.way.within(entry.context, entry.item, batch)
         except Exception as error:  # it is this caller's alone
             told[entry] = error
-    tally = yield from tallied(context, list(wanted.values()))
+    tally = yield from run_bulk(context, list(wanted.values()))
     for key, (_, settlement) in wanted.items():
         told[first[key]] = _answer(tally, key, settlement.told)
     for entry in entries:
@@ -170,7 +170,7 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
     alone = partial(settle.rollback, delay=delay, error=error, begun=True)
-    return _settled(context, item, _Way(partial(rolling_back, length=length, error=error), alone))
+    return _settled(context, item, _Way(partial(make_rollback, length=length, error=error), alone))
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
@@ -180,7 +180,7 @@ def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | Non
     length = None if lease is None else duration(lease, "lease", zero=False)
 
     def within(context: QueueContext[Any], _: Item[Any], batch: Batch) -> Settlement:
-        return extending(context, batch, lease=length)
+        return make_extension(context, batch, lease=length)
 
     return _settled(context, item, _Way(within, partial(settle.extend, lease=lease, begun=True)))
 
@@ -189,11 +189,11 @@ def move(
     context: QueueContext[Any], item: Item[Any], to: moves.Destination, *, session: Any, **told: Any
 ) -> Flow[None]:
     """Hand an item on to another queue; with a key for it there, by itself."""
-    handed = moves.handover(context, to, **told)
+    handed = moves.check_move(context, to, **told)
     if context.broker.lanes is None or "key" in handed.changes or session is not None:
         return moves.hand_on(context, item, handed)
 
     def within(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-        return moved(context, item, (handed, handed.payload), batch)
+        return make_move(context, item, (handed, handed.payload), batch)
 
-    return _settled(context, item, _Way(within, partial(moves.hand_over, handed=handed)))
+    return _settled(context, item, _Way(within, partial(moves.send_move, handed=handed)))

@@ -19,13 +19,13 @@ from mongoq.model.replay_result import Replayed
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.first_due import ORDER
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import Range, documents_page, history_range
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay_from_hop import hop_destination, payload_at
-from mongoq.protocol.settle.bulk import found_by
+from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["KEY_TAKEN", "revive", "selection"]
@@ -55,7 +55,7 @@ def revive(
     if target == context.name:
         raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
     room = math.inf if limit is None else count(limit, "limit")
-    yield from prepared(context, fresh=False)
+    yield from ensure_ready(context, fresh=False)
     pages = _All(context, chosen) if isinstance(chosen, Range) else _Chosen(context, chosen)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
@@ -215,7 +215,7 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
     if not statements:
         return 0
     if context.broker.serverless:
-        return (yield from found_by(context.broker, statements))
+        return (yield from count_found(context.broker, statements))
     command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
     try:
         return (yield from _tolerant(command, statements, refusals))

@@ -12,7 +12,7 @@ from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
-from mongoq.protocol.base.topics import read as read_topics
+from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.history.read import in_state, queues
 from mongoq.protocol.history.stats import MOST, prefixed

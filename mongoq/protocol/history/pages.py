@@ -20,8 +20,8 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item
-from mongoq.protocol.base.bootstrap import ready
-from mongoq.protocol.base.find import close_cursor, stored_batch
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import close_cursor, read_stored_batch
 from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.flow.commands import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
 from mongoq.protocol.history.read import Selection, in_state
@@ -222,7 +222,7 @@ def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, tr
 
 def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
     broker = context.broker
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     if wanted.started is None:
         wanted = replace(wanted, started=broker.clock.now())
     find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
@@ -272,11 +272,11 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
     try:
         reply: Any = yield from insisted(asked.command, asked.begun)
         cursor = reply["cursor"]
-        documents, id = stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
+        documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:  # sent once more, to decode each by itself
         arguments = {**asked.command.arguments, "codec_options": broker.encoding.undecoded}
         reply = yield from insisted(replace(asked.command, arguments=arguments))
-        raw, id = stored_batch(reply["cursor"])
+        raw, id = read_stored_batch(reply["cursor"])
         documents = [broker.encoding.read(document) for document in raw]
     if id:
         yield from close_cursor(broker, id)

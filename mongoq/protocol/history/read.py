@@ -15,13 +15,13 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
 from mongoq.model.item import Item, State
 from mongoq.model.trail import Hop, trail_of
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.first_due import ORDER
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Command, Flow, delete_many
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol.wait.next_due import next_when
+from mongoq.protocol.wait.next_due import find_next_due
 
 __all__ = [
     "Counts",
@@ -29,8 +29,8 @@ __all__ = [
     "count_states",
     "counts",
     "counts_of",
+    "find_next_due",
     "get",
-    "next_when",
     "peek",
     "purge",
     "queues",
@@ -78,7 +78,7 @@ def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> 
 def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
-    yield from ready(context.broker, write=False)
+    yield from ensure_broker_ready(context.broker, write=False)
     document = yield from find_one(context.broker, filter, lenient=True)
     return None if document is None else context.item(document, context.broker.clock.now())
 
@@ -86,7 +86,7 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
 def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
     """Read what stages have done with an item, wherever it is (``find`` by ``_id``); ``None`` when it is nowhere."""
     filter = {"_id": object_id(id), "payload": {"$exists": True}}
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     document = yield from find_one(broker, filter, {"trail": 1}, lenient=True)
     return None if document is None else trail_of(document.get("trail"))
 
@@ -94,7 +94,7 @@ def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
 def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M]]]:
     """Read the first ``n`` items of a state in the order of claims (``find`` over the index)."""
     count(n, "n")
-    yield from ready(context.broker, write=False)
+    yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
     filter, wanted = in_state(context.name, state, now), n
@@ -108,7 +108,7 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
 
 def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
     """Count the items in a state, in time proportional to the live items (``count``)."""
-    yield from ready(context.broker, write=False)
+    yield from ensure_broker_ready(context.broker, write=False)
     filter = in_state(context.name, state, context.broker.clock.now())
     return (yield from Command("count_documents", {"filter": filter}))
 
@@ -117,7 +117,7 @@ def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
     """Count the live items by state in one ``aggregate``, looking at no more than ``limit`` of them."""
     if limit is not None:
         count(limit, "limit")
-    yield from ready(context.broker, write=False)
+    yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     return counts_of((yield from count_states(in_state(context.name, None, now), now, limit=limit)))
 
@@ -150,7 +150,7 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
     """Delete one item unless somebody holds it (``delete`` by ``_id``); its id is forgotten too."""
     identity = object_id(id)
-    yield from prepared(context, fresh=False)
+    yield from ensure_ready(context, fresh=False)
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     filter = {"_id": identity, "q": context.name, "$or": free}
     return (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count)))
@@ -161,7 +161,7 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
 
     It is one command, and not atomic: a crash of the server in between leaves the rest.
     """
-    yield from prepared(context, fresh=False)
+    yield from ensure_ready(context, fresh=False)
     now = context.broker.clock.now()
     filter = in_state(context.name, state, now)
     if state is None:
@@ -174,7 +174,7 @@ def queues(broker: BrokerContext) -> Flow[list[str]]:
 
     The ``distinct`` command would do as well, and is not in the stable API.
     """
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     live, kept = CLAIM.keys[2], HISTORY.keys[1]
     names: set[Any] = set()
     for date in (live, kept):

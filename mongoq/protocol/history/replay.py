@@ -17,8 +17,8 @@ from mongoq.model.arguments import Duration, count, duration, listed, object_id,
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.item import Document
 from mongoq.model.replay_result import Replayed
-from mongoq.protocol.base.bootstrap import ready
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow, Wait
 from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, received, send
 from mongoq.protocol.history.mistaken import refuse_mistake
@@ -117,11 +117,11 @@ def _begun(task: Task, to: Any) -> Flow[None]:
     """Do what must come before: a dry run writes nothing, not even what a handle was told of its queue."""
     broker = task.context.broker
     if task.dry_run:
-        yield from ready(broker, write=False)
+        yield from ensure_broker_ready(broker, write=False)
         return
-    yield from prepared(task.context, fresh=False)
+    yield from ensure_ready(task.context, fresh=False)
     if isinstance(to, QueueContext):
-        yield from prepared(QueueContext(broker, to.options, to.codec), fresh=False)
+        yield from ensure_ready(QueueContext(broker, to.options, to.codec), fresh=False)
 
 
 class _Pace:

@@ -11,9 +11,9 @@ from typing import Any
 
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.process.counters import EVENTS
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, used
+from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, Refused
 from mongoq.protocol.history.read import Counts, count_states, counts_of
 from mongoq.protocol.state.context import BrokerContext
@@ -68,7 +68,7 @@ def flush(broker: BrokerContext) -> Flow[None]:
     """
     sums = broker.counters.take()
     try:
-        yield from used(broker, _newly_used(broker, sums))
+        yield from mark_used(broker, _newly_used(broker, sums))
         names = list(sums)
         for start in range(0, len(names), STATEMENTS):
             chunk = {name: sums[name] for name in names[start : start + STATEMENTS]}
@@ -151,7 +151,7 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     """Read the counters of all queues (``find``) and count their live items (``aggregate``)."""
     if broker.stats is not None and time.monotonic() - broker.stats[0] < CACHED:
         return dict(broker.stats[1])
-    yield from ready(broker, write=False)
+    yield from ensure_broker_ready(broker, write=False)
     yield from flush(broker)
     documents = yield from find_few(broker, prefixed(COUNTERS_PREFIX), [("_id", 1)], MOST)
     counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}

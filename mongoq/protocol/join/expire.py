@@ -12,12 +12,12 @@ from bson import ObjectId
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Item, with_stored
 from mongoq.model.join_state import JoinState, Place
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.pair import Member, buried, pair
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec, JoinTransaction, noted_of, remembered, rendezvous, sent
-from mongoq.protocol.settle.exchange import Exchange, exchanged
+from mongoq.protocol.settle.exchange import Exchange, run_exchange
 
 __all__ = ["given_up"]
 
@@ -28,11 +28,11 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     A crash leaves each where it was, or settled; a partner that comes at the same moment takes it, or is too late.
     """
     context = spec.parked
-    yield from prepared(context)
+    yield from ensure_ready(context)
     way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
-        failed |= yield from exchanged(way, chunk)
+        failed |= yield from run_exchange(way, chunk)
     return failed
 
 

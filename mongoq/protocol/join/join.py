@@ -17,13 +17,13 @@ from bson import ObjectId
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import Place
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.join.match import Arrival, by_value, come, foreseen
 from mongoq.protocol.join.pair import MISSED, Member, buried, pair, priority_of
 from mongoq.protocol.join.spec import FOREVER, JoinSpec, JoinTransaction, noted_of, remembered, sent
-from mongoq.protocol.settle.exchange import Exchange, PutOff, exchanged
+from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 
 __all__ = ["arrived"]
 
@@ -42,7 +42,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
     """
     come(spec, arrivals)
     for queue in {arrival.queue for arrival in arrivals}:
-        yield from prepared(spec.side(queue))
+        yield from ensure_ready(spec.side(queue))
     failed: dict[Any, Exception] = {}
 
     def noted(done: JoinTransaction) -> None:
@@ -51,7 +51,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
 
     way = Exchange(spec.sides[0], partial(_met, spec), _item_of, noted)
     for chunk in chunks(by_value(arrivals), lambda _: 0, most=TOGETHER):
-        failed |= yield from exchanged(way, chunk)
+        failed |= yield from run_exchange(way, chunk)
     return failed
 
 

@@ -16,8 +16,8 @@ from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
 from mongoq.model.trail import HOPS, LARGE, without_payloads
 from mongoq.protocol.settle.bulk import Statement
-from mongoq.protocol.settle.move import burial
-from mongoq.protocol.settle.settle import kept_update
+from mongoq.protocol.settle.move import burial_update
+from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
@@ -120,7 +120,7 @@ def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
     statements: list[Statement] = []
     gone: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
     for member in members:
-        update = kept_update(member.context, member.item, now, {})
+        update = retention_update(member.context, member.item, now, {})
         rest = {name: value for name, value in member.where.items() if name != "_id"}
         if update is None:
             gone.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
@@ -137,7 +137,7 @@ def buried(
     """Return the statement by which an item goes to the error queue, as if from the queue that it came by."""
     context, item = member.context, member.item
     marker = Marker(context, "dead", at=now, to=context.settings.dead)
-    update, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    update, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
     told = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
     if missed:
         told["$set"] = {**told["$set"], MISSED: True}

@@ -15,9 +15,9 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow
 from mongoq.protocol.join.pair import Member, Pair, leaving
-from mongoq.protocol.settle.bulk import Statement, found_by
+from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
-from mongoq.protocol.settle.outputs import noted
+from mongoq.protocol.settle.outputs import record_output
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -149,7 +149,7 @@ def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
             "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
         )
     for one in done.pairs:
-        noted(spec.parked, one.document)
+        record_output(spec.parked, one.document)
     for queue, number in Counter(member.context.name for member in done.members).items():
         spec.parked.broker.counters.add(queue, "commit", number)
     if not done.parked:
@@ -194,14 +194,14 @@ def remembered(
     if done:
         requests.append(("DeleteMany", {"filter": {"_id": {"$in": done}}}))
     if requests:
-        yield from found_by(spec.parked.broker, requests)
+        yield from count_found(spec.parked.broker, requests)
 
 
 def sent(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     """Write what is done; raises ``FenceMiss`` when an item is somebody else's by now."""
     expected = doing.settled + len(doing.members)
     requests = [*doing.own, *leaving(doing.members, doing.now)]
-    if requests and (yield from found_by(broker, requests)) < expected:
+    if requests and (yield from count_found(broker, requests)) < expected:
         raise FenceMiss
     made = [*map(broker.encoding.raw, doing.values), *(one.raw for one in doing.pairs)]
     for chunk in chunks(made, lambda document: len(document.raw)):

@@ -1,6 +1,6 @@
-"""Items into queues: one, many, into a topic; with keys, and with ids that were pushed before.
+"""Pushes: one item, many items, or items for a topic; with keys, and with ids given by the producer.
 
-``push`` sends one envelope: start there. ``draft`` checks and makes envelopes, ``insert`` sends them and finds out
-what became of a lost reply, ``keyed`` decides about a key that exists. ``push_many``, ``push_each`` and ``publish``
-push many.
+``push`` sends one envelope: start there. ``draft`` checks a push and makes its envelope. ``insert`` sends envelopes and
+resolves lost replies. ``keyed`` decides about a key that exists. ``push_many``, ``push_each`` and ``publish`` push many
+items.
 """

@@ -1,4 +1,4 @@
-"""Bindings made and undone: each one update of the document that holds them all."""
+"""Bind and unbind queues: each change is one update of the document that holds all bindings."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
-from mongoq.protocol.base.bootstrap import ready
-from mongoq.protocol.base.topics import TOPICS_ID, Bound, bound_in, read
-from mongoq.protocol.base.transaction import transactional
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.topics import TOPICS_ID, Bound, bindings_in, read_bindings
+from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Refused, ask
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["bind", "bindings", "unbind"]
 
-RACES = 5
-"""How often somebody else may be faster before a binding gives up."""
-DEAD = "is a dead queue: it takes what failed, by moves of single items"
+MAX_RACES = 5
+"""Times that another process may be faster before a binding gives up."""
+DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
+"""Error text for a dead queue named in a binding."""
 
 
 def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
-    """Bind queues to a topic, and return all that are bound to it now (``findAndModify``, upsert).
+    """Bind queues to a topic, and return all queues bound to it now (``findAndModify``, upsert).
 
-    The filter refuses a chain, so that nobody can make one at the same moment; the upsert then meets the document
-    itself as a duplicate.
+    The filter refuses a chain, so that two callers cannot make one at the same moment; the upsert then fails with a
+    duplicate key, the document itself.
     """
-    name, names = _alive(topic, "topic"), _queue_names(queues)
+    name, names = _check_alive(topic, "topic"), _queue_names(queues)
     if not names:
         raise ArgumentInvalid("queues", f"name at least one queue to bind to topic {name!r}")
     for place, queue in enumerate(names):
-        if _alive(queue, f"queues[{place}]") == name:
+        if _check_alive(queue, f"queues[{place}]") == name:
             raise ArgumentInvalid(f"queues[{place}]", f"{name!r} cannot be bound to itself")
-    yield from ready(broker, write=True) if broker.serverless else transactional(broker)
+    yield from ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker)
     added = [{"topic": name, "queue": queue} for queue in names]
     update = {"$addToSet": {"bound": {"$each": added}}}
-    for left in reversed(range(RACES)):
+    # A duplicate key means either a chain, or that another process has just inserted the document.
+    for left in reversed(range(MAX_RACES)):
         try:
-            bound = yield from _changed(broker, _unchained(name, names), update, upsert=True)
+            bound = yield from _change(broker, _filter_without_chains(name, names), update, upsert=True)
         except Duplicate:
-            _refuse_chains((yield from read(broker)), name, names)
+            _refuse_chains((yield from read_bindings(broker)), name, names)
             if not left:
                 raise
         else:
@@ -49,23 +51,23 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple
 
 
 def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
-    """Undo bindings, all of the topic when no queue is named, and return those that are left (``findAndModify``)."""
+    """Remove bindings, all of the topic when no queue is named, and return the queues that stay (``findAndModify``)."""
     name, names = queue_name(topic, "topic"), _queue_names(queues)
-    yield from ready(broker, write=True)
+    yield from ensure_broker_ready(broker, write=True)
     which: dict[str, Any] = {"topic": name, **({"queue": {"$in": names}} if names else {})}
-    bound = yield from _changed(broker, {"_id": TOPICS_ID}, {"$pull": {"bound": which}}, upsert=False)
+    bound = yield from _change(broker, {"_id": TOPICS_ID}, {"$pull": {"bound": which}}, upsert=False)
     return bound.get(name, ())
 
 
 def bindings(broker: BrokerContext) -> Flow[dict[str, tuple[str, ...]]]:
     """Read the bindings of all topics (``find`` of one control document)."""
-    yield from ready(broker, write=False)
-    return dict((yield from read(broker)))
+    yield from ensure_broker_ready(broker, write=False)
+    return dict((yield from read_bindings(broker)))
 
 
-def _alive(name: Any, argument: str) -> str:
+def _check_alive(name: Any, argument: str) -> str:
     if queue_name(name, argument).endswith(DEAD_SUFFIX):
-        raise ArgumentInvalid(argument, f"{name!r} {DEAD}")
+        raise ArgumentInvalid(argument, f"{name!r} {DEAD_QUEUE_PROBLEM}")
     return str(name)
 
 
@@ -73,20 +75,21 @@ def _queue_names(queues: Iterable[Any]) -> list[str]:
     return list(dict.fromkeys(queue_name(queue, f"queues[{place}]") for place, queue in enumerate(queues)))
 
 
-def _changed(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Flow[Bound]:
+def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any], *, upsert: bool) -> Flow[Bound]:
     asked_at = time.monotonic()
     arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
     try:
         document: Any = yield from ask(Command("find_one_and_update", arguments))
     except Refused:
-        yield from read(broker)  # says what is wrong with it
+        yield from read_bindings(broker)  # raises an error that names the malformed binding
         raise
-    bound = bound_in(broker, document)
+    bound = bindings_in(broker, document)
     broker.topics.put(bound, asked_at, written=True)
     return bound
 
 
-def _unchained(topic: str, queues: list[str]) -> dict[str, Any]:
+def _filter_without_chains(topic: str, queues: list[str]) -> dict[str, Any]:
+    """Return the filter that matches the document only when these bindings make no chain."""
     return {"_id": TOPICS_ID, "bound.topic": {"$nin": queues}, "bound.queue": {"$ne": topic}}
 
 

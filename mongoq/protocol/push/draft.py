@@ -1,4 +1,4 @@
-"""Drafts: pushes that were checked. Their envelopes are made when they are sent, with those of others or alone."""
+"""Drafts: checked pushes. Their envelopes are made when they are sent, alone or with other callers' pushes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["Draft", "Kind", "due"]
 
 Kind = tuple[str, int, int]
-"""The queue and the priority of an item, and when it is due, in milliseconds since 1970."""
+"""Queue, priority and due time of an item, the last in milliseconds since 1970."""
 
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """A push, checked.
+    """One checked push.
 
     Attributes:
+        context: the queue.
         wrapped: the payload, as ``{"payload": payload}`` in BSON.
-        headers: in the form to send.
-        given: the id that the producer gave.
-        remember: for how long a given id is remembered.
-        id: the item's, from its ``stamp`` on, and so is ``at``.
-        at: from when on it is eligible, in milliseconds since 1970.
+        priority: the item's priority.
+        headers: the headers in the form to send, or ``None``.
+        delay: how long the item waits; ``None`` when it does not, or has a ``when``.
+        when: the time from which on it is eligible, or ``None``.
+        given: the id given by the producer, or ``None``.
+        remember: how long a given id is remembered.
+        id: the item's id; set by ``stamp``.
+        at: the time from which on it is eligible, in milliseconds since 1970; set by ``stamp``.
     """
 
     context: QueueContext[Any]
@@ -46,7 +50,7 @@ class Draft:
     at: int = field(init=False)
 
     def stamp(self) -> None:
-        """Take its place in the queue, before whoever pushes from now on; whoever it will be sent with."""
+        """Set the item's id and due time: its place in the queue, before all later pushes, in any batch."""
         clock = self.context.broker.clock
         self.id = self.given or new_id()
         undelayed = self.delay is None and self.when is None
@@ -54,26 +58,26 @@ class Draft:
 
     @property
     def kind(self) -> Kind:
-        """What it has in common with others of its batch."""
+        """Queue, priority and due time: items of one kind are counted and announced together."""
         return self.context.name, self.priority, self.at
 
     @property
     def size(self) -> int:
-        """How many bytes it adds to a batch, about."""
+        """Bytes that the draft adds to a batch, approximately."""
         return len(self.wrapped) if self.headers is None else len(self.wrapped) + len(self.headers.raw)
 
-    def noted(self) -> None:
-        """Count the item, which has just been inserted, and tell who claims from its queue, or waits there."""
+    def record_put(self) -> None:
+        """Count the inserted item, and wake the waiters of its queue."""
         self.context.put(self.priority, self.at, id=self.id)
 
-    def encoded(self) -> Document:
+    def encode(self) -> Document:
         """Return the envelope in the form to send."""
         if self.headers is None and self.given is None:
             return fresh_envelope(self.context.name, self.wrapped, id=self.id, at=self.at, priority=self.priority)
         return self.envelope()
 
     def envelope(self) -> Document:
-        """Return the envelope, to be looked into."""
+        """Return the envelope as a document with readable fields."""
         return new_envelope(
             self.context.name,
             self.context.broker.encoding.unwrapped("payload", self.wrapped),
@@ -86,7 +90,7 @@ class Draft:
 
 
 def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
-    """Return from when an item is eligible: at once, after ``delay``, or at ``when``."""
+    """Return the time from which on an item is eligible: now, after ``delay``, or at ``when``."""
     if when is not None:
         return moment(when, "when")
     if delay is None:
@@ -94,5 +98,5 @@ def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime
     length = duration(delay, "delay")
     try:
         return clock.now() + length if length else clock.stamp()
-    except OverflowError:  # a clock of the caller's may go by any year
+    except OverflowError:  # the caller's own clock may show any year
         raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None

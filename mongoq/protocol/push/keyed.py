@@ -13,25 +13,35 @@ from mongoq.model.envelope import Document
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, ReplyLost
-from mongoq.protocol.push.insert import confirmed, is_pushed
+from mongoq.protocol.push.insert import confirm_insert, is_pushed
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Keyed", "OnDuplicate", "check_key", "keyed_by", "live", "push_keyed", "raise_duplicate", "upserted"]
+__all__ = [
+    "Keyed",
+    "OnDuplicate",
+    "check_key",
+    "check_keyed",
+    "live_filter",
+    "push_keyed",
+    "raise_duplicate",
+    "upsert_keyed",
+]
 
 OnDuplicate = Literal["keep", "replace", "raise"]
 WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
-KEY_BYTES = 1024
-RACES = 5
-"""How often somebody else may be faster before a push gives up."""
+MAX_KEY_BYTES = 1024
+"""Bytes of a key in UTF-8, at most."""
+MAX_RACES = 5
+"""Times that another process may be faster before a push gives up."""
 REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
-"""What a replacing push brings, and takes away where it does not."""
+"""Fields that a replacing push sets, and removes when it has no value for them."""
 REMOVED = ("token", "error", "batch", "trail")
-"""And what it takes away in any case. ``by`` stays: an item with it may have changed (``protocol.untouched``)."""
+"""Fields that a replacing push always removes. ``by`` stays: with it, an item may have changed (``read_ahead``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The key of a push, and what to do when it is taken."""
+    """Key of a push, and the action when a live item has that key."""
 
     key: str
     on_duplicate: OnDuplicate
@@ -39,15 +49,15 @@ class Keyed:
 
 def check_key(key: Any) -> str:
     """Return a key: a non-empty string of at most 1 KiB."""
-    if not text(key, "key", KEY_BYTES):
+    if not text(key, "key", MAX_KEY_BYTES):
         raise ArgumentInvalid("key", "cannot be empty; None is no key")
     if any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ArgumentInvalid("key", "cannot hold lone surrogates")
     return str(key)
 
 
-def keyed_by(key: Any, on_duplicate: Any) -> Keyed | None:
-    """Check both; refuses a way to meet a duplicate that is given without a key."""
+def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
+    """Check the key and the action on a duplicate; refuse an action without a key."""
     if on_duplicate not in WAYS:
         raise ArgumentInvalid("on_duplicate", f"one of {', '.join(WAYS)}, not {on_duplicate!r}")
     if key is not None:
@@ -58,8 +68,8 @@ def keyed_by(key: Any, on_duplicate: Any) -> Keyed | None:
 
 
 def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, given: bool) -> Flow[ObjectId]:
-    """Insert an item unless one with its key is live, and return the id of the one that is live then."""
-    id, new = yield from upserted(context.broker, envelope, keyed, given=given)
+    """Insert an item unless one with its key is live, and return the id of the live item."""
+    id, new = yield from upsert_keyed(context.broker, envelope, keyed, given=given)
     context.placed(envelope["priority"], envelope["when"])
     if new:
         context.count("put")
@@ -67,27 +77,30 @@ def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, 
     return id
 
 
-def upserted(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool) -> Flow[tuple[ObjectId, bool]]:
-    """Do so, and return the id of the one that is live then, and whether it is new.
+def upsert_keyed(
+    broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool
+) -> Flow[tuple[ObjectId, bool]]:
+    """Insert an item unless one with its key is live; return the id of the live item, and whether it is new.
 
-    ``findAndModify`` with upsert: a caught error of the unique index would abort a caller's transaction. The index
-    still decides between two that insert at the same moment; whoever loses meets the other's item. A ``given`` id is
-    looked for first: sent again when its item is done, it must not replace what was pushed since.
+    ``findAndModify`` with upsert: an error of the unique index, even when caught, would abort a caller's transaction.
+    The index still decides between two callers that insert at the same moment; the slower caller meets the other's
+    item. A ``given`` id is read first: when a push is sent again after its item is done, it must not replace an item
+    pushed since.
     """
     id: ObjectId = envelope["_id"]
-    for left in reversed(range(RACES)):
-        pushed, holder = (yield from _look(broker, envelope, keyed)) if given else (False, None)
+    for left in reversed(range(MAX_RACES)):
+        pushed, holder = (yield from _read_key(broker, envelope, keyed)) if given else (False, None)
         if pushed:
             return id, False
         try:
-            found = yield from _command(envelope, keyed, holder, serverless=broker.serverless)
+            found = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
         except ReplyLost:
-            if not (yield from confirmed(broker, envelope, given=given)):
+            if not (yield from confirm_insert(broker, envelope, given=given)):
                 raise
             return id, True
         except Duplicate:
             if not given and (yield from is_pushed(broker, envelope)):
-                return id, False  # pushed before under this id, perhaps done
+                return id, False  # pushed before under this id, and perhaps done
             if not left:
                 raise
             continue
@@ -97,21 +110,21 @@ def upserted(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: 
     raise AssertionError("the last race is won, or raises")
 
 
-def _look(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:
-    """Say whether the given id was pushed before, and which item alone may be replaced (``find`` of both).
+def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:
+    """Return whether the given id was pushed before, and the id of the only item to replace (``find`` of both).
 
-    The holder of the key is looked for first. While it has the key, no other push of the id can have come and gone. An
-    item that gets the key later may be newer than this push, whose own item is done by then.
+    The holder of the key is read first. While it has the key, no other push of the id can have come and gone. An item
+    that gets the key later may be newer than this push, whose own item is done by then.
     """
     holder = None
     if keyed.on_duplicate == "replace":
-        found = yield from find_one(broker, live(envelope["q"], keyed.key), {"_id": 1})
+        found = yield from find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
         holder = envelope["_id"] if found is None else found["_id"]
     return (yield from is_pushed(broker, envelope)), holder
 
 
-def _command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:
-    """Return the upsert; with a ``holder`` it finds the item of this id, and no other one of the key."""
+def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool) -> Command[Any]:
+    """Return the upsert; with a ``holder`` it matches only the item with this id, and no other item of the key."""
     fields = {name: value for name, value in envelope.items() if name != "q"}
     if keyed.on_duplicate == "replace":
         changes = {name: fields.pop(name) for name in REPLACED if name in fields}
@@ -119,9 +132,9 @@ def _command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool)
         update = {"$set": changes, "$unset": dict.fromkeys(gone, ""), "$setOnInsert": fields}
     else:
         update = {"$setOnInsert": fields}
-    filter = live(envelope["q"], keyed.key)
+    filter = live_filter(envelope["q"], keyed.key)
     if holder is not None:
-        filter["_id"] = {"$gte": holder, "$lte": holder}  # of an equal id the server would make the new item's
+        filter["_id"] = {"$gte": holder, "$lte": holder}  # from an equality the server would take the new item's id
     arguments = {
         "filter": filter,
         "update": update,
@@ -129,17 +142,17 @@ def _command(envelope: Document, keyed: Keyed, holder: Any, *, serverless: bool)
         "projection": {"_id": 1},
         "return_document": True,
     }
-    if not serverless:  # the claim index would do as well for the planner, at the cost of all that is live
+    if not serverless:  # the planner might choose the claim index, and scan all live items of the queue
         arguments["hint"] = KEY.name
     return Command("find_one_and_update", arguments)
 
 
-def live(queue: str, key: str) -> dict[str, Any]:
-    """Return the filter of the live item with a key; the unique index answers it."""
+def live_filter(queue: str, key: str) -> dict[str, Any]:
+    """Return the filter of the live item with a key; the unique index serves it."""
     return {"q": queue, "key": key, "when": {"$gte": BEGINNING}}
 
 
 def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> Flow[NoReturn]:
-    """Name the live item that stands in the way; it may be gone by now."""
-    found = yield from find_one(broker, live(queue, key), {"_id": 1})
+    """Raise ``DuplicateItem`` with the id of the live item; it may be gone by now, and then there is no id."""
+    found = yield from find_one(broker, live_filter(queue, key), {"_id": 1})
     raise DuplicateItem(queue, key, found and found["_id"]) from error

@@ -1,4 +1,4 @@
-"""Publications: what is pushed to a topic goes into each queue bound to it, all in one transaction."""
+"""Publications: an item pushed to a topic is copied into each bound queue, all in one transaction."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.envelope import Document, is_same_push, spliced
 from mongoq.model.publication import published
-from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow
-from mongoq.protocol.push.insert import find_pushed, id_taken, inserted
-from mongoq.protocol.push.keyed import Keyed, upserted
+from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_item
+from mongoq.protocol.push.keyed import Keyed, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["BYTES", "COPIES", "Copy", "copied", "insert_joined", "publish", "publish_many"]
+__all__ = ["MAX_COPIES", "MAX_TRANSACTION_BYTES", "Copy", "copy_for_queue", "insert_joined", "publish", "publish_many"]
 
-COPIES = 30_000
-BYTES = 32 * 1024 * 1024
-"""The most that one transaction carries: the server keeps all of it in its cache until the end."""
+MAX_COPIES = 30_000
+"""Copies that one transaction writes, at most."""
+MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
+"""Bytes that one transaction writes, at most: the server keeps all of them in its cache until the end."""
 
 
 class Copy(NamedTuple):
-    """A copy as it is sent."""
+    """One copy in the form to send."""
 
     queue: str
     id: ObjectId
@@ -36,7 +37,7 @@ class Copy(NamedTuple):
 
 
 class _Put(NamedTuple):
-    """What a queue holds of a publication, and whether it is new there."""
+    """Item of a publication in one queue, and whether it is new there."""
 
     queue: str
     id: ObjectId
@@ -46,23 +47,23 @@ class _Put(NamedTuple):
 def publish(
     broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed | None, *, given: bool, joined: bool
 ) -> Flow[None]:
-    """Put a copy of an envelope into each queue, or into none; ``joined`` to a transaction of the caller's.
+    """Put a copy of an envelope into each queue, or into none; ``joined`` means within a caller's transaction.
 
-    A single copy needs no transaction. Without a server, where there are none, the copies are put one after the other.
+    A single copy needs no transaction. Without a server there are no transactions, and the copies are put one by one.
     """
     at = broker.clock.now()
     copies = [published(envelope, queue, at) for queue in queues]
-    make = partial(_one_by_one, broker, copies, keyed, given=given)
+    make = partial(_insert_one_by_one, broker, copies, keyed, given=given)
     if len(copies) > 1 and not broker.serverless:
         size = broker.encoding.size(copies[0]) * len(copies)
-        if size > BYTES:
-            raise PayloadTooLarge(f"payload for {len(copies)} queues", size, BYTES)
+        if size > MAX_TRANSACTION_BYTES:
+            raise PayloadTooLarge(f"payload for {len(copies)} queues", size, MAX_TRANSACTION_BYTES)
         if keyed is None:
             raw = [Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
-            make = partial(_at_once, broker, raw, given=given)
+            make = partial(_insert_in_few, broker, raw, given=given)
         if not joined:
-            make = partial(transacted, broker, make)
-    _noted(broker, (yield from make()), envelope)
+            make = partial(run_in_transaction, broker, make)
+    _record_puts(broker, (yield from make()), envelope)
 
 
 def publish_many(
@@ -74,65 +75,67 @@ def publish_many(
     given: bool,
     joined: bool = False,
 ) -> Flow[None]:
-    """Put copies of many envelopes, which differ in id and payload alone, into each queue: all of them, or none.
+    """Put copies of many envelopes into each queue, all of them or none; the envelopes differ in id and payload only.
 
-    In a transaction of their own, unless they are ``joined`` to one of the caller's.
+    They have a transaction of their own, unless they are ``joined`` to a caller's.
     """
     size = sum(len(wrapped) for _, wrapped in fresh)
-    _check_room(len(fresh) * len(queues), size * len(queues), f"{len(fresh):,} for {len(queues)} queues")
+    _check_transaction_size(len(fresh) * len(queues), size * len(queues), f"{len(fresh):,} for {len(queues)} queues")
     at = broker.clock.now()
-    copies = [copied(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh]
+    copies = [
+        copy_for_queue(broker, {**envelope, "_id": id}, wrapped, queue, at) for queue in queues for id, wrapped in fresh
+    ]
     if broker.serverless:
         documents = [copy.document for copy in copies]
-        puts = yield from _one_by_one(broker, documents, None, given=given)
+        puts = yield from _insert_one_by_one(broker, documents, None, given=given)
     else:
-        make = partial(_at_once, broker, copies, given=given)
-        puts = yield from make() if joined else transacted(broker, make)
-    _noted(broker, puts, envelope)
+        make = partial(_insert_in_few, broker, copies, given=given)
+        puts = yield from make() if joined else run_in_transaction(broker, make)
+    _record_puts(broker, puts, envelope)
 
 
 def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, given: bool) -> Flow[None]:
-    """Put many items into their queue in a transaction of the caller's, all of them or none.
+    """Put many items into their queue within a caller's transaction, all of them or none.
 
-    They differ from the ``envelope`` in id and payload alone. An id that may be there already must spoil nothing.
+    They differ from the ``envelope`` in id and payload only. An id that exists already must not abort the transaction.
     """
     size = sum(len(item.document.raw) for item in items)
-    _check_room(len(items), size, f"{len(items):,}")
-    _noted(broker, (yield from _at_once(broker, items, given=given)), envelope)
+    _check_transaction_size(len(items), size, f"{len(items):,}")
+    _record_puts(broker, (yield from _insert_in_few(broker, items, given=given)), envelope)
 
 
-def _check_room(number: int, size: int, what: str) -> None:
-    for many, limit, unit in ((number, COPIES, "copies"), (size, BYTES, "bytes")):
+def _check_transaction_size(number: int, size: int, what: str) -> None:
+    for many, limit, unit in ((number, MAX_COPIES, "copies"), (size, MAX_TRANSACTION_BYTES, "bytes")):
         if many > limit:
             problem = f"{what} are {many:,} {unit} in one transaction, and {limit:,} is"
             raise ArgumentInvalid("payloads", f"{problem} the limit; push them in parts")
 
 
-def copied(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
-    """Return the copy of an envelope for a bound queue, its payload given as ``{"payload": payload}`` in BSON."""
+def copy_for_queue(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
+    """Return the copy of an envelope for a bound queue; the payload is ``{"payload": payload}`` in BSON."""
     head = published(envelope, queue, at)
     del head["payload"]
     raw = spliced(bytes(broker.encoding.raw(head).raw), wrapped)
     return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
 
 
-def _one_by_one(
+def _insert_one_by_one(
     broker: BrokerContext, copies: Sequence[Document], keyed: Keyed | None, *, given: bool
 ) -> Flow[list[_Put]]:
     puts = []
     for copy in copies:
         if keyed is None:
-            id, new = copy["_id"], (yield from inserted(broker, copy, given=given))
+            id, new = copy["_id"], (yield from insert_item(broker, copy, given=given))
         else:
-            id, new = yield from upserted(broker, copy, keyed, given=given)
+            id, new = yield from upsert_keyed(broker, copy, keyed, given=given)
         puts.append(_Put(copy["q"], id, new))
     return puts
 
 
-def _at_once(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
-    """Put copies without a key in few commands; ids that may be there already are upserted.
+def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
+    """Put copies without a key in few commands; if their ids may exist already, the copies are upserted.
 
-    An ``insert`` that is refused would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
+    A refused ``insert`` would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
     """
     puts = []
     for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
@@ -150,21 +153,21 @@ def _at_once(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> F
 
 
 def _check_same(copies: Sequence[Copy], broker: BrokerContext) -> Flow[None]:
-    """Refuse copies whose ids are there from another push (``find``, only if there are any)."""
+    """Refuse copies with ids that another push has used (``find``, only if there are any)."""
     if not copies:
         return
     wanted = {copy.id: copy.document for copy in copies}
     for found in (yield from find_pushed(broker, list(wanted))):
         if not is_same_push(found, wanted[found["_id"]]["into"]):
-            raise id_taken(found, wanted[found["_id"]])
+            raise id_taken_error(found, wanted[found["_id"]])
 
 
 def _upsert(copy: Copy) -> dict[str, Any]:
     return {"filter": {"_id": copy.id}, "update": {"$setOnInsert": copy.document}, "upsert": True}
 
 
-def _noted(broker: BrokerContext, puts: Sequence[_Put], envelope: Document) -> None:
-    """Count what is new, and wake who waits for it in this process."""
+def _record_puts(broker: BrokerContext, puts: Sequence[_Put], envelope: Document) -> None:
+    """Count the new items, and wake the waiters of their queues in this process."""
     there: dict[str, list[_Put]] = {}
     for put in puts:
         there.setdefault(put.queue, []).append(put)

@@ -12,20 +12,20 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, duration, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
-from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.base.topics import producing
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.push.draft import Draft
-from mongoq.protocol.push.insert import inserted
-from mongoq.protocol.push.keyed import OnDuplicate, keyed_by, push_keyed
+from mongoq.protocol.push.insert import insert_item
+from mongoq.protocol.push.keyed import OnDuplicate, check_keyed, push_keyed
 from mongoq.protocol.push.publish import publish
 from mongoq.protocol.push.shared_push import insert_together
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["REMEMBER", "check_due", "checked_headers", "push", "remembered"]
+__all__ = ["DEFAULT_REMEMBER", "check_due", "check_headers", "push", "remember_time"]
 
-REMEMBER = timedelta(days=7)
-"""How long an id given by the producer is remembered unless it says otherwise."""
+DEFAULT_REMEMBER = timedelta(days=7)
+"""How long an id given by the producer is remembered by default."""
 
 
 def push(
@@ -44,13 +44,13 @@ def push(
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
 
-    The same ``id`` again, while it is remembered, inserts nothing. Before a push within a transaction of the caller's,
-    which has a ``session``, the bindings were read.
+    The same ``id`` again, while it is remembered, inserts nothing. ``session`` is that of a caller's transaction; the
+    bindings were read before that transaction's push.
     """
     broker, joined = context.broker, session is not None
-    keyed = None if key is None and on_duplicate == "keep" else keyed_by(key, on_duplicate)
-    draft = _drafted(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
-    yield from prepared(context, fresh=False) if joined else producing(context)
+    keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
+    draft = _make_draft(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
+    yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
     identified = draft.given is not None
     if identified:
@@ -60,14 +60,14 @@ def push(
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
     elif joined or broker.lanes is None:
-        if (yield from inserted(broker, draft.encoded(), given=identified)):
-            draft.noted()
+        if (yield from insert_item(broker, draft.encode(), given=identified)):
+            draft.record_put()
     else:
         yield from insert_together(broker.lanes, draft)
     return draft.id
 
 
-def _drafted(
+def _make_draft(
     context: QueueContext[Any],
     payload: Any,
     *,
@@ -78,27 +78,27 @@ def _drafted(
     id: ObjectId | None,
     once: Duration | None,
 ) -> Draft:
-    """Check what a push is told."""
+    """Check the arguments of a push."""
     wrapped = context.codec.wrapped(payload)
-    stored_headers = None if headers is None else checked_headers(headers, context.broker.encoding)
+    stored_headers = None if headers is None else check_headers(headers, context.broker.encoding)
     given = None if id is None else object_id(id)
-    remember = REMEMBER if once is None else remembered(once, given is not None)
+    remember = DEFAULT_REMEMBER if once is None else remember_time(once, given is not None)
     if delay is not None or when is not None:
         check_due(delay, when)
     return Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
 
 
-def remembered(once: Duration | None, identified: bool) -> timedelta:
-    """Return for how long ids are remembered; an item whose id nobody gave is not pushed again."""
+def remember_time(once: Duration | None, identified: bool) -> timedelta:
+    """Return how long ids are remembered; ``once`` needs a given id, since only its item is pushed again."""
     if once is None:
-        return REMEMBER
+        return DEFAULT_REMEMBER
     if not identified:
         raise ArgumentInvalid("once", "says how long a given id is remembered; give the id as well")
     return duration(once, "once", zero=False)
 
 
 def check_due(delay: Duration | None, when: datetime | None) -> None:
-    """Refuse both at once, and either when it makes no time."""
+    """Refuse ``delay`` and ``when`` together, and either one when it is no valid time."""
     if delay is not None and when is not None:
         raise ArgumentInvalid("when", "give either delay= or when=, not both")
     if delay is not None:
@@ -107,8 +107,8 @@ def check_due(delay: Duration | None, when: datetime | None) -> None:
         moment(when, "when")
 
 
-def checked_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
-    """Return the headers in the form to send; raises ``PayloadInvalid`` or ``PayloadTooLarge``."""
+def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
+    """Return the headers in the form to send; raise ``PayloadInvalid`` or ``PayloadTooLarge``."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping):

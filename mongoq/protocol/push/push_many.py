@@ -1,4 +1,4 @@
-"""Pushes of many items: ``insert`` in chunks, and what is known when one of them fails."""
+"""Pushes of many items: ``insert`` in chunks, and the result when one chunk fails."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import prepared
-from mongoq.protocol.base.topics import producing
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow.chunking import chunks, finish, own_error, placed
 from mongoq.protocol.flow.commands import (
     Command,
@@ -33,16 +33,16 @@ from mongoq.protocol.flow.commands import (
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.push.insert import find_pushed
 from mongoq.protocol.push.publish import Copy, insert_joined, publish_many
-from mongoq.protocol.push.push import check_due, checked_headers, remembered
+from mongoq.protocol.push.push import check_due, check_headers, remember_time
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Identified", "inserted_in_chunks", "push_many"]
+__all__ = ["Identified", "insert_in_chunks", "push_many"]
 
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
 Identified = tuple[bytes, bytes, *tuple[Any, ...]]
-"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and what the caller needs besides."""
+"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and further values of the caller's."""
 Fresh = TypeVar("Fresh", bound=Identified)
 
 
@@ -60,19 +60,19 @@ def push_many(
 ) -> Flow[list[ObjectId]]:
     """Insert many items, or copies of them for each bound queue, and return their ids in order.
 
-    Nothing is sent unless all of them can be stored. Before a push within a transaction of the caller's, which has a
-    ``session``, the bindings were read.
+    Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
+    read before that transaction's push.
     """
     joined = session is not None
-    values = _wrapped(context, payloads)
-    given = None if ids is None else _given(ids, len(values))
-    stored_headers = checked_headers(headers, context.broker.encoding)
+    values = _encode_payloads(context, payloads)
+    given = None if ids is None else _check_ids(ids, len(values))
+    stored_headers = check_headers(headers, context.broker.encoding)
     priority = checked_priority(priority)
-    remember = remembered(once, given is not None)
+    remember = remember_time(once, given is not None)
     check_due(delay, when)
     if not values:
         return []
-    yield from prepared(context, fresh=False) if joined else producing(context)
+    yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     clock = context.broker.clock
     raw = new_ids(len(values)) if given is None else [id.binary for id in given]
     identities = given or list(map(ObjectId, raw))
@@ -96,7 +96,7 @@ def push_many(
         yield from insert_joined(context.broker, copies, envelope, given=given is not None)
         return identities
     try:
-        yield from inserted_in_chunks(
+        yield from insert_in_chunks(
             context,
             list(zip(raw, values, strict=True)),
             lambda one: stencil.envelope(*one),
@@ -108,13 +108,13 @@ def push_many(
     return identities
 
 
-def _wrapped(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
+def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
     """Check and encode each payload, as ``{"payload": payload}``."""
     given = listed(payloads, "payloads")
     with suppress(ArgumentInvalid):
         return context.codec.wrapped_many(given)
     values = []
-    for place, payload in enumerate(given):  # one of them is refused
+    for place, payload in enumerate(given):  # one payload is refused: find out which, for the error
         try:
             values.append(context.codec.wrapped(payload))
         except ArgumentInvalid as error:
@@ -122,7 +122,7 @@ def _wrapped(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]
     return values
 
 
-def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
+def _check_ids(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
     given = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
     if len(given) != number:
         raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
@@ -131,7 +131,7 @@ def _given(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
     return given
 
 
-def inserted_in_chunks(
+def insert_in_chunks(
     context: QueueContext[Any],
     fresh: Sequence[Fresh],
     envelope: Callable[[Fresh], RawBSONDocument],
@@ -141,8 +141,8 @@ def inserted_in_chunks(
 ) -> Flow[None]:
     """Send the chunks; after a lost reply the next one is still sent, after any other error none.
 
-    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` is said of ids that may be
-    there already.
+    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` means that the ids may exist
+    already.
     """
     failed: Failures = {}
     stopped: Exception | None = None
@@ -152,7 +152,7 @@ def inserted_in_chunks(
             if stopped is not None:
                 raise stopped
             envelopes = [envelope(one) for one in chunk]
-            refused, unknown = yield from _inserted(context, chunk, envelopes, again=again)
+            refused, unknown = yield from _insert_chunk(context, chunk, envelopes, again=again)
         except Exception as error:
             stopped = error
             refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
@@ -162,23 +162,23 @@ def inserted_in_chunks(
         return
     done = [id for id in _ids(fresh) if id not in failed]
     if lost:
-        # whoever pushes does not know the ids yet, and so could not look for what was pushed
+        # The caller does not know the generated ids yet, so it could not look for the pushed items by itself.
         raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
     finish(context.name, done, failed)
 
 
 def _ids(chunk: Iterable[Identified]) -> list[ObjectId]:
-    """Return ids that somebody asks for; most often nobody does."""
+    """Return the ids as ``ObjectId``; made on demand, since most calls need none."""
     return [ObjectId(one[0]) for one in chunk]
 
 
-def _inserted(
+def _insert_chunk(
     context: QueueContext[Any], chunk: Sequence[Identified], envelopes: list[RawBSONDocument], *, again: bool
 ) -> Flow[tuple[Failures, bool]]:
-    """Insert a chunk; return the error of each that is not known to be there, and whether some of them may be.
+    """Insert a chunk; return the errors of items not known to be stored, and whether some of them may be stored.
 
-    Ids given by the producer are remembered, so that such a chunk is safe to send again; another could double an item
-    that has come and gone in the meantime.
+    Ids given by the producer are remembered, so a chunk of them is safe to send again. Another chunk could double an
+    item that was inserted and settled in the meantime.
     """
     command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
     try:
@@ -192,7 +192,7 @@ def _inserted(
             if not (again and isinstance(error, Duplicate))
         }
         there = [place for place in refused.refusals if place not in failed]
-        met, unknown = yield from _met(
+        met, unknown = yield from _resolve_duplicates(
             context, [chunk[place] for place in there], [envelopes[place] for place in there]
         )
         return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
@@ -200,9 +200,9 @@ def _inserted(
         missing = ids = _ids(chunk)
         taken: Failures = {}
         try:
-            missing = yield from _missing(context, ids)
+            missing = yield from _find_missing(context, ids)
             if again:
-                taken, _ = yield from _taken(context, ids)
+                taken, _ = yield from _find_taken(context, ids)
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         context.count("put", len(ids) - len(missing))
@@ -213,27 +213,27 @@ def _inserted(
     return {}, False
 
 
-def _met(
+def _resolve_duplicates(
     context: QueueContext[Any], chunk: Sequence[Identified], envelopes: Sequence[RawBSONDocument]
 ) -> Flow[tuple[Failures, bool]]:
-    """Compare items whose ids are there with the pushes that used these ids, and return what ``_inserted`` does.
+    """Compare duplicate ids with the pushes that used them, and return the same as ``_insert_chunk``.
 
-    What had an id may have gone since: then the item is inserted.
+    The document with an id may have been removed since: then the item is inserted.
     """
     if not chunk:
         return {}, False
-    taken, found = yield from _taken(context, _ids(chunk))
+    taken, found = yield from _find_taken(context, _ids(chunk))
     gone = [place for place, one in enumerate(chunk) if one[0] not in found]
     if not gone:
         return taken, False
-    more, unknown = yield from _inserted(
+    more, unknown = yield from _insert_chunk(
         context, [chunk[place] for place in gone], [envelopes[place] for place in gone], again=True
     )
     return taken | more, unknown
 
 
-def _taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
-    """Return the errors of the ids that other pushes have used (``find``), and which ids are there."""
+def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
+    """Return the errors of ids that other pushes have used (``find``), and the ids that exist."""
     documents = yield from find_pushed(context.broker, ids)
     taken: Failures = {
         document["_id"]: DuplicateItem(
@@ -245,12 +245,13 @@ def _taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failur
     return taken, {document["_id"].binary for document in documents}
 
 
-def _missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
-    """Return which are not there, by an update that changes nothing and waits for the majority as any does."""
+def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
+    """Return the ids that are not stored, by an update that changes nothing and waits for the majority, as any does."""
     nothing = {"$unset": {"unheard_of": ""}}
     command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
     if (yield from insisted(command)) == len(ids):
         return []
+    # Rarely needed: most often the update has found all of them.
     found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
     there = {document["_id"] for document in found}
     return [id for id in ids if id not in there]

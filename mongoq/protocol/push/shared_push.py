@@ -1,4 +1,4 @@
-"""Pushes of callers who share an ``insert``: each is told exactly what became of its own."""
+"""Pushes of callers that share an ``insert``: each caller gets the exact result of its own push."""
 
 from __future__ import annotations
 
@@ -8,60 +8,61 @@ from typing import Any
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from mongoq.protocol.push.draft import Draft, Kind
-from mongoq.protocol.push.insert import insert_command, inserted, is_new
+from mongoq.protocol.push.insert import insert_command, insert_item, is_new
 from mongoq.protocol.state.batcher import Batchers, copies
 
 __all__ = ["insert_together"]
 
 
 def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
-    """Insert the item of a draft with those of other callers."""
+    """Insert the item of a draft together with other callers' items."""
     broker = draft.context.broker
-    lane, caller = lanes.lane("push", _inserted, abreast=2, shares=2), lanes.caller
+    lane, caller = lanes.lane("push", _insert_drafts, abreast=2, shares=2), lanes.caller
     if caller is not None and lane.set_out(caller()):
         try:
-            if (yield from inserted(broker, draft.encoded(), given=draft.given is not None, here=True)):
-                draft.noted()
+            if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
+                draft.record_put()
         finally:
-            lane.back()
+            lane.back()  # even when this caller is cancelled: others wait for their turn
             lanes.go_on(lane)
         return
     try:
         yield Shared(lane, draft)
     except (Duplicate, ReplyLost) as error:
-        if (yield from is_new(broker, error, draft.encoded(), given=draft.given is not None)):
-            draft.noted()
+        if (yield from is_new(broker, error, draft.encode(), given=draft.given is not None)):
+            draft.record_put()
 
 
-def _inserted(drafts: list[Draft]) -> Flow[list[Any]]:
-    """Insert the items of several drafts; a lost reply, or any other error, is told to those of its command."""
+def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
+    """Insert the items of several drafts; a lost reply, or any other error, goes to the callers of its command."""
     if len(drafts) == 1:
-        yield insert_command(drafts[0].encoded())
-        drafts[0].noted()
+        yield insert_command(drafts[0].encode())
+        drafts[0].record_put()
         return [None]
     told: list[Any] = []
     for chunk in chunks(drafts, lambda draft: draft.size):
         refusals: Mapping[int, Exception] = {}
-        documents = [draft.encoded() for draft in chunk]
+        documents = [draft.encode() for draft in chunk]
         try:
             yield from Command[Any]("insert_many", {"documents": documents, "ordered": False})
         except PartlyRefused as refused:
             refusals = refused.refusals
         except Exception as error:
             refusals = dict(enumerate(copies(error, len(chunk))))
-        _noted(draft for place, draft in enumerate(chunk) if place not in refusals)
+        _record_drafts(draft for place, draft in enumerate(chunk) if place not in refusals)
         told += [refusals.get(place) for place in range(len(chunk))]
     return told
 
 
-def _noted(drafts: Iterable[Draft]) -> None:
-    """Count items that have just been inserted, and tell who claims from their queues, or waits there."""
+def _record_drafts(drafts: Iterable[Draft]) -> None:
+    """Count inserted items, and wake the waiters of their queues."""
     kinds: dict[Kind, list[Draft]] = {}
     for draft in drafts:
         kinds.setdefault(draft.kind, []).append(draft)
     for (queue, priority, at), alike in kinds.items():
         context = alike[0].context
-        if queue in context.broker.hub.rooms:  # who waits there knows each again when the change stream tells of it
+        if queue in context.broker.hub.rooms:
+            # The change stream reports each item once more; a waiter recognises it by its id.
             for draft in alike:
                 context.put(priority, at, id=draft.id)
         else:

@@ -1,4 +1,4 @@
-"""Outcomes of handlers carried out: what becomes of each item of a batch, whatever became of the others."""
+"""Apply the outcomes of handlers: each item of a batch is settled on its own, whichever others fail."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from mongoq.model.envelope import error_document
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release, SettledElsewhere
 from mongoq.protocol.base.fence import is_back
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.bulk import Settlement, tallied
-from mongoq.protocol.settle.fork import forked
-from mongoq.protocol.settle.move_many import Moves, Resolve, moved
+from mongoq.protocol.settle.bulk import Settlement, run_bulk
+from mongoq.protocol.settle.fork import fork_items
+from mongoq.protocol.settle.move_many import Moves, Resolve, make_move
 from mongoq.protocol.settle.settle_many import (
     Batch,
-    burying,
-    committing,
-    releasing,
-    rolling_back,
+    make_burial,
+    make_commit,
+    make_release,
+    make_rollback,
 )
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["carried_out", "carried_out_together"]
+__all__ = ["apply_outcomes", "apply_outcomes_of_queues"]
 
 Verdict = tuple[Item[Any], "Outcome | None"]
 
 
-def carried_out(
+def apply_outcomes(
     context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Settle items, each as its outcome says, in as few commands as that takes; ``None`` and ``Drop`` commit.
+    """Settle items by their outcomes, in as few commands as possible; ``None`` and ``Drop`` commit.
 
-    What needs a transaction comes last, many items in each.
+    Outcomes that need a transaction come last, many items in each.
 
     A ``Retry`` has become a ``Failed`` by now, which knows the delay.
 
-    Returns by ``id_key`` the errors of those that were not settled. What a handler asked for and cannot be done, such
-    as a move into a queue of no valid name, leaves its item as it is.
+    Returns the errors of items that were not settled, by ``id_key``. An impossible outcome, such as a move into a queue
+    with an invalid name, leaves its item as it is.
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
-    return (yield from carried_out_together([(context, verdicts)], resolve))
+    return (yield from apply_outcomes_of_queues([(context, verdicts)], resolve))
 
 
-def carried_out_together(
+def apply_outcomes_of_queues(
     parts: Iterable[tuple[QueueContext[Any], Iterable[Verdict]]], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Do the same for the items of several queues: what is settled in a way of its own goes together."""
+    """Settle items of several queues by their outcomes; outcomes with a way of their own are settled together."""
     failed: dict[Any, Exception] = {}
     apart: dict[Any, list[Any]] = {}
     for context, verdicts in parts:
@@ -63,16 +63,16 @@ def carried_out_together(
             else:
                 plain.append((item, outcome))
         if plain:
-            failed |= yield from _carried_out(context, plain, resolve)
+            failed |= yield from _apply_outcomes(context, plain, resolve)
     for way, told in apart.items():
         failed |= yield from way(told)
     return failed
 
 
-def _carried_out(
+def _apply_outcomes(
     context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
 ) -> Flow[dict[Any, Exception]]:
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch, moves = Batch(context.broker.clock), Moves(context, resolve)
     wanted: list[tuple[Item[Any], Settlement]] = []
     failed: dict[Any, Exception] = {}
@@ -83,42 +83,42 @@ def _carried_out(
             forks.append((item, outcome))
             continue
         try:
-            wanted.append((item, _settlement(context, item, outcome, batch, moves)))
+            wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
         except MongoqError as error:
             failed[id_key(item.id)] = error
         if isinstance(outcome, Release):
             released.append(item)
-    tally = yield from tallied(context, wanted)
+    tally = yield from run_bulk(context, wanted)
     for item in released:
         context.placed(item.priority, item.due or batch.now)
     failed |= tally.failed
-    failed |= yield from forked(context, forks, batch, moves)
+    failed |= yield from fork_items(context, forks, batch, moves)
     return failed
 
 
-def _settlement(
+def _make_settlement(
     context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, batch: Batch, moves: Moves
 ) -> Settlement:
     if isinstance(outcome, Failed):
         if not outcome.counted:
-            return _unblamed(context, outcome, batch)
-        return rolling_back(context, item, batch, length=duration(outcome.delay, "delay"), error=outcome.error)
+            return _make_uncounted_rollback(context, outcome, batch)
+        return make_rollback(context, item, batch, length=duration(outcome.delay, "delay"), error=outcome.error)
     if isinstance(outcome, Dead):
         alone = partial(move.bury, context, reason=outcome.reason, error=None)
-        return burying(context, item, batch, reason=outcome.reason, error=None, alone=alone)
+        return make_burial(context, item, batch, reason=outcome.reason, error=None, alone=alone)
     if isinstance(outcome, Move):
-        return moved(context, item, moves.told(outcome), batch)
+        return make_move(context, item, moves.check(outcome), batch)
     if isinstance(outcome, Release):
-        return releasing(context, item, batch)
-    return committing(context, item, batch)
+        return make_release(context, item, batch)
+    return make_commit(context, item, batch)
 
 
-def _unblamed(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Settlement:
-    """Return how an item goes back that has failed for no fault of its own: later, its attempt not counted."""
+def _make_uncounted_rollback(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Settlement:
+    """Return the settlement of an item that failed through no fault of its own: later, its attempt not counted."""
     when = batch.now + duration(outcome.delay, "delay")
     failure = error_document(outcome.error, batch.now)
     update = settle.rollback_update(when, failure)
     update["$inc"] = {"attempts": -1}
-    alone = partial(settle.back, context, update=update)
+    alone = partial(settle.send_rollback, context, update=update)
     happened = partial(is_back, when=when, fewer=1)
     return Settlement(update, happened, "rollback", alone, wakes=(context.name, when))

@@ -1,6 +1,6 @@
-"""Bulks: the fenced updates and deletes of many items in few commands, and who of them was settled.
+"""Bulks: the fenced updates and deletes of many items in few commands, and the result for each item.
 
-The server answers a bulk with totals only. When fewer items were found than were sent, what is stored tells which.
+The server answers a bulk with totals only. When fewer items were found than were sent, the stored documents tell which.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.process.counters import Event
 from mongoq.model.raw.raw_batch import RawBatch, ids_of
-from mongoq.protocol.base.fence import MARGIN, ends_by, lost, may_be_new
+from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error
 from mongoq.protocol.flow.commands import (
@@ -32,32 +32,34 @@ from mongoq.protocol.flow.commands import (
     number_matched,
     persisted,
 )
-from mongoq.protocol.settle.patch import misfit, too_large
+from mongoq.protocol.settle.patch import patch_misfit_error, patch_too_large_error
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "STATE",
+    "STATE_FIELDS",
     "BulkResult",
     "Group",
     "Settlement",
     "Statement",
     "Wanted",
-    "did",
-    "found_by",
-    "groups",
-    "settled",
-    "settled_alike",
-    "statement",
-    "statements",
-    "tallied",
-    "tallied_alike",
-    "total_of",
+    "count_found",
+    "group_by_statement",
+    "make_statement",
+    "make_statements",
+    "mark_done",
+    "number_found",
+    "run_bulk",
+    "run_bulk_alike",
+    "settle_alike",
+    "settle_bulk",
 ]
 
-STATEMENTS = 1_000
-STATE: dict[str, Any] = dict.fromkeys(
+MAX_STATEMENTS = 1_000
+"""Statements of one bulk, at most."""
+STATE_FIELDS: dict[str, Any] = dict.fromkeys(
     ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
 )
+"""Projection of the fields that show whether an item was settled."""
 
 Statement = tuple[str, dict[str, Any]]
 
@@ -112,70 +114,74 @@ class Group:
 
 @dataclass(slots=True)
 class BulkResult:
-    """What is known so far: what is done; by ``id_key``, the answers of single commands, and the errors of others."""
+    """Results so far: settled ids, the answers of single commands, and errors, the last two by ``id_key``."""
 
     done: list[ObjectId] = field(default_factory=list)
     answers: dict[Any, Any] = field(default_factory=dict)
     failed: dict[Any, Exception] = field(default_factory=dict)
 
 
-def settled(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
-    """Settle items, and return by ``id_key`` what their own flows returned, of those that did not go in a bulk.
+def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
+    """Settle items, and return the answers of items that were settled by a flow of their own, by ``id_key``.
 
-    All are tried; then one ``BatchIncomplete`` tells which failed. Each command is safe to send again, and is sent
-    again once when its reply is lost. An error of the driver's that is about no item in particular ends it.
+    All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
+    again once when its reply is lost. An error of the driver's that is about no item in particular ends the bulk.
     """
-    tally = yield from tallied(context, wanted)
-    _finish(context, tally, (item for item, _ in wanted))
+    tally = yield from run_bulk(context, wanted)
+    _raise_failures(context, tally, (item for item, _ in wanted))
     return tally.answers
 
 
-def settled_alike(
+def settle_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
 ) -> Flow[dict[Any, Any]]:
-    """Do the same with items that have the settlement in common, and what ``held`` tells."""
-    tally = yield from tallied_alike(context, items, settlement, held)
-    _finish(context, tally, items)
+    """Settle items that share one settlement and the facts in ``held``."""
+    tally = yield from run_bulk_alike(context, items, settlement, held)
+    _raise_failures(context, tally, items)
     return tally.answers
 
 
-def _finish(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[Any]]) -> None:
-    """Tell what failed by the id itself; one of another program's that cannot be a key, a document say, by its text."""
+def _raise_failures(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[Any]]) -> None:
+    """Raise the failures by item id; another program's id that cannot be a key, a document say, appears as its text."""
     ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
     finish(context.name, tally.done, failed)
 
 
-def tallied(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkResult]:
-    """Do the same, and return what is known of each item, raising nothing."""
-    soon = context.broker.clock.now() + MARGIN
+def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkResult]:
+    """Settle items, and return the result of each item without raising."""
+    soon = context.broker.clock.now() + LEASE_MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
     for one in wanted:
         (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
-    return (yield from _tallied(context, list(groups(together)), alone))
+    return (yield from _run_bulk(context, list(group_by_statement(together)), alone))
 
 
-def tallied_alike(
+def run_bulk_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
 ) -> Flow[BulkResult]:
-    """Do the same with items that have the settlement in common, and what ``held`` tells."""
-    if context.broker.serverless or held.until <= context.broker.clock.now() + MARGIN:
-        return (yield from tallied(context, [(item, settlement) for item in items]))
-    together = _cut(settlement, items, held.ids) if held.together else groups(zip(items, repeat(settlement)))
-    return (yield from _tallied(context, list(together), []))
+    """Settle items that share one settlement and the facts in ``held``, without raising."""
+    if context.broker.serverless or held.until <= context.broker.clock.now() + LEASE_MARGIN:
+        return (yield from run_bulk(context, [(item, settlement) for item in items]))
+    together = (
+        _split_group(settlement, items, held.ids)
+        if held.together
+        else group_by_statement(zip(items, repeat(settlement)))
+    )
+    return (yield from _run_bulk(context, list(together), []))
 
 
-def _tallied(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[BulkResult]:
+def _run_bulk(context: QueueContext[Any], together: list[Group], alone: list[Wanted]) -> Flow[BulkResult]:
     tally = BulkResult()
     try:
-        for bulk in chunks(together, _size, items=_number, most=STATEMENTS):
-            alone += yield from _in_bulk(context, bulk, tally)
+        for bulk in chunks(together, _size, items=_number, most=MAX_STATEMENTS):
+            alone += yield from _send_bulk(context, bulk, tally)
         for item, settlement in alone:
-            yield from _by_itself(item, settlement, tally)
+            yield from _settle_alone(item, settlement, tally)
     except Exception as error:
         known = {*map(id_key, tally.done), *tally.failed}
-        rest = [key for item, _ in [*_each(together), *alone] if (key := id_key(item.id)) not in known]
+        rest = [key for item, _ in [*_list_wanted(together), *alone] if (key := id_key(item.id)) not in known]
         tally.failed |= dict.fromkeys(rest, own_error(error))
     return tally
 
@@ -188,7 +194,7 @@ def _number(group: Group) -> int:
     return len(group.items)
 
 
-def _by_itself(item: Item[Any], settlement: Settlement, tally: BulkResult) -> Flow[None]:
+def _settle_alone(item: Item[Any], settlement: Settlement, tally: BulkResult) -> Flow[None]:
     try:
         tally.answers[id_key(item.id)] = yield from settlement.alone(item)
         tally.done.append(item.id)
@@ -196,10 +202,10 @@ def _by_itself(item: Item[Any], settlement: Settlement, tally: BulkResult) -> Fl
         tally.failed[id_key(item.id)] = own_error(error)
 
 
-def statement(
+def make_statement(
     token: ObjectId | None, ids: Sequence[Any], update: Any, room: Mapping[str, Any] | None = None
 ) -> Statement:
-    """Return the fenced statement for items under one token; that of a single item is one the driver sends again."""
+    """Return the fenced statement for items under one token; the driver can retry the statement of a single item."""
     many = len(ids) > 1
     arguments: dict[str, Any] = {
         "filter": {"_id": {"$in": list(ids)} if many else ids[0], "token": token, **(room or {})}
@@ -209,8 +215,8 @@ def statement(
     return ("Delete" if update is None else "Update") + ("Many" if many else "One"), arguments
 
 
-def groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
-    """Put together what may share a statement: the same token, and the same settlement."""
+def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
+    """Group items that may share a statement: the same token, and the same settlement."""
     found: dict[Any, tuple[Settlement, list[Item[Any]]]] = {}
     for item, settlement in wanted:
         key = (id_key(item.token), settlement) if settlement.patch is None else id_key(item.id)
@@ -218,47 +224,48 @@ def groups(wanted: Iterable[Wanted]) -> Iterator[Group]:
             found[key][1].append(item)
         else:
             found[key] = settlement, [item]
-    return chain.from_iterable(_cut(settlement, items, ids_of(items)) for settlement, items in found.values())
+    return chain.from_iterable(_split_group(settlement, items, ids_of(items)) for settlement, items in found.values())
 
 
-def _cut(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
+def _split_group(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
     starts = range(0, len(items), IDS)
     return (Group(settlement, items[start : start + IDS], ids[start : start + IDS]) for start in starts)
 
 
-def _in_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> Flow[list[Wanted]]:
-    """Send one bulk; what it cannot tell apart is returned, to be settled alone."""
-    requests = statements(bulk)
-    command = Command("bulk_write", {"requests": requests, "ordered": False}, total_of)
+def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> Flow[list[Wanted]]:
+    """Send one bulk, and return the items that have to be settled alone."""
+    requests = make_statements(bulk)
+    command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
     try:
-        (refusals, total), again = yield from persisted(lambda: _sent(command))
+        (refusals, total), again = yield from persisted(lambda: _send(command))
     except ReplyLost as reply:
         tally.failed |= {id_key(id): reply.cause for group in bulk for id in group.ids}
         return []
     sent = [group for place, group in enumerate(bulk) if place not in refusals]
     if total == sum(map(_number, sent)):
-        did(context, sent, tally)
+        mark_done(context, sent, tally)
     else:
-        yield from _told_apart(context, _each(sent), None if again else total, tally)
-    _refused({place: bulk[place] for place in refusals}, refusals, tally)
+        yield from _resolve_by_reading(context, _list_wanted(sent), None if again else total, tally)
+    _record_refusals({place: bulk[place] for place in refusals}, refusals, tally)
     halfway = [bulk[place] for place in refusals if len(bulk[place].items) > 1]
-    return (yield from _halfway(context, _each(halfway), tally))
+    return (yield from _resolve_refused(context, _list_wanted(halfway), tally))
 
 
-def statements(bulk: Iterable[Group]) -> list[Statement]:
+def make_statements(bulk: Iterable[Group]) -> list[Statement]:
     """Return the fenced statements of a bulk."""
     return [
-        statement(group.items[0].token, group.ids, group.settlement.update, group.settlement.room) for group in bulk
+        make_statement(group.items[0].token, group.ids, group.settlement.update, group.settlement.room)
+        for group in bulk
     ]
 
 
-def _each(bulk: Iterable[Group]) -> list[Wanted]:
+def _list_wanted(bulk: Iterable[Group]) -> list[Wanted]:
     return [(item, group.settlement) for group in bulk for item in group.items]
 
 
-def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: BulkResult) -> Flow[list[Wanted]]:
-    """Find out how far refused statements of several items had come; the rest of them is settled alone."""
+def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: BulkResult) -> Flow[list[Wanted]]:
+    """Find out how far refused statements of several items came, and return the items that are still held."""
     if not sent:
         return []
     ids = [item.id for item, _ in sent]
@@ -269,12 +276,12 @@ def _halfway(context: QueueContext[Any], sent: list[Wanted], tally: BulkResult) 
     for item, settlement in sent:
         (alone if held.get(id_key(item.id)) == item.token else rest).append((item, settlement))
     if rest:
-        yield from _told_apart(context, rest, None, tally)
+        yield from _resolve_by_reading(context, rest, None, tally)
     return alone
 
 
-def did(context: QueueContext[Any], done: Iterable[Group], tally: BulkResult) -> None:
-    """Note what was settled, as ``fenced`` does for an item of its own."""
+def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResult) -> None:
+    """Record settled items, as ``run_fenced`` does for a single item."""
     events: Counter[Event] = Counter()
     woken: Counter[tuple[str, datetime]] = Counter()
     for group in done:
@@ -300,67 +307,71 @@ METHODS = {
 }
 
 
-def found_by(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
-    """Send statements in their order, in one bulk where there is a server, and return how many items they found."""
+def count_found(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
+    """Send statements in order, in one bulk where there is a server, and return the number of items found."""
     if not broker.serverless:
-        return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, total_of))
+        return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, number_found))
     found = 0
     for kind, arguments in requests:
-        parse = _deleted if kind.startswith("Delete") else number_matched
+        parse = _number_deleted if kind.startswith("Delete") else number_matched
         found += yield from Command(METHODS[kind], arguments, parse)
     return found
 
 
-def _deleted(reply: Any) -> int:
+def _number_deleted(reply: Any) -> int:
     return int(reply.deleted_count)
 
 
-def total_of(reply: Any) -> int:
-    """Return how many items a bulk has found."""
+def number_found(reply: Any) -> int:
+    """Return the number of items that a bulk has found."""
     return int(reply.matched_count + reply.deleted_count)
 
 
-def _sent(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:
+def _send(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:
     try:
         return {}, (yield from command)
     except PartlyRefused as refused:
         return refused.refusals, refused.total
 
 
-def _refused(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: BulkResult) -> None:
+def _record_refusals(groups: Mapping[int, Group], refusals: Mapping[int, Exception], tally: BulkResult) -> None:
     for place, group in groups.items():
         if len(group.items) > 1:
             continue
         error, patched = refusals[place], group.settlement.patch is not None
         fits = not (patched and isinstance(error, Refused))
-        tally.failed[id_key(group.ids[0])] = own_error(error) if fits else misfit(error)
+        tally.failed[id_key(group.ids[0])] = own_error(error) if fits else patch_misfit_error(error)
 
 
-def _told_apart(context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: BulkResult) -> Flow[None]:
-    """Read which items were settled; ``total`` is how many, or ``None`` when a first reply was lost.
+def _resolve_by_reading(
+    context: QueueContext[Any], sent: list[Wanted], total: int | None, tally: BulkResult
+) -> Flow[None]:
+    """Read which items were settled; ``total`` is their number, or ``None`` when a first reply was lost.
 
-    The server keeps no record of a statement of many. After a lost reply, what a delete may have deleted and what
-    another holder may have settled look alike: both are gone, and stay uncertain.
+    The server keeps no record of a statement of many. After a lost reply, an item deleted by us and an item settled by
+    another holder look alike: both are gone, and stay uncertain.
     """
     ids = [item.id for item, _ in sent]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
+    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
     found = {id_key(document["_id"]): document for document in read}
-    read_as = {id_key(item.id): _verdict(item, settlement, found.get(id_key(item.id))) for item, settlement in sent}
+    read_as = {
+        id_key(item.id): _infer_settled(item, settlement, found.get(id_key(item.id))) for item, settlement in sent
+    }
     new = {key for item, _ in sent if (key := id_key(item.id)) in found and may_be_new(found[key], item)}
-    verdicts = _verdicts(read_as, new, total, telling=all(settlement.telling for _, settlement in sent))
+    verdicts = _reconcile(read_as, new, total, telling=all(settlement.telling for _, settlement in sent))
     for item, settlement in sent:
         verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
         if verdict:
-            did(context, [Group(settlement, [item], [item.id])], tally)
+            mark_done(context, [Group(settlement, [item], [item.id])], tally)
         elif verdict is None:
             tally.failed[id_key(item.id)] = ReservationLost(item.id, item.queue, certain=False)
         elif document and settlement.patch is not None and document.get("token") == item.token:
-            tally.failed[id_key(item.id)] = too_large(settlement.patch)
+            tally.failed[id_key(item.id)] = patch_too_large_error(settlement.patch)
         else:
-            tally.failed[id_key(item.id)] = lost(context, item, document)
+            tally.failed[id_key(item.id)] = make_lost_error(context, item, document)
 
 
-def _verdict(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:
+def _infer_settled(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:
     if document is None:
         return None
     if settlement.patch is not None and document.get("token") == item.token:
@@ -368,12 +379,12 @@ def _verdict(item: Item[Any], settlement: Settlement, document: Document | None)
     return settlement.happened(document, item)
 
 
-def _verdicts(
+def _reconcile(
     read: Mapping[Any, bool | None], new: Set[Any], total: int | None, *, telling: bool
 ) -> dict[Any, bool | None]:
-    """Settle what reading could not, by the number of items that were settled.
+    """Decide the uncertain items by the total number of settled items.
 
-    ``new`` are those whose looks tell nothing, since a push may have brought what is stored.
+    ``new`` are items for which reading proves nothing, since a push may have written the stored document.
     """
     likely = {id for id, verdict in read.items() if verdict}
     certain = likely - new

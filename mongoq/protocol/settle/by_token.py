@@ -1,4 +1,4 @@
-"""Settling by id and token alone: for whoever holds no items, but knows what was claimed and under which fence."""
+"""Settle by id and token alone: for callers that hold no items, but know the claimed ids and their fence."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from bson import ObjectId
 from mongoq.errors import MongoqError, ReservationLost
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import IDS, own_error
 from mongoq.protocol.flow.commands import Flow, Interruption
-from mongoq.protocol.settle.bulk import Wanted, tallied
-from mongoq.protocol.settle.move import Handover, hand_over
-from mongoq.protocol.settle.move_many import moved
-from mongoq.protocol.settle.settle_many import Batch, committing
+from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.settle.move import Handover, send_move
+from mongoq.protocol.settle.move_many import make_move
+from mongoq.protocol.settle.settle_many import Batch, make_commit
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["FencedItem", "SettledByToken", "settle_held"]
 
-UNREAD = ("payload", "headers", "error", "origin")
-"""What the settling of an item does not look at, and may be large."""
+UNREAD_FIELDS = ("payload", "headers", "error", "origin")
+"""Fields that settling does not read, and that may be large."""
 
 
 class FencedItem(NamedTuple):
-    """An item under a fence, and what is to become of it.
+    """An item under a fence, and its settlement.
 
     Attributes:
         id: the item.
         token: the fence.
         handed: the move; ``None`` commits the item.
-        payload: what a move puts in the place of the payload, as ``{"payload": payload}`` in BSON.
+        payload: the payload that a move sets, as ``{"payload": payload}`` in BSON.
     """
 
     id: ObjectId
@@ -46,14 +46,14 @@ class FencedItem(NamedTuple):
 
 @dataclass(slots=True)
 class SettledByToken:
-    """What became of items.
+    """Results of settling by token.
 
     Attributes:
-        done: how many were settled now.
-        lost: those that are no longer under their token: settled before, taken by somebody else, or removed; or settled
-            now by a command whose reply was lost, which cannot be told from that.
-        failed: the errors of the others.
-        queues: the queues that they were in.
+        done: the number of items settled now.
+        lost: items no longer under their token: settled before, claimed by another consumer, or removed; or settled now
+            by a command with a lost reply, which looks the same.
+        failed: the errors of the other items.
+        queues: the queues of the items.
     """
 
     done: int = 0
@@ -61,8 +61,8 @@ class SettledByToken:
     failed: dict[ObjectId, Exception] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
 
-    def take(self, id: ObjectId, error: Exception) -> None:
-        """Take in what became of an item that was not settled."""
+    def record_failure(self, id: ObjectId, error: Exception) -> None:
+        """Record an item that was not settled."""
         if isinstance(error, ReservationLost):
             self.lost.append(id)
         else:
@@ -70,61 +70,61 @@ class SettledByToken:
 
 
 def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[SettledByToken]:
-    """Commit and move items, each once, in the queues that hold them, as the settings of those say.
+    """Commit and move items, each once, in the queues that hold them, by the settings of these queues.
 
-    Each is read first (``find`` of 10,000 at a time, without payloads): what is not under its token any more is lost,
-    and what it says of its history and of its id decides how it is settled. Then one ``bulkWrite`` for the items of a
+    Each item is read first (``find`` of 10,000 at a time, without payloads). An item that is not under its token any
+    more is lost. Its history and id fields decide how it is settled. Then one ``bulkWrite`` settles the items of a
     queue. All are tried. A crash in between leaves the rest under their tokens: settle all again.
     """
-    told = SettledByToken()
-    yield from ready(broker, write=True)
+    result = SettledByToken()
+    yield from ensure_broker_ready(broker, write=True)
     for start in range(0, len(held), IDS):
         some = held[start : start + IDS]
-        found = yield from _found(broker, some)
+        found = yield from _find_held(broker, some)
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for one in some:
             document = found.get(one.id.binary)
             if document is None or document.get("token") != one.token:
-                told.lost.append(one.id)
+                result.lost.append(one.id)
             else:
                 queues.setdefault(document["q"], []).append((one, document))
-        told.queues |= queues.keys()
-        for queue, those in queues.items():
-            yield from _settled(QueueContext(broker, queue_options(queue), broker.untyped), those, told)
-    return told
+        result.queues |= queues.keys()
+        for queue, fenced in queues.items():
+            yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
+    return result
 
 
-def _found(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
+def _find_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
     ids = [one.id for one in held]
     filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
-    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD, 0))
+    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD_FIELDS, 0))
     return {document["_id"].binary: document for document in documents}
 
 
-def _settled(
-    context: QueueContext[Any], those: Iterable[tuple[FencedItem, Document]], told: SettledByToken
+def _settle_queue(
+    context: QueueContext[Any], fenced: Iterable[tuple[FencedItem, Document]], result: SettledByToken
 ) -> Flow[None]:
     """Settle items of one queue; a move with a key has a command of its own, since the key may be taken."""
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
     alone: list[tuple[Item[Any], Handover]] = []
-    for one, document in those:
+    for one, document in fenced:
         item = context.raw_item(document, batch.now)
         if one.handed is None:
-            together.append((item, committing(context, item, batch)))
+            together.append((item, make_commit(context, item, batch)))
         elif "key" in one.handed.changes:
             alone.append((item, replace(one.handed, payload=one.payload)))
         else:
-            together.append((item, moved(context, item, (one.handed, one.payload), batch)))
-    tally = yield from tallied(context, together)
-    told.done += len(tally.done)
+            together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
+    tally = yield from run_bulk(context, together)
+    result.done += len(tally.done)
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
-            told.take(item.id, failure)
+            result.record_failure(item.id, failure)
     for item, handed in alone:
         try:
-            yield from hand_over(context, item, handed)
-            told.done += 1
+            yield from send_move(context, item, handed)
+            result.done += 1
         except (Interruption, MongoqError) as error:
-            told.take(item.id, own_error(error))
+            result.record_failure(item.id, own_error(error))

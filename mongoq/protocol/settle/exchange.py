@@ -1,6 +1,6 @@
-"""Exchanges: reserved items settled, and others written for them, in one transaction; it carries many.
+"""Exchanges: settle reserved items and write new ones, many in one transaction.
 
-None of them can fail another: what a transaction cannot do is looked for, and the rest is tried again without it.
+No item can fail another: the item that a transaction cannot settle is found, and the rest is tried again without it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from bson.errors import BSONError
 
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.base.fence import lost
+from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.transaction import transacted
+from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow.chunking import own_error
 from mongoq.protocol.flow.commands import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
-from mongoq.protocol.settle.bulk import STATE
+from mongoq.protocol.settle.bulk import STATE_FIELDS
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Exchange", "FenceMiss", "PutOff", "exchanged"]
+__all__ = ["Exchange", "FenceMiss", "PutOff", "run_exchange"]
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -34,27 +34,27 @@ class FenceMiss(Exception):
 
 
 class PutOff(Exception):
-    """An item is as it was, and is to be settled again in a moment: what it needs is about to come."""
+    """An item is unchanged, and is to be settled again in a moment: the thing it needs is about to arrive."""
 
 
-OWN = (
+ITEM_ERRORS = (
     *(FenceMiss, MongoqError, Refused, PartlyRefused, Duplicate, Unreadable),
     # what other programs have put into the fields of an item may be anything
     *(ArithmeticError, AttributeError, BSONError, LookupError, TypeError, ValueError),
 )
-"""Errors that are about one of the items, and not about the server."""
+"""Errors about one of the items, and not about the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Generic[W, R]):
-    """How items are exchanged.
+    """Rules of one exchange of items.
 
     Attributes:
         context: the queue of the items.
-        attempt: settles all that it is given, and writes what there is to write for them; raises ``FenceMiss`` when it
-            has not found all of them. It is called in a transaction, perhaps several times, and changes nothing else.
-        item: the item of one.
-        done: told what the attempt returned that was committed.
+        attempt: settles all of its arguments, and writes their new items; raises ``FenceMiss`` when it has not found
+            all of them. It is called in a transaction, perhaps several times, and changes nothing else.
+        item: returns the item of one argument.
+        done: receives the result of the committed attempt.
     """
 
     context: QueueContext[Any]
@@ -63,74 +63,78 @@ class Exchange(Generic[W, R]):
     done: Callable[[R], None]
 
 
-def exchanged(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
-    """Exchange all of them in one transaction, and return by ``id_key`` the errors of those that cannot be.
+def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+    """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
-    Without a server, where there are no transactions, they are exchanged one after the other.
+    Without a server there are no transactions, and they are exchanged one after the other.
 
-    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled. What
-    the server knows of a transaction whose client has died, it drops after ``transactionLifetimeLimitSeconds``, 60 by
-    default; until then nobody else can claim its items.
+    A crash before the commit leaves all of them reserved, to the ends of their leases; after it, all are settled. The
+    server drops a transaction of a dead client after ``transactionLifetimeLimitSeconds``, 60 by default; until then no
+    other consumer can claim its items.
     """
     if not wanted:
         return {}
     broker = exchange.context.broker
     attempt = partial(exchange.attempt, wanted)
     if broker.serverless and len(wanted) > 1:
-        return (yield from _by_halves(exchange, wanted))
+        return (yield from _run_halves(exchange, wanted))
     try:
-        result = yield from attempt() if broker.serverless else transacted(broker, attempt)
-    except OWN as error:
-        return (yield from _apart(exchange, wanted, error))
+        result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
+    except ITEM_ERRORS as error:
+        return (yield from _isolate_failure(exchange, wanted, error))
     except Exception as error:
         return {id_key(exchange.item(one).id): own_error(error) for one in wanted}
     exchange.done(result)
     return {}
 
 
-def _apart(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
-    """Find out whom an error is about, and try again with the others."""
+def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
+    """Find the items that an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
-    gone = (yield from _lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
+    gone = (yield from _find_lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
     if gone:
         rest = [one for one in wanted if id_key(item(one).id) not in gone]
-        return {**gone, **(yield from exchanged(exchange, rest))}
+        return {**gone, **(yield from run_exchange(exchange, rest))}
     if len(wanted) > 1:
-        return (yield from _by_halves(exchange, wanted))
+        return (yield from _run_halves(exchange, wanted))
     [one] = wanted
-    return {id_key(item(one).id): lost(context, item(one), None) if isinstance(error, FenceMiss) else _told(error)}
+    return {
+        id_key(item(one).id): make_lost_error(context, item(one), None)
+        if isinstance(error, FenceMiss)
+        else _item_error(error)
+    }
 
 
-def _told(error: Exception) -> Exception:
-    """Return the error of one item: what the server will refuse again is told as one that is not to be tried again."""
+def _item_error(error: Exception) -> Exception:
+    """Return the error of one item; an error that the server would repeat becomes one that is not retried."""
     cause = own_error(error)
-    if isinstance(error, MongoqError) or not _stays(error):
+    if isinstance(error, MongoqError) or not _is_permanent(error):
         return cause
     told = OutcomeInvalid(f"it cannot be settled like that: {cause}")
     told.__cause__ = cause
     return told
 
 
-def _stays(error: Exception) -> bool:
-    """Say whether an error would be the same another time."""
+def _is_permanent(error: Exception) -> bool:
+    """Return whether an error would be the same another time."""
     if isinstance(error, PartlyRefused):
         return all(isinstance(one, Refused | Duplicate) for one in error.refusals.values())
     return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
 
 
-def _by_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     half = len(wanted) // 2
-    failed = yield from exchanged(exchange, wanted[:half])
-    return {**failed, **(yield from exchanged(exchange, wanted[half:]))}
+    failed = yield from run_exchange(exchange, wanted[:half])
+    return {**failed, **(yield from run_exchange(exchange, wanted[half:]))}
 
 
-def _lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
-    """Read which items somebody else has, or has settled."""
+def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
+    """Return the errors of items that another holder has, or has settled."""
     ids = [item.id for item in items]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE)
+    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
     found = {id_key(document["_id"]): document for document in read}
     return {
-        key: lost(context, item, found.get(key))
+        key: make_lost_error(context, item, found.get(key))
         for item in items
         if (found.get(key := id_key(item.id)) or {}).get("token") != item.token
     }

@@ -1,4 +1,4 @@
-"""Leases that are kept running while handlers work: those of all queues of a worker in one command."""
+"""Extend leases while handlers work: all queues of a worker in one command."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mongoq.model.item import id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow.chunking import IDS
 from mongoq.protocol.flow.commands import Command, Flow, number_matched, persisted
-from mongoq.protocol.settle.bulk import Statement, statement
+from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["ExtendedItems", "kept"]
+__all__ = ["ExtendedItems", "extend_leases"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendedItems:
-    """Items under one token whose leases are to go on.
+    """Items under one token with leases to extend.
 
     Attributes:
         token: the fence.
-        ids: which of its items.
-        lease: how long from now.
+        ids: the ids of the items.
+        lease: the new length of the leases, from now.
     """
 
     token: ObjectId
@@ -34,31 +34,34 @@ class ExtendedItems:
     lease: timedelta
 
 
-def kept(broker: BrokerContext, wanted: Sequence[ExtendedItems]) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
-    """Extend leases (``bulkWrite`` of ``update`` of many), and return their new ends, and what was lost.
+def extend_leases(
+    broker: BrokerContext, wanted: Sequence[ExtendedItems]
+) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
+    """Extend leases (``bulkWrite`` of ``update`` of many); return their new ends, and the lost items.
 
-    What was lost is told by ``id_key`` and token: somebody else has it, or it was settled meanwhile. Sent again when
-    the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer stays so.
+    Lost items are named by ``id_key`` and token: another consumer has them, or they were settled meanwhile. The command
+    is sent again when the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer
+    stays so.
     """
     now = broker.clock.now()
     ends = [now + one.lease for one in wanted]
-    requests = list(_statements(wanted, ends))
+    requests = list(_make_statements(wanted, ends))
     arguments = {"requests": requests, "ordered": False}
     command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
     held, _ = yield from persisted(command.__iter__)
     if held == sum(len(one.ids) for one in wanted):
         return ends, set()
-    return ends, (yield from _lost(broker, wanted))
+    return ends, (yield from _find_lost(broker, wanted))
 
 
-def _statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) -> Iterable[Statement]:
+def _make_statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) -> Iterable[Statement]:
     for one, until in zip(wanted, ends, strict=True):
         for start in range(0, len(one.ids), IDS):
-            yield statement(one.token, one.ids[start : start + IDS], {"$max": {"when": until}})
+            yield make_statement(one.token, one.ids[start : start + IDS], {"$max": {"when": until}})
 
 
-def _lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
-    """Read who holds the items now: of all leases together, since those not read yet are not extended meanwhile."""
+def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
+    """Read the present holders of all items together, since leases not read yet are not extended meanwhile."""
     held = [(id, one.token) for one in wanted for id in one.ids]
     tokens: dict[Any, Any] = {}
     for start in range(0, len(held), IDS):

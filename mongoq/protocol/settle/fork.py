@@ -1,4 +1,4 @@
-"""Forks: items that become several, settled in the transaction that writes what comes of them."""
+"""Forks: an item becomes several, and is settled in the transaction that writes its outputs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,31 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork
 from mongoq.protocol.flow.chunking import chunks
 from mongoq.protocol.flow.commands import Command, Flow
-from mongoq.protocol.settle.bulk import BulkResult, Settlement, did, found_by, groups, statements
-from mongoq.protocol.settle.exchange import Exchange, FenceMiss, exchanged
+from mongoq.protocol.settle.bulk import (
+    BulkResult,
+    Settlement,
+    count_found,
+    group_by_statement,
+    make_statements,
+    mark_done,
+)
+from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
 from mongoq.protocol.settle.move_many import Moves
-from mongoq.protocol.settle.outputs import noted, output
-from mongoq.protocol.settle.settle_many import Batch, committing
+from mongoq.protocol.settle.outputs import make_output, record_output
+from mongoq.protocol.settle.settle_many import Batch, make_commit
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["forked"]
+__all__ = ["fork_items"]
 
-OUTPUTS = 10_000
-BYTES = 32 * 1024 * 1024
-"""The most that comes of one item, and what one transaction carries: the server keeps all of it in its cache."""
+MAX_OUTPUTS = 10_000
+"""Outputs of one item, at most."""
+MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
+"""Bytes of one item's outputs, and of one transaction, at most: the server keeps all of it in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """An item, how it is settled, and what is written for it, as it is noted and as it travels."""
+    """An item, its settlement, and its outputs as documents and in the form to send."""
 
     item: Item[Any]
     settlement: Settlement
@@ -43,42 +51,42 @@ class _Exchange:
         return sum(len(document.raw) for document in self.raw)
 
 
-def forked(
+def fork_items(
     context: QueueContext[Any], wanted: Iterable[tuple[Item[Any], Fork]], batch: Batch, moves: Moves
 ) -> Flow[dict[Any, Exception]]:
-    """Settle items and write what comes of them, and return by ``id_key`` the errors of those that were not settled.
+    """Settle items and write their outputs; return the errors of items that were not settled, by ``id_key``.
 
-    A crash leaves each as it was, or with all that comes of it.
+    A crash leaves each item as it was, or settled with all of its outputs.
     """
     failed: dict[Any, Exception] = {}
     exchanges = []
     for item, fork in wanted:
         try:
-            exchanges.append(_exchange(context, item, fork, batch, moves))
+            exchanges.append(_make_exchange(context, item, fork, batch, moves))
         except MongoqError as error:
             failed[id_key(item.id)] = error
-    way = Exchange(context, partial(_attempt, context), _item_of, partial(_noted, context))
-    for chunk in _chunks(exchanges):
-        failed |= yield from exchanged(way, chunk)
+    way = Exchange(context, partial(_attempt, context), _item_of, partial(_record_done, context))
+    for chunk in _cut_exchanges(exchanges):
+        failed |= yield from run_exchange(way, chunk)
     return failed
 
 
-def _exchange(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Batch, moves: Moves) -> _Exchange:
+def _make_exchange(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Batch, moves: Moves) -> _Exchange:
     told = fork.moves
-    if len(told) > OUTPUTS:
-        raise OutcomeInvalid(f"a fork of {len(told):,} outputs, and {OUTPUTS:,} is the limit; fork in two steps")
-    outputs = [output(context, item, move, moves, id=ObjectId()) for move in told]
+    if len(told) > MAX_OUTPUTS:
+        raise OutcomeInvalid(f"a fork of {len(told):,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
+    outputs = [make_output(context, item, move, moves, id=ObjectId()) for move in told]
     for document in outputs:
-        _mark(context, item, document, batch)
+        _mark_output(context, item, document, batch)
     exchange = _Exchange(
-        item, committing(context, item, batch), outputs, list(map(context.broker.encoding.raw, outputs))
+        item, make_commit(context, item, batch), outputs, list(map(context.broker.encoding.raw, outputs))
     )
-    if exchange.size > BYTES:
-        raise PayloadTooLarge(f"outputs of a fork into {len(told):,}", exchange.size, BYTES)
+    if exchange.size > MAX_TRANSACTION_BYTES:
+        raise PayloadTooLarge(f"outputs of a fork into {len(told):,}", exchange.size, MAX_TRANSACTION_BYTES)
     return exchange
 
 
-def _mark(context: QueueContext[Any], item: Item[Any], document: dict[str, Any], batch: Batch) -> None:
+def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str, Any], batch: Batch) -> None:
     """Let an output go on where the item was: its hops, this one included, and its trail."""
     marks = batch.marker(context, "moved", document["q"]).marks(item)
     hops = item.hops + (context.stage is not None)
@@ -90,7 +98,7 @@ def _mark(context: QueueContext[Any], item: Item[Any], document: dict[str, Any],
         document["trail"] = stored
 
 
-def _chunks(exchanges: Sequence[_Exchange]) -> Iterator[list[_Exchange]]:
+def _cut_exchanges(exchanges: Sequence[_Exchange]) -> Iterator[list[_Exchange]]:
     return chunks(exchanges, lambda one: one.size, items=lambda one: len(one.raw) + 1)
 
 
@@ -99,16 +107,16 @@ def _item_of(one: _Exchange) -> Item[Any]:
 
 
 def _attempt(context: QueueContext[Any], wanted: Sequence[_Exchange]) -> Flow[Sequence[_Exchange]]:
-    requests = statements(groups((one.item, one.settlement) for one in wanted))
-    if (yield from found_by(context.broker, requests)) < len(wanted):
+    requests = make_statements(group_by_statement((one.item, one.settlement) for one in wanted))
+    if (yield from count_found(context.broker, requests)) < len(wanted):
         raise FenceMiss
     for chunk in chunks([document for one in wanted for document in one.raw], lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
     return wanted
 
 
-def _noted(context: QueueContext[Any], done: Sequence[_Exchange]) -> None:
-    did(context, groups((one.item, one.settlement) for one in done), BulkResult())
+def _record_done(context: QueueContext[Any], done: Sequence[_Exchange]) -> None:
+    mark_done(context, group_by_statement((one.item, one.settlement) for one in done), BulkResult())
     for one in done:
         for document in one.outputs:
-            noted(context, document)
+            record_output(context, document)

@@ -1,8 +1,8 @@
-"""What a token holds: many items by their ids, kept or read, of which none may be missed.
+"""Items under one token: many items by their ids, extended or read, and none of them may be missed.
 
-Whoever reads the items of a claim and misses one that it holds would have it settled unread. A read may miss one: a
-server that was elected a moment ago, or that does not know yet that it was voted out, shows an older state. An update
-does not, since it waits for the majority. So what a read has not found is asked for by an update that changes nothing.
+A caller that reads the items of a claim and misses one would have it settled unread. A read may miss one: a server that
+was elected a moment ago, or that does not know yet that it was voted out, shows an older state. An update does not,
+since it waits for the majority. So an item that a read has not found is checked by an update that changes nothing.
 """
 
 from __future__ import annotations
@@ -20,52 +20,55 @@ from mongoq.protocol.flow.chunking import IDS
 from mongoq.protocol.flow.commands import Command, Flow, Wait, number_matched, persisted
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["affirmed", "held_documents", "in_chunks", "prolonged", "updated"]
+__all__ = ["cut_ids", "extend_and_list_held", "extend_held", "read_held_documents", "update_many_command"]
 
-LOOKS = 100
-PAUSE = 0.1
-"""Seconds between looks for what is there for certain."""
+MAX_READS = 100
+READ_PAUSE_SECONDS = 0.1
+"""Seconds between reads of items that are certainly there."""
 
 
-def in_chunks(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut ids into those of one command."""
+def cut_ids(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut ids into parts of one command each."""
     for start in range(0, len(ids), IDS):
         yield ids[start : start + IDS]
 
 
-def prolonged(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[int]:
-    """Let the leases of items end so long from now, and return how many the token holds (``update`` of many).
+def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[int]:
+    """Extend the leases of items to ``lease`` from now, and return how many the token holds (``update`` of many).
 
-    Also of those whose leases ran out, as long as nobody has taken them. Sent again when the reply is lost.
+    This includes leases that ran out, as long as no other consumer has claimed the items. The command is sent again
+    when the reply is lost.
     """
-    return (yield from _found(token, ids, {"$max": {"when": broker.clock.now() + lease}}))
+    return (yield from _update_held(token, ids, {"$max": {"when": broker.clock.now() + lease}}))
 
 
-def affirmed(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[list[Any]]:
-    """Do the same for as many items as there are, and return the ids of those that the token holds, in their order."""
+def extend_and_list_held(
+    broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta
+) -> Flow[list[Any]]:
+    """Extend the leases of any number of items, and return the ids that the token holds, in their order."""
     held: list[Any] = []
-    for chunk in in_chunks(ids):
-        if (yield from prolonged(broker, token, chunk, lease)) == len(chunk):
+    for chunk in cut_ids(ids):
+        if (yield from extend_held(broker, token, chunk, lease)) == len(chunk):
             held += chunk
         else:
-            found = yield from held_documents(broker, token, chunk, {"_id": 1})
+            found = yield from read_held_documents(broker, token, chunk, {"_id": 1})
             held += [document["_id"] for document in found or ()]
     return held
 
 
-def held_documents(
+def read_held_documents(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], projection: Mapping[str, Any]
 ) -> Flow[list[dict[str, Any]] | None]:
-    """Read those items that the token holds, in the order of the ids, with majority read concern (``find``).
+    """Read the items that the token holds, in the order of the ids, with majority read concern (``find``).
 
-    ``None`` when they are more than the 16 MB of one reply: ask for fewer.
+    ``None`` when they exceed the 16 MB of one reply: ask for fewer.
 
     Raises:
         ServerUnavailable: the server has items that it does not show, for ten seconds.
     """
     rest = {id_key(id): id for id in ids}
     found: dict[Any, dict[str, Any]] = {}
-    for _ in range(LOOKS):
+    for _ in range(MAX_READS):
         filter = {"_id": {"$in": list(rest.values())}, "token": token}
         documents, complete = yield from find_reply(broker, filter, len(rest), projection)
         if not complete:
@@ -74,18 +77,18 @@ def held_documents(
             key = id_key(document["_id"])
             found[key] = document
             del rest[key]
-        if not rest or not (yield from _found(token, list(rest.values()), {"$set": {"reserved": True}})):
+        if not rest or not (yield from _update_held(token, list(rest.values()), {"$set": {"reserved": True}})):
             return [found[key] for key in map(id_key, ids) if key in found]
-        yield from Wait(PAUSE)
+        yield from Wait(READ_PAUSE_SECONDS)
     raise ServerUnavailable("the server does not show items that it holds: run it again when the replica set is well")
 
 
-def _found(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
+def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
     filter = {"_id": {"$in": list(ids)}, "token": token}
-    found, _ = yield from persisted(updated(filter, update).__iter__)
+    found, _ = yield from persisted(update_many_command(filter, update).__iter__)
     return found
 
 
-def updated(filter: Mapping[str, Any], update: Any) -> Command[int]:
+def update_many_command(filter: Mapping[str, Any], update: Any) -> Command[int]:
     """Return an update of many that may be sent again, since it is fenced and finds nothing twice; it counts them."""
     return Command("update_many", {"filter": filter, "update": update}, number_matched, resolved=True)

@@ -1,4 +1,4 @@
-"""Moves: an item handed on to another queue, or to the dead queue, in one fenced update."""
+"""Moves: hand an item to another queue, or to the dead queue, in one fenced update."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mongoq.model.encoding.codec import Codec
 from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.fence import begin, fenced, is_gone, update_command
+from mongoq.protocol.base.fence import begin_settle, is_gone, run_fenced, update_command
 from mongoq.protocol.flow.commands import Duplicate, Flow
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.push.keyed import check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, checked_headers
-from mongoq.protocol.settle.patch import Patch, checked_patch, growth, settled_with
+from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.settle.patch import Patch, check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -28,17 +28,17 @@ __all__ = [
     "ONLY_RUN_REASON",
     "Destination",
     "Handover",
-    "burial",
+    "burial_update",
     "bury",
+    "check_move",
     "dead_context",
     "dead_queue",
     "destination",
-    "exhausted_reason",
     "graveyard",
     "hand_on",
-    "hand_over",
-    "handover",
     "move",
+    "reason_exhausted",
+    "send_move",
 ]
 
 EXHAUSTED_REASON = "retries exhausted"
@@ -46,21 +46,21 @@ ONLY_RUN_REASON = "failed, no retries allowed"
 BURIED_REASON = "buried"
 
 
-def exhausted_reason(attempts: int) -> str:
-    """Return why an item is buried that may not run again, after so many runs."""
+def reason_exhausted(attempts: int) -> str:
+    """Return the reason for burying an item without retries left, after this number of runs."""
     return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A queue to move to: its name, and how its payloads are encoded."""
+    """A queue to move to: its name, and the codec of its payloads."""
 
     name: str
     codec: Codec[Any]
 
 
 def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Destination:
-    """Return where a move goes; a queue of another collection is refused, since a move is one update of one document.
+    """Return the destination of a move; a queue of another collection is refused: a move is one update of one document.
 
     A queue given by its name takes any payload.
     """
@@ -72,14 +72,14 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
 
 
 def move(context: QueueContext[Any], item: Item[Any], to: Destination, **told: Any) -> Flow[None]:
-    """Hand an item on to another queue, as ``handover`` is told, with a fresh budget of attempts, in one update."""
-    yield from hand_on(context, item, handover(context, to, **told))
+    """Move an item to another queue with a fresh budget of attempts, in one update; options as for ``check_move``."""
+    yield from hand_on(context, item, check_move(context, to, **told))
 
 
 def hand_on(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send a move that was checked."""
-    yield from begin(context, item)
-    yield from hand_over(context, item, handed)
+    yield from begin_settle(context, item)
+    yield from send_move(context, item, handed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +109,7 @@ class Handover:
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
 
 
-def handover(
+def check_move(
     context: QueueContext[Any],
     to: Destination,
     *,
@@ -123,16 +123,16 @@ def handover(
     replace_headers: bool,
     key: str | None = None,
 ) -> Handover:
-    """Check what a move is told."""
+    """Check the options of a move."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
-    patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
+    patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
     wrapped = to.codec.wrapped(payload) if replace_payload else None
     if key is not None:
         changes["key"] = check_key(key)
     if priority is not None:
         changes["priority"] = checked_priority(priority)
     if replace_headers and headers is not None:
-        changes["headers"] = checked_headers(headers, context.broker.encoding)
+        changes["headers"] = check_headers(headers, context.broker.encoding)
     check_due(delay, when)
     gone = ["token", "error", "batch", "pushed"]
     if key is None:
@@ -142,7 +142,7 @@ def handover(
     return Handover(to.name, changes, gone, wrapped, patched, delay, when)
 
 
-def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
+def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send the update of a move."""
     broker, to, payload = context.broker, handed.queue, handed.payload
     until = due(broker.clock, handed.delay, handed.when)
@@ -150,11 +150,11 @@ def hand_over(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
     if payload is not None:
         update["$set"]["payload"] = broker.encoding.unwrapped("payload", payload)
     marker = Marker(context, "moved", at=broker.clock.now(), to=to)
-    marks = marker.marks(item, payload=payload, added=growth(context, handed.patch))
+    marks = marker.marks(item, payload=payload, added=max_growth(context, handed.patch))
     key, fixed = handed.changes.get("key"), handed.when is not None
     is_moved = partial(is_gone, queue=to, when=until, key=key, fixed=fixed)
     try:
-        yield from settled_with(
+        yield from settle_with_patch(
             context,
             item,
             marks.on(update),
@@ -178,21 +178,21 @@ def bury(
     error: Any,
     attempts: int | None = None,
 ) -> Flow[None]:
-    """Hand an item to the dead queue, where its origin tells what happened."""
+    """Move an item to the dead queue; its origin records the reason."""
     if reason is not None:
         text(reason, "reason", REASON_BYTES)
-    yield from begin(context, item)
+    yield from begin_settle(context, item)
     now = context.broker.clock.now()
     counted = item.attempts if attempts is None else attempts
     marker = Marker(context, "dead", at=now, to=dead_queue(context))
-    update, marks = burial(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
+    update, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
     command = update_command(item.id, item.token, marks.on(update))
     dead = update["$set"]["q"]
-    yield from fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
+    yield from run_fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
     context.broker.tell(dead, now, id=item.id)
 
 
-def burial(
+def burial_update(
     context: QueueContext[Any],
     item: Item[Any],
     marker: Marker,
@@ -202,7 +202,7 @@ def burial(
     attempts: int,
     now: datetime,
 ) -> tuple[dict[str, Any], Marks]:
-    """Return the update that hands an item to the dead queue, and what is left on the item besides."""
+    """Return the update that moves an item to the dead queue, and the marks left on the item."""
     failure = error_document(error, now)
     told = reason or (failure["message"] if failure else "") or BURIED_REASON
     stage = None if context.stage is None else context.stage.name

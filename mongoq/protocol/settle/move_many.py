@@ -1,4 +1,4 @@
-"""Moves of many items: what each is told, checked once for those that are told the same."""
+"""Moves of many items: equal options are checked once."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import is_gone
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.chunking import placed
 from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.settle.bulk import Settlement, settled
-from mongoq.protocol.settle.move import Destination, Handover, destination, hand_over, handover
-from mongoq.protocol.settle.patch import growth, patched
-from mongoq.protocol.settle.settle_many import Batch, all_settled, checked_items
+from mongoq.protocol.settle.bulk import Settlement, settle_bulk
+from mongoq.protocol.settle.move import Destination, Handover, check_move, destination, send_move
+from mongoq.protocol.settle.patch import max_growth, merge_patch
+from mongoq.protocol.settle.settle_many import Batch, check_items, settle_all
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Moves", "Resolve", "Told", "move_many", "moved"]
+__all__ = ["Moves", "Resolve", "Told", "make_move", "move_many"]
 
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
 """Turns a handle into its context."""
 Told = tuple[Handover, bytes | None]
-"""What a move is told, and the payload that it brings, as ``{"payload": payload}`` in BSON."""
+"""A checked move, and its payload, as ``{"payload": payload}`` in BSON."""
 _Way = Callable[[Item[Any], bytes | None], Settlement]
 """Makes the settlement of a move, given the item and that payload."""
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
-    """Hand items on to other queues; ``resolve`` turns a handle into its context."""
-    items, given = _apart(moves)
-    items, held = checked_items(context, items, "moves")
+    """Move items to other queues; ``resolve`` turns a handle into its context."""
+    items, given = _split_pairs(moves)
+    items, held = check_items(context, items, "moves")
     alike = _are_alike(given)
-    told = _told(context, given[:1] if alike else given, resolve)
+    told = _check_moves(context, given[:1] if alike else given, resolve)
     if not items:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     if alike:
-        same = partial(moved, context, told=told[0], batch=batch)
-        yield from all_settled(context, items, same, held if context.stage is None else None)
+        same = partial(make_move, context, told=told[0], batch=batch)
+        yield from settle_all(context, items, same, held if context.stage is None else None)
     else:
         each = zip(items, told, strict=True)
-        yield from settled(context, [(item, moved(context, item, one, batch)) for item, one in each])
+        yield from settle_bulk(context, [(item, make_move(context, item, one, batch)) for item, one in each])
 
 
-def _apart(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
-    """Return what should be the items, and the moves beside them."""
+def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
+    """Return the items and the moves of the given pairs, and refuse other values."""
     pairs = listed(moves, "moves")
     if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
         given = [move for _, move in pairs]
@@ -71,11 +71,11 @@ def _apart(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
     return [item for item, _ in pairs], [move for _, move in pairs]
 
 
-def _told(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
+def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
     moves, told = Moves(context, resolve), []
     for place, move in enumerate(given):
         try:
-            told.append(moves.told(move))
+            told.append(moves.check(move))
         except ArgumentInvalid as error:
             raise placed(error, f"moves[{place}].") from error
     return told
@@ -85,7 +85,7 @@ _attributes = [attrgetter(each.name) for each in fields(Move)]
 
 
 def _are_alike(moves: Sequence[Move]) -> bool:
-    """Say whether all are told the very same, and leave the payloads as they are."""
+    """Return whether all moves have identical options, and leave the payloads unchanged."""
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
     first = vars(moves[0])
@@ -100,17 +100,17 @@ _but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
 
 
 class Moves:
-    """Checks moves; those that are told the very same objects, but for the payload, share a handover."""
+    """Checks moves; moves with identical option objects, apart from the payload, share a handover."""
 
     def __init__(self, context: QueueContext[Any], resolve: Resolve) -> None:
         self._context = context
         self._resolve = resolve
         self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
 
-    def told(self, move: Move) -> Told:
-        """Return what a move is told, checked."""
+    def check(self, move: Move) -> Told:
+        """Check a move, and return it with its payload."""
         try:
-            return self._checked(move)
+            return self._check(move)
         except MongoqError:
             raise
         except KeyboardInterrupt:
@@ -118,28 +118,28 @@ class Moves:
         except BaseException as error:  # what a handler returns may be of any class, and raise anything
             raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
 
-    def _checked(self, move: Move) -> Told:
+    def _check(self, move: Move) -> Told:
         own, to = move.payload is not KEEP, move.to
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:
             handed, queue, _ = self._known[key]
             return handed, queue.codec.wrapped(move.payload) if own else None
         queue = destination(self._context, self._resolve(to))
-        handed = _handover(self._context, queue, move)
+        handed = _check_move(self._context, queue, move)
         self._known[key] = handed, queue, move  # which keeps what it was told, and so the identities
         return handed, handed.payload
 
 
-def moved(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
-    """Return how an item of a batch is moved, as it was told."""
+def make_move(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
+    """Return the settlement that moves an item of a batch."""
     handed, payload = told
     if handed not in batch.ways:
-        batch.ways[handed] = (_patching if handed.patch else _moving)(context, handed, batch)
+        batch.ways[handed] = (_patch_move_maker if handed.patch else _plain_move_maker)(context, handed, batch)
     return batch.ways[handed](item, payload)
 
 
-def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handover:
-    return handover(
+def _check_move(context: QueueContext[Any], to: Destination, move: Move) -> Handover:
+    return check_move(
         context,
         to,
         payload=move.payload,
@@ -153,9 +153,9 @@ def _handover(context: QueueContext[Any], to: Destination, move: Move) -> Handov
     )
 
 
-def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
-    """Return what makes the settlements of a move; those whose updates are the same share one."""
-    when, equal, encoding = _when(handed, batch), batch.alike, context.broker.encoding
+def _plain_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
+    """Return the function that makes the settlements of a move; items with equal updates share one."""
+    when, equal, encoding = _due_time(handed, batch), batch.alike, context.broker.encoding
     happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
     update = handed.update(when)
     gone, wakes = update["$unset"], (handed.queue, when)
@@ -167,24 +167,24 @@ def _moving(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
         key = raw, taken, marks
         if key not in equal:
             sent = marks.on({"$set": encoding.of_bytes(raw), "$unset": gone})  # those very bytes
-            alone = partial(_hand_over, context, handed, payload)
+            alone = partial(_send_move, context, handed, payload)
             equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size, wakes=wakes)
         return equal[key]
 
     return one
 
 
-def _patching(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
-    """Return what makes the settlements of a move with a patch."""
-    when, equal, added = _when(handed, batch), batch.alike, growth(context, handed.patch)
+def _patch_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch) -> _Way:
+    """Return the function that makes the settlements of a move with a patch."""
+    when, equal, added = _due_time(handed, batch), batch.alike, max_growth(context, handed.patch)
     happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
-    alone = partial(hand_over, context, handed=handed)
+    alone = partial(send_move, context, handed=handed)
 
     def one(item: Item[Any], _: bytes | None) -> Settlement:
         marks = marker.marks(item, added=added)
         key = handed, marks
         if key not in equal:
-            sent, room, most = patched(context, marks.on(handed.update(when)), handed.patch)
+            sent, room, most = merge_patch(context, marks.on(handed.update(when)), handed.patch)
             size = context.broker.encoding.size(sent)
             equal[key] = Settlement(sent, happened, "move", alone, most, room, size, wakes=(handed.queue, when))
         return equal[key]
@@ -196,9 +196,9 @@ def _is_moved(handed: Handover, when: datetime) -> Callable[[Document, Item[Any]
     return partial(is_gone, queue=handed.queue, when=when, fixed=handed.when is not None)
 
 
-def _when(handed: Handover, batch: Batch) -> datetime:
+def _due_time(handed: Handover, batch: Batch) -> datetime:
     return batch.due(handed.delay, handed.when and moment(handed.when, "when"))
 
 
-def _hand_over(context: QueueContext[Any], handed: Handover, payload: bytes | None, item: Item[Any]) -> Flow[None]:
-    return hand_over(context, item, replace(handed, payload=payload))
+def _send_move(context: QueueContext[Any], handed: Handover, payload: bytes | None, item: Item[Any]) -> Flow[None]:
+    return send_move(context, item, replace(handed, payload=payload))

@@ -1,4 +1,4 @@
-"""Outputs: the new items that come of one that is settled, or that is gone already."""
+"""Outputs: the new items made from an item that is settled, or that has left its queue."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from mongoq.protocol.push.draft import due
 from mongoq.protocol.settle.move_many import Moves
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["noted", "output"]
+__all__ = ["make_output", "record_output"]
 
 
-def output(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId) -> dict[str, Any]:
-    """Return the envelope of a new item, as a move of the old one was told."""
-    handed, payload = moves.told(move)
+def make_output(
+    context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
+) -> dict[str, Any]:
+    """Return the envelope of a new item, by a move of the old one."""
+    handed, payload = moves.check(move)
     if handed.patch:
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
     return new_envelope(
@@ -34,8 +36,8 @@ def output(context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves
     )
 
 
-def noted(context: QueueContext[Any], envelope: Document) -> None:
-    """Count what was put into a queue, and wake who waits for it in this process."""
+def record_output(context: QueueContext[Any], envelope: Document) -> None:
+    """Count a new item of a queue, and wake the queue's waiters in this process."""
     broker, queue = context.broker, envelope["q"]
     broker.state(queue).heads.note(envelope["priority"], envelope["when"])
     broker.counters.add(queue, "put", 1)

@@ -1,4 +1,4 @@
-"""Settling: what the holder of a reservation may do with it within its queue, each one fenced command."""
+"""Settling: the operations of a reservation's holder within its queue, each one fenced command."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from bson import ObjectId
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.item import Item
-from mongoq.protocol.base.fence import begin, deleted, fenced, is_back, update_command
+from mongoq.protocol.base.fence import begin_settle, has_deleted, is_back, run_fenced, update_command
 from mongoq.protocol.flow.commands import Command, Flow, matched
-from mongoq.protocol.settle.move import bury, exhausted_reason
-from mongoq.protocol.settle.patch import checked_patch, growth, settled_with
+from mongoq.protocol.settle.move import bury, reason_exhausted
+from mongoq.protocol.settle.patch import check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
-    "SETTLED",
-    "back",
+    "HISTORY_FIELDS",
     "commit",
     "extend",
+    "history_update",
+    "is_deleted",
     "is_extended",
-    "kept_update",
-    "processed_update",
+    "is_settled_by",
     "release",
     "release_command",
     "release_update",
+    "retention_update",
     "rollback",
     "rollback_update",
-    "settled_by",
-    "unless_ours",
+    "send_rollback",
     "unprocess_command",
 ]
 
-SETTLED = ("processed", "expires", "settled")
-"""What history and stubs have, and nothing that is live."""
-STUB_DROPS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail")
+HISTORY_FIELDS = ("processed", "expires", "settled")
+"""Fields of history and stubs that no live item has."""
+STUB_DROPPED_FIELDS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail")
 
 
-def processed_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
+def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the update that turns an item into history. The token goes: left in, a late rollback revives it."""
     update: dict[str, Any] = {
         "$set": {**marks, "reserved": False},
@@ -63,31 +63,31 @@ def commit(
 ) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
 
-    Here and below ``begun`` says that ``begin`` was done for this item, by who lets callers share commands.
+    Here and below ``begun`` means that the caller has run ``begin_settle`` for this item, before sharing commands.
     """
     broker = context.broker
     value = context.codec.wrapped(payload) if replace_payload else None
-    patched = {} if patch is None else checked_patch(context, patch, replaces_payload=replace_payload)
+    patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
     if not begun:
-        yield from begin(context, item)
+        yield from begin_settle(context, item)
     now = broker.clock.now()
     changes = {} if value is None else {"payload": broker.encoding.unwrapped("payload", value)}
-    update = kept_update(context, item, now, changes)
+    update = retention_update(context, item, now, changes)
     if update is None:
-        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, deleted)
-        yield from fenced(context, item, command, lambda found: unless_ours(found, item), "commit")
+        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
+        yield from run_fenced(context, item, command, lambda found: is_deleted(found, item), "commit")
         return
     if context.settings.history is None:
         patched = {}  # a stub has no payload
     else:
         marker = Marker(context, "done", at=now)
-        update = marker.marks(item, payload=value, added=growth(context, patched)).on(update)
-    yield from settled_with(
-        context, item, update, patch=patched, happened=lambda found: settled_by(found, item), event="commit"
+        update = marker.marks(item, payload=value, added=max_growth(context, patched)).on(update)
+    yield from settle_with_patch(
+        context, item, update, patch=patched, happened=lambda found: is_settled_by(found, item), event="commit"
     )
 
 
-def kept_update(
+def retention_update(
     context: QueueContext[Any], item: Item[Any], now: datetime, changes: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the update that keeps a settled item as history or as a stub; ``None`` when it is to be deleted."""
@@ -96,16 +96,16 @@ def kept_update(
         return None
     marks = {"processed": now, "expires": expires, "settled": item.token}
     if context.settings.history is None:
-        return processed_update(marks, unset=STUB_DROPS)
-    return processed_update({**marks, **changes})
+        return history_update(marks, unset=STUB_DROPPED_FIELDS)
+    return history_update({**marks, **changes})
 
 
-def unless_ours(found: Document, item: Item[Any]) -> bool | None:
+def is_deleted(found: Document, item: Item[Any]) -> bool | None:
     """A document that is still there was not deleted; under our token the delete may still come."""
     return None if found.get("token") == item.token else False
 
 
-def settled_by(found: Document, item: Item[Any]) -> bool | None:
+def is_settled_by(found: Document, item: Item[Any]) -> bool | None:
     if "settled" in found:
         return bool(found["settled"] == item.token)
     return None if found.get("token") == item.token else False
@@ -117,20 +117,20 @@ def rollback(
     """Hand an item back after a failure; beyond its retries it is buried at once."""
     length = duration(delay, "delay")
     if not begun:
-        yield from begin(context, item)
+        yield from begin_settle(context, item)
     most = context.settings.most_attempts
     if most is not None and item.attempts >= most:
-        yield from bury(context, item, reason=exhausted_reason(item.attempts), error=error, attempts=item.attempts)
+        yield from bury(context, item, reason=reason_exhausted(item.attempts), error=error, attempts=item.attempts)
         return
     now = context.broker.clock.now()
-    yield from back(context, item, rollback_update(now + length, error_document(error, now)))
+    yield from send_rollback(context, item, rollback_update(now + length, error_document(error, now)))
 
 
-def back(context: QueueContext[Any], item: Item[Any], update: Document) -> Flow[None]:
+def send_rollback(context: QueueContext[Any], item: Item[Any], update: Document) -> Flow[None]:
     """Send the update that hands an item back after a failure."""
     when, fewer = update["$set"]["when"], -update.get("$inc", {}).get("attempts", 0)
     command = update_command(item.id, item.token, update)
-    yield from fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
+    yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
     context.broker.tell(context.name, when, id=item.id)
 
 
@@ -154,10 +154,10 @@ def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Com
 
 def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Hand an item back unused."""
-    yield from begin(context, item)
+    yield from begin_settle(context, item)
     when = item.due or context.broker.clock.now()
     command = release_command(item.id, item.token, when)
-    yield from fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
+    yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
     context.broker.tell(context.name, when, priority=item.priority)
     context.placed(item.priority, when)
 
@@ -165,13 +165,13 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
 def extend(
     context: QueueContext[Any], item: Item[Any], *, lease: Duration | None, begun: bool = False
 ) -> Flow[datetime]:
-    """Let the lease end so much later than now, and return that time."""
+    """Extend the lease to ``lease`` from now, and return its new end."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     if not begun:
-        yield from begin(context, item)
+        yield from begin_settle(context, item)
     until = context.broker.clock.now() + (length or context.settings.lease)
     command = update_command(item.id, item.token, {"$set": {"when": until}})
-    yield from fenced(context, item, command, lambda found: is_extended(found, item, until), None)
+    yield from run_fenced(context, item, command, lambda found: is_extended(found, item, until), None)
     context.broker.tell(context.name, until)
     return until
 
@@ -191,7 +191,7 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
             "update": {
                 # an expired token goes with it: without one, an item that was in a batch would be a suspect
                 "$set": {name: before[name] for name in ("when", "reserved", "token") if before.get(name) is not None},
-                "$unset": dict.fromkeys(SETTLED, ""),
+                "$unset": dict.fromkeys(HISTORY_FIELDS, ""),
                 "$inc": {"attempts": -1},
             },
         },

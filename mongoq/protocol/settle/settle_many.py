@@ -1,4 +1,4 @@
-"""Settling of many items: what is to become of each, checked before anything is sent."""
+"""Settle many items: the settlement of each is checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from mongoq.model.item import Item, id_key, is_held_in
 from mongoq.model.process.clock import Clock
 from mongoq.model.raw.raw_batch import RawBatch, all_held, one_due, remembers
 from mongoq.protocol.base.fence import check_owner, is_back, is_gone
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.push.draft import due
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bulk import Settlement, settled, settled_alike
+from mongoq.protocol.settle.bulk import Settlement, settle_alike, settle_bulk
 from mongoq.protocol.settle.move import (
     Handover,
-    burial,
+    burial_update,
     dead_queue,
-    exhausted_reason,
+    reason_exhausted,
 )
-from mongoq.protocol.settle.trail import NOTHING, Ended, Marker, Marks
+from mongoq.protocol.settle.trail import NO_MARKS, Ended, Marker, Marks
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
     "Batch",
     "are_committed_alike",
-    "burying",
-    "checked_items",
+    "check_items",
     "commit_many",
-    "committing",
     "extend_many",
-    "extending",
+    "make_burial",
+    "make_commit",
+    "make_extension",
+    "make_release",
+    "make_rollback",
     "release_many",
-    "releasing",
     "rollback_many",
-    "rolling_back",
 ]
 
 M = TypeVar("M")
 
 
-def checked_items(
+def check_items(
     context: QueueContext[Any], items: Any, argument: str = "items"
 ) -> tuple[list[Item[Any]], RawBatch | None]:
-    """Return the items, each once, all of them reserved from this queue, and what they have in common, if known."""
+    """Return the items, each once, all reserved from this queue, and their common facts, if known."""
     found, namespace, queue = listed(items, argument), context.broker.namespace, context.name
     held = all_held(found, namespace, queue)
     if held is not None:
@@ -69,7 +69,7 @@ def checked_items(
 
 
 class Batch:
-    """What the items of one batch share: the moment it is sent, the settlements that are alike, and what they leave."""
+    """Shared state of one batch: the moment it is sent, settlements that items share, and their marks."""
 
     def __init__(self, clock: Clock) -> None:
         self.now = clock.now()
@@ -79,90 +79,90 @@ class Batch:
         self._markers: dict[Any, Marker] = {}
 
     def marker(self, context: QueueContext[Any], ended: Ended, to: str | None = None) -> Marker:
-        """Return what makes the marks of items that end so; handles of one queue may be a stage's or nobody's."""
+        """Return the maker of marks for items with this end; handles of one queue may belong to a stage or to none."""
         key = context.stage, ended, to
         if key not in self._markers:
             self._markers[key] = Marker(context, ended, at=self.now, to=to)
         return self._markers[key]
 
 
-def all_settled(
+def settle_all(
     context: QueueContext[Any],
     items: list[Item[Any]],
     settle: Callable[[Item[Any]], Settlement],
     held: RawBatch | None,
 ) -> Flow[dict[Any, Any]]:
-    """Settle items, each as ``settle`` says, and return what ``settled`` does.
+    """Settle items, each by ``settle``, and return the same as ``settle_bulk``.
 
-    With ``held`` they are alike in all that it looks at, and it is asked of the first for all of them.
+    With ``held`` the items are alike in all that ``settle`` reads, and it is called once, with the first.
     """
     if held is None:
-        return (yield from settled(context, [(item, settle(item)) for item in items]))
-    return (yield from settled_alike(context, items, settle(items[0]), held))
+        return (yield from settle_bulk(context, [(item, settle(item)) for item in items]))
+    return (yield from settle_alike(context, items, settle(items[0]), held))
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Settle items as done."""
-    checked, held = checked_items(context, items)
+    checked, held = check_items(context, items)
     if not checked:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     alike = held is not None and are_committed_alike(context, checked, held)
-    yield from all_settled(context, checked, partial(committing, context, batch=batch), held if alike else None)
+    yield from settle_all(context, checked, partial(make_commit, context, batch=batch), held if alike else None)
 
 
 def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
-    """Say whether items that are held are committed as the first of them is."""
+    """Return whether held items are committed in the same way as the first of them."""
     same = context.settings.history is None or held.together  # what is kept tells its token
     return same and context.stage is None and not remembers(items)
 
 
-def committing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-    """Return how an item of a batch is committed."""
+def make_commit(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+    """Return the settlement that commits an item of a batch."""
     expires = expiry(batch.now, context.settings.history, item.once)
     kept = context.settings.history is not None  # a stub has no trail
-    marks = batch.marker(context, "done").marks(item) if kept else NOTHING
+    marks = batch.marker(context, "done").marks(item) if kept else NO_MARKS
     key = expires and (id_key(item.token), expires, marks)  # all that two updates can differ in
     if key not in batch.alike:
-        batch.alike[key] = _commit(context, item, batch.now, marks)
+        batch.alike[key] = _make_commit(context, item, batch.now, marks)
     return batch.alike[key]
 
 
-def _commit(context: QueueContext[Any], item: Item[Any], now: datetime, marks: Marks) -> Settlement:
-    update = settle.kept_update(context, item, now, {})
+def _make_commit(context: QueueContext[Any], item: Item[Any], now: datetime, marks: Marks) -> Settlement:
+    update = settle.retention_update(context, item, now, {})
     alone = partial(settle.commit, context)
     if update is None:
-        return Settlement(update, settle.unless_ours, "commit", alone)
+        return Settlement(update, settle.is_deleted, "commit", alone)
     # committed before, within the same millisecond, an item looks just the same
     happened = partial(_is_kept, now=now)
     return Settlement(marks.on(update), happened, "commit", alone, size=marks.size, telling=False)
 
 
 def _is_kept(found: Document, item: Item[Any], *, now: datetime) -> bool | None:
-    kept = settle.settled_by(found, item)
+    kept = settle.is_settled_by(found, item)
     return kept and found.get("processed") == now
 
 
 def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
-    """Hand items back after a failure; those beyond their retries are buried."""
+    """Hand items back after a failure; items without retries left are buried."""
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
-    checked, held = checked_items(context, items)
+    checked, held = check_items(context, items)
     if not checked:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    back = partial(rolling_back, context, batch=batch, length=length, error=error)
+    back = partial(make_rollback, context, batch=batch, length=length, error=error)
     endless = context.settings.max_retries is None
     alike = endless or not context.settings.is_spent(max(item.attempts for item in checked))
-    yield from all_settled(context, checked, back, held if alike else None)
+    yield from settle_all(context, checked, back, held if alike else None)
 
 
-def rolling_back(
+def make_rollback(
     context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta, error: Any
 ) -> Settlement:
-    """Return how an item of a batch is handed back after a failure."""
+    """Return the settlement that hands an item of a batch back after a failure."""
     key = length.days, length.seconds, length.microseconds, id(error)  # a timedelta takes longer to look up
     spent = context.settings.is_spent(item.attempts)
     found = None if spent else batch.alike.get(key)
@@ -170,7 +170,7 @@ def rolling_back(
         return found
     alone = partial(settle.rollback, context, delay=length, error=error)
     if spent:
-        return burying(context, item, batch, reason=exhausted_reason(item.attempts), error=error, alone=alone)
+        return make_burial(context, item, batch, reason=reason_exhausted(item.attempts), error=error, alone=alone)
     when = batch.now + length
     update = settle.rollback_update(when, error_document(error, batch.now))
     happened = partial(is_back, when=when)
@@ -178,7 +178,7 @@ def rolling_back(
     return batch.alike[key]
 
 
-def burying(
+def make_burial(
     context: QueueContext[Any],
     item: Item[Any],
     batch: Batch,
@@ -187,32 +187,32 @@ def burying(
     error: Any,
     alone: Callable[[Item[Any]], Flow[Any]],
 ) -> Settlement:
-    """Return how an item of a batch is buried."""
+    """Return the settlement that buries an item of a batch."""
     now, dead = batch.now, dead_queue(context)
     marker = batch.marker(context, "dead", dead)
-    grave, marks = burial(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    grave, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
     happened = partial(is_gone, queue=dead, when=now)
     return Settlement(marks.on(grave), happened, "dead", alone, size=marks.size, wakes=(dead, now))
 
 
 def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Hand items back unused."""
-    checked, held = checked_items(context, items)
+    checked, held = check_items(context, items)
     if not checked:
         return
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     try:
-        release = partial(releasing, context, batch=batch)
-        yield from all_settled(context, checked, release, held if one_due(checked) else None)
+        release = partial(make_release, context, batch=batch)
+        yield from settle_all(context, checked, release, held if one_due(checked) else None)
     finally:
         if context.state.heads.fast:
             for item in checked:
                 context.placed(item.priority, item.due or batch.now)
 
 
-def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-    """Return how an item of a batch is handed back unused."""
+def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+    """Return the settlement that hands an item of a batch back unused."""
     when = item.due or batch.now
     key = "release", when
     if key not in batch.alike:
@@ -225,23 +225,23 @@ def releasing(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Sett
 
 
 def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
-    """Let the leases end so much later than now, and return the items with that time."""
+    """Extend the leases to ``lease`` from now, and return the items with their new ends."""
     length = None if lease is None else duration(lease, "lease", zero=False)
-    checked, held = checked_items(context, items)
+    checked, held = check_items(context, items)
     if not checked:
         return []
-    yield from prepared(context)
+    yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    longer = extending(context, batch, lease=length)
-    ends = yield from all_settled(context, checked, lambda _: longer, held)
+    longer = make_extension(context, batch, lease=length)
+    ends = yield from settle_all(context, checked, lambda _: longer, held)
     until = longer.told
     if not ends:
         return [item.held_until(until) for item in checked]
     return [item.held_until(ends.get(id_key(item.id), until)) for item in checked]
 
 
-def extending(context: QueueContext[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
-    """Return how the leases of a batch are extended."""
+def make_extension(context: QueueContext[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
+    """Return the settlement that extends the leases of a batch."""
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
         happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)

@@ -1,4 +1,4 @@
-"""Marks: what a stage of a pipeline leaves on the items that it settles, in the very update that settles them."""
+"""Marks: a pipeline stage's traces on the items that it settles, written in the same update."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mongoq.model.item import Item
 from mongoq.model.trail import LARGE, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["NOTHING", "Ended", "Marker", "Marks"]
+__all__ = ["NO_MARKS", "Ended", "Marker", "Marks"]
 
 Ended = Literal["moved", "done", "dead"]
-BY_BYTES = 128
-TRAIL_BYTES = 32 * 1024
+MAX_BY_BYTES = 128
+MAX_TRAIL_BYTES = 32 * 1024
 """More than a trail takes that has no payloads."""
-EMPTY: list[Any] = []
+EMPTY_TRAIL: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +45,10 @@ class Marks:
         appended = self.operators.get("$push", {}).get("trail")
         if appended is None:
             return dict(self.changes)
-        return {"trail": [*document.get("trail", EMPTY), *appended["$each"]][appended["$slice"] :]}
+        return {"trail": [*document.get("trail", EMPTY_TRAIL), *appended["$each"]][appended["$slice"] :]}
 
 
-NOTHING = Marks({}, {})
+NO_MARKS = Marks({}, {})
 
 
 class Marker:
@@ -69,43 +69,43 @@ class Marker:
     def marks(
         self, item: Item[Any], *, payload: bytes | None = None, added: int = 0, attempts: int | None = None
     ) -> Marks:
-        """Return what is left on an item.
+        """Return the marks of an item.
 
         Args:
             item: as it was claimed.
-            payload: what it gets, as ``{"payload": payload}`` in BSON.
-            added: the most bytes that a patch adds to the one it has.
-            attempts: those that count, if not all.
+            payload: its new payload, as ``{"payload": payload}`` in BSON.
+            added: the most bytes that a patch adds to the present payload.
+            attempts: the attempts that count, if not all.
         """
         mark = self._mark
         if mark is None and not added and (payload is None or len(payload) <= LARGE):
-            return NOTHING
-        trail = item.stored("trail", EMPTY)
+            return NO_MARKS
+        trail = item.stored("trail", EMPTY_TRAIL)
         anew = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
         if mark is None:
-            return NOTHING if anew is None else Marks({}, {"trail": anew}, TRAIL_BYTES)
+            return NO_MARKS if anew is None else Marks({}, {"trail": anew}, MAX_TRAIL_BYTES)
         if mark.trail and not isinstance(trail, list):
             anew = []  # some other program's, and the server would not append to it
         if mark.keeps or anew is not None:
-            return self._made(mark, item, attempts, anew, large=mark.keeps and self._is_large(item, payload, added))
+            return self._make(mark, item, attempts, anew, large=mark.keeps and self._is_large(item, payload, added))
         alike = is_countable(item.stored("hops", 0)), mark.trail and (item.read_at, item.by, item.attempts, attempts)
         if alike not in self._known:
-            self._known[alike] = self._made(mark, item, attempts, None)
+            self._known[alike] = self._make(mark, item, attempts, None)
         return self._known[alike]
 
     def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
         """Say whether the payload that the item is to have leaves no room for others in its trail."""
         if payload is not None:
             return len(payload) > LARGE
-        return added > 0 and self._kept(item).size + added > LARGE
+        return added > 0 and self._claimed_payload(item).size + added > LARGE
 
-    def _kept(self, item: Item[Any]) -> ClaimedPayload:
+    def _claimed_payload(self, item: Item[Any]) -> ClaimedPayload:
         return item.kept or self._context.as_claimed(item.stored("payload"))
 
-    def _made(
+    def _make(
         self, mark: StageMark, item: Item[Any], attempts: int | None, anew: list[Any] | None, *, large: bool = False
     ) -> Marks:
-        """Make the marks; with a trail ``anew`` all of it is written, and not only the new entry."""
+        """Make the marks; a trail given as ``anew`` is written as a whole, and not only its new entry."""
         operators: dict[str, Mapping[str, Any]] = {}
         changes: dict[str, Any] = {}
         if self._ended == "moved":
@@ -115,8 +115,8 @@ class Marker:
                 changes["hops"] = 1
         size = 0
         if mark.trail:
-            keeps = mark.keeps and item.stored("payload", NOTHING) is not NOTHING  # or settled unseen
-            payload = self._kept(item).wrapped if keeps and not large else None
+            keeps = mark.keeps and item.stored("payload", NO_MARKS) is not NO_MARKS  # or settled unseen
+            payload = self._claimed_payload(item).wrapped if keeps and not large else None
             bare = self._entry(mark, item, attempts, large=keeps and payload is None)
             entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
             most, size = most_hops(bare), len(entry.raw)
@@ -126,7 +126,7 @@ class Marker:
                 changes["trail"] = [*anew, entry][-most:]
         elif anew is not None:
             changes["trail"] = anew
-        return Marks(operators, changes, size + (0 if anew is None else TRAIL_BYTES))
+        return Marks(operators, changes, size + (0 if anew is None else MAX_TRAIL_BYTES))
 
     def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> bytes:
         """Return an entry of a trail in BSON, its payload aside."""
@@ -136,7 +136,7 @@ class Marker:
             entry: dict[str, Any] = {
                 "queue": self._context.name,
                 "stage": mark.name,
-                "by": shorten(str(item.by), BY_BYTES),
+                "by": shorten(str(item.by), MAX_BY_BYTES),
                 "taken": item.read_at,
                 "settled": self._at,
                 "attempts": counted,

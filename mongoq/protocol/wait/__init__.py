@@ -1,5 +1,5 @@
-"""Waiting until an item is due: ``wait`` decides when a caller asks again, and what wakes it before.
+"""Waiting until an item is due: ``wait`` decides when a caller asks again, and which events wake it before.
 
-``change_stream`` is the one change stream of a process, read only while a caller waits. ``next_due`` asks when the
+``change_stream`` is the one change stream of a process, read only while a caller waits. ``next_due`` reads when the
 next item of a queue is due.
 """

@@ -1,7 +1,7 @@
-"""The change stream: one for all who wait in this process, read only while somebody does.
+"""The change stream: one for all waiters of this process, read only while a caller waits.
 
-It stands on the items themselves, so nobody has to write anything for it, and a busy process, whose consumers never
-find their queues empty, has none. Its commands are plain ones, the same with every driver.
+It watches the items themselves, so no producer has to write anything for it. A busy process, whose consumers never find
+their queues empty, has none. Its commands are plain ones, the same with every driver.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from mongoq.protocol.flow.commands import Command, Flow, Interruption, ReplyLost
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.waiter_registry import LINGER
 
-__all__ = ["kill_command", "listening", "pipeline"]
+__all__ = ["kill_command", "run_change_stream", "stream_pipeline"]
 
 logger = logging.getLogger("mongoq.listening")
 
-FIRST = 0.05
+FIRST_AWAIT_SECONDS = 0.05
 """Seconds that the server holds its first answers back; while nothing happens, twice as long each time.
 
-So a stream just opened is soon opened again for those who come a moment later.
+So a stream that was just opened is soon opened again for queues whose waiters arrive a moment later.
 """
-PACE = 0.005
-"""Seconds between two answers that told nobody anything."""
-PAUSE, LONGEST = 0.05, 5.0
+NO_NEWS_PAUSE_SECONDS = 0.005
+"""Seconds between two answers without news for any waiter."""
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 5.0
 """Seconds before the stream is opened again after an error, at first and at most."""
-KILLED = frozenset({43, 237})
-"""The cursor is gone: killed, to tell of more queues for instance, or this is another server."""
-UNSUPPORTED = frozenset({13, 59, 115, 303, 40324, 40573})
-"""No change streams here: a standalone server, something else that speaks the protocol, or no right to open one."""
+KILLED_CODES = frozenset({43, 237})
+"""Error codes of a missing cursor: it was killed, for example to cover more queues, or this is another server."""
+UNSUPPORTED_CODES = frozenset({13, 59, 115, 303, 40324, 40573})
+"""Error codes without change streams: a standalone server, another product with this protocol, or a missing right."""
 
 Event = Mapping[str, Any]
 
 
-def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
-    """Return the stream of what makes items of these queues eligible, and of changes of any control document.
+def stream_pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
+    """Return the stream of events that make items of these queues eligible, and of changes of any control document.
 
-    No payload travels. The server looks up the document of an update, for its queue, once the conditions but the last
-    are met: those are decided before, and most of them while the log is read.
+    No payload travels. The server looks up the document of an update, for its queue, only when all other conditions are
+    met: they are decided before, and most of them while the log is read.
     """
     control = {"documentKey._id": {"$regex": f"^({CONTROL_PREFIX}|{TOPICS_ID}$)"}}
     names = {"$in": sorted(queues)}
     changed = "updateDescription.updatedFields"
-    given_back = {  # claims set a token; a pop that is taken back may bring an old one
+    given_back = {  # a claim sets a token, which excludes it; a pop that is undone may restore an old one
         "operationType": "update",
         f"{changed}.when": {"$exists": True},
         "$or": [{f"{changed}.token": {"$exists": False}}, {"updateDescription.removedFields": "processed"}],
@@ -72,12 +72,12 @@ def pipeline(queues: frozenset[str], token: Any = None) -> list[dict[str, Any]]:
 
 
 def _milliseconds(date: Any) -> dict[str, Any]:
-    """Some other program's date may be none, or beyond what Python can hold."""
+    """Return the expression of a date in milliseconds; another program's value without one becomes null."""
     return {"$convert": {"input": date, "to": "long", "onError": None, "onNull": None}}
 
 
-def listening(broker: BrokerContext, number: int) -> Flow[None]:
-    """Read the stream until nobody waits any more; errors are got over, and end nothing but the stream."""
+def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
+    """Read the stream until no caller waits any more; an error ends nothing but the stream."""
     reader = _Reader(broker, number)
     try:
         yield from reader.run()
@@ -88,7 +88,7 @@ def listening(broker: BrokerContext, number: int) -> Flow[None]:
 
 
 class _Reader:
-    """Opens the stream, reads it, and opens it again after errors: where it was, or else anew."""
+    """Opens the stream, reads it, and opens it again after errors: at the same position, or anew."""
 
     def __init__(self, broker: BrokerContext, number: int) -> None:
         self._broker = broker
@@ -96,133 +96,133 @@ class _Reader:
         self._number = number
         self._session: Any = None
         self._cursor: int | None = None
-        self._seconds = FIRST
-        self._pause = PAUSE
+        self._seconds = FIRST_AWAIT_SECONDS
+        self._pause = PAUSE_SECONDS
 
     def run(self) -> Flow[None]:
-        """Read on until nobody has waited for a moment, or there is nothing to read."""
+        """Read until no caller has waited for a moment, or the stream cannot be read."""
         self._session = yield from Command("start", {}, target="sessions")
         while self._is_needed():
             try:
-                if (yield from self._stepped()):
+                if (yield from self._step()):
                     break
             except Exception as error:
                 if self._hub.deaf or not self._is_needed():
                     break
-                yield from self._got_over(error)
+                yield from self._recover(error)
         if not self._hub.closed:
-            yield from self._shut()
+            yield from self._close()
         yield from Command("end", {"committed": False}, target="sessions", session=self._session)
 
     def _is_needed(self) -> bool:
         return not self._hub.closed and self._hub.running == self._number
 
-    def _stepped(self) -> Flow[bool]:
-        """Do what comes next; says whether it was the last."""
+    def _step(self) -> Flow[bool]:
+        """Open, read or close the stream, whichever is next; return whether the reader is finished."""
         if self._cursor is None:
-            yield from self._opened()
+            yield from self._open()
         elif not self._hub.is_awaited():
             return (yield from self._is_idle())
         elif self._hub.begin_reading(self._number, self._seconds):
             yield from self._read()
         else:
-            yield from self._shut()
+            yield from self._close()
         return False
 
     def _is_idle(self) -> Flow[bool]:
-        """Rest until somebody rests as well; say whether nobody has waited all the time."""
-        bell = self._hub.reader
-        bell.rung = False
+        """Rest until a caller waits; return whether no caller did so all the time."""
+        waiter_arrived = self._hub.reader
+        waiter_arrived.rung = False  # cleared before the check: a caller that arrives after it sets the event again
         if self._hub.is_awaited():
             return False
         self._hub.unheard()
-        yield from Rest(bell, LINGER)
-        return not bell.rung and self._hub.stop()
+        yield from Rest(waiter_arrived, LINGER)
+        return not waiter_arrived.rung and self._hub.stop()
 
-    def _opened(self) -> Flow[None]:
+    def _open(self) -> Flow[None]:
         queues, token = self._hub.wanted(), self._hub.token
-        spelled = {"aggregate": self._broker.collection, "pipeline": pipeline(queues, token), "cursor": {}}
+        spelled = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
-            reply = yield from self._sent(spelled)
+            reply = yield from self._send(spelled)
         except Exception as error:
-            if _code(error) in UNSUPPORTED:
+            if _code(error) in UNSUPPORTED_CODES:
                 self._hub.deaf = True
                 logger.info("there is no change stream, and consumers look now and then: %r", error)
             raise
         cursor = reply["cursor"]
         if cursor["id"] == 0:
             raise _Ended
-        self._cursor, self._seconds = cursor["id"], FIRST
+        self._cursor, self._seconds = cursor["id"], FIRST_AWAIT_SECONDS
         if self._hub.answered(self._number, cursor["postBatchResumeToken"]):
             self._hub.opened(cursor["id"], queues, lossless=token is not None)
-            self._heard(cursor["firstBatch"])
+            self._deliver(cursor["firstBatch"])
 
     def _read(self) -> Flow[None]:
         more = {"getMore": self._cursor, "collection": self._broker.collection}
-        reply = yield from self._sent({**more, "maxTimeMS": int(self._seconds * 1000)})
+        reply = yield from self._send({**more, "maxTimeMS": int(self._seconds * 1000)})
         cursor = reply["cursor"]
         if not self._hub.answered(self._number, cursor["postBatchResumeToken"]):
             return
-        self._pause = PAUSE
+        self._pause = PAUSE_SECONDS
         events = cursor["nextBatch"]
-        told = self._heard(events)
+        is_news = self._deliver(events)
         if cursor["id"] == 0:
             raise _Ended
         if not events:
             self._seconds = min(self._seconds * 2, self._hub.patience)
-        elif not told:
-            yield from Rest(self._hub.ending, PACE)
+        elif not is_news:
+            yield from Rest(self._hub.ending, NO_NEWS_PAUSE_SECONDS)
 
-    def _sent(self, command: Mapping[str, Any]) -> Flow[Any]:
+    def _send(self, command: Mapping[str, Any]) -> Flow[Any]:
         return (yield from Command("command", {"command": command}, target="database", session=self._session))
 
-    def _shut(self) -> Flow[None]:
-        """Close the stream; it may be opened again where it was."""
+    def _close(self) -> Flow[None]:
+        """Close the stream; it may be opened again at the same position."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             yield from kill_command(self._broker, cursor)
 
-    def _got_over(self, error: Exception) -> Flow[None]:
-        """See to it that the stream is opened again, where it was unless the server refuses that."""
+    def _recover(self, error: Exception) -> Flow[None]:
+        """Prepare to open the stream again, at the same position unless the server refuses that."""
         opening, self._cursor = self._cursor is None, None
         self._hub.silence()
-        if not _is_of_network(error) and _code(error) not in KILLED:
-            if opening and self._hub.token is None and self._pause == PAUSE:
+        if not _is_of_network(error) and _code(error) not in KILLED_CODES:
+            if opening and self._hub.token is None and self._pause == PAUSE_SECONDS:
                 self._hub.alarm()
-            self._hub.token = None
+            self._hub.token = None  # the server may refuse to resume there
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
         yield from Rest(self._hub.ending, self._pause)
-        self._pause = min(self._pause * 2, LONGEST)
+        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
-    def _heard(self, events: Sequence[Event]) -> bool:
-        """Tell the rooms; says whether that was news to any of them."""
-        told, now = False, self._broker.clock.now()
+    def _deliver(self, events: Sequence[Event]) -> bool:
+        """Pass the events to the wait queues; return whether any of them was news."""
+        is_news, now = False, self._broker.clock.now()
         queues = set()
         for event in events:
             queue, id = event.get("q"), event["id"]
             if id == TOPICS_ID:
                 self._broker.topics.changed_at = time.monotonic()
                 self._broker.calm_until = -math.inf
-                told = True
+                is_news = True
             elif isinstance(id, str) and id.startswith(CONTROL_PREFIX):
-                self._changed(id.removeprefix(CONTROL_PREFIX))
-                told = True
+                self._invalidate_settings(id.removeprefix(CONTROL_PREFIX))
+                is_news = True
             elif isinstance(queue, str):
                 queues.add(queue)
-                told |= self._eligible(queue, id, event.get("when"), now)
-        if queues - self._hub.wanted():
+                is_news |= self._deliver_item(queue, id, event.get("when"), now)
+        if queues - self._hub.wanted():  # the open stream still covers queues without waiters
             self._hub.narrow()
-        return told
+        return is_news
 
-    def _eligible(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
+    def _deliver_item(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
         room = self._hub.rooms.get(queue)
         if room is None:
             return False
         due = 0.0 if when is None else when / 1000 - now.timestamp()
         return room.heard(due, (id_key(id), when))
 
-    def _changed(self, queue: str) -> None:
-        """Let what is known of a control document be read again, by who waits if anybody does."""
+    def _invalidate_settings(self, queue: str) -> None:
+        """Let the next waiter read the control document of a queue again, and wake one if there is any."""
         state = self._broker.states.get(queue)
         if state is not None:
             state.changed_at = time.monotonic()
@@ -231,13 +231,13 @@ class _Reader:
 
 
 class _Ended(Exception):
-    """The stream has come to its end: the collection was dropped or renamed."""
+    """The stream has ended: the collection was dropped or renamed."""
 
     code = -1
 
 
 def kill_command(broker: BrokerContext, cursor: int) -> Command[Any]:
-    """Return the command that closes the stream; who reads it meets an error."""
+    """Return the command that closes the stream; its reader then gets an error."""
     kill = {"killCursors": broker.collection, "cursors": [cursor]}
     return Command("command", {"command": kill}, target="database")
 

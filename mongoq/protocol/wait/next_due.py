@@ -1,4 +1,4 @@
-"""When the next item of a queue is due, or of many queues."""
+"""Due time of the next item of a queue, or of many queues."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from mongoq.protocol.base.bootstrap import ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.first_due import heads_of, heads_pipeline
+from mongoq.protocol.base.first_due import first_due_command, first_due_pipeline
 from mongoq.protocol.flow.commands import Command, Flow
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["is_drained", "next_when", "next_whens"]
+__all__ = ["find_next_due", "find_next_dues", "is_drained"]
 
 
-def next_when(context: QueueContext[Any]) -> Flow[datetime | None]:
-    """Find when the next item is, or was, due: one look into the index for each priority in use.
+def find_next_due(context: QueueContext[Any]) -> Flow[datetime | None]:
+    """Find when the next item is, or was, due: one index lookup for each priority in use.
 
     ``aggregate`` with ``$sort`` and ``$first``, which the server answers by a DISTINCT_SCAN.
     """
-    yield from ready(context.broker, write=False)
-    groups: Any = yield from heads_of(context.name)
+    yield from ensure_broker_ready(context.broker, write=False)
+    groups: Any = yield from first_due_command(context.name)
     return min((group["when"] for group in groups), default=None)
 
 
 def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
-    """Say whether anything is ready or reserved in a queue, for that long at most, whatever is scheduled (``find``)."""
-    yield from ready(context.broker, write=False)
+    """Return whether any item is ready, or reserved for up to ``lease``; scheduled items do not count (``find``)."""
+    yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     filter = {
         "q": context.name,
@@ -38,16 +38,16 @@ def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
 
 
 def is_drained(context: QueueContext[Any], lease: timedelta, *, lingers: bool) -> Flow[bool]:
-    """Say whether a queue is empty, or, where what is scheduled ``lingers``, nothing else is in it."""
+    """Return whether a queue is empty; with ``lingers`` scheduled items may be left in it."""
     if lingers:
         return not (yield from is_at_work(context, lease))
-    return (yield from next_when(context)) is None
+    return (yield from find_next_due(context)) is None
 
 
-def next_whens(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:
-    """Find the same for many queues in one ``aggregate``, by ``$unionWith``; a queue without items is left out."""
-    yield from ready(broker, write=False)
-    first, *rest = [[*heads_pipeline(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
+def find_next_dues(broker: BrokerContext, queues: Sequence[str]) -> Flow[dict[str, datetime]]:
+    """Find the next due times of many queues in one ``aggregate``, by ``$unionWith``; empty queues are left out."""
+    yield from ensure_broker_ready(broker, write=False)
+    first, *rest = [[*first_due_pipeline(queue), {"$set": {"_id": {"$literal": queue}}}] for queue in queues]
     union = [{"$unionWith": {"coll": broker.collection, "pipeline": pipeline}} for pipeline in rest]
     groups: Any = yield from Command("aggregate", {"pipeline": [*first, *union]})
     whens: dict[str, datetime] = {}

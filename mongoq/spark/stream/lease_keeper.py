@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
-from mongoq.protocol.settle.held_items import in_chunks, prolonged
+from mongoq.protocol.settle.held_items import cut_ids, extend_held
 from mongoq.sync import Broker
 
 __all__ = ["LeaseKeeper"]
@@ -87,8 +87,8 @@ class LeaseKeeper:
             self._token, self._due = claim.token, time.monotonic() + third
         if time.monotonic() < self._due:
             return
-        for chunk in in_chunks(claim.ids):
-            self._broker._driver.run(prolonged(self._broker._context, claim.token, chunk, self._lease))
+        for chunk in cut_ids(claim.ids):
+            self._broker._driver.run(extend_held(self._broker._context, claim.token, chunk, self._lease))
             if self._ended.is_set():
                 return
             if time.monotonic() - self._extended > self._pause:

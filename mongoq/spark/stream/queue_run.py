@@ -19,8 +19,8 @@ from mongoq.model.stream_claim import StreamClaim, stream_id
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
 from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.settle.held_items import affirmed
-from mongoq.protocol.wait.wait import waiting
+from mongoq.protocol.settle.held_items import extend_and_list_held
+from mongoq.protocol.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, scan_at
 from mongoq.spark.read.queue_exists import refuse_unknown
 from mongoq.spark.read.queue_selection import QueueSelection
@@ -131,7 +131,7 @@ class QueueRun:
         if self._due is not None:
             self._do(attempt())
         else:
-            self._do(waiting(self._queue._context, attempt, IDLE))
+            self._do(wait_for_item(self._queue._context, attempt, IDLE))
         if run.claim is not None:
             self._affirmed = run.claim.token, time.monotonic()
         return run.claim
@@ -158,7 +158,7 @@ class QueueRun:
         lease = self._lease()
         if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
             return claim.ids  # claimed a moment ago
-        held = self._do(affirmed(self._broker._context, claim.token, claim.ids, lease))
+        held = self._do(extend_and_list_held(self._broker._context, claim.token, claim.ids, lease))
         self._affirmed = claim.token, time.monotonic()
         if gone := len(claim.ids) - len(held):
             sentence = "%d of %d items of batch %d of consumer %r are left out: they were settled, moved or taken since"

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import id_key
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
-from mongoq.protocol.settle.held_items import held_documents
+from mongoq.protocol.settle.held_items import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.gc_pause import made_at_rest
@@ -162,7 +162,7 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
     while done < len(ids):
         some = ids[done : done + size]
         try:
-            documents = broker._driver.run(held_documents(broker._context, partition.token, some, projection))
+            documents = broker._driver.run(read_held_documents(broker._context, partition.token, some, projection))
         except InvalidBSON:
             if len(some) == 1:
                 raise ColumnMismatch(some[0], "payload", "string", "text that is not UTF-8") from None

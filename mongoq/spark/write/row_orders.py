@@ -15,7 +15,7 @@ import pyspark.sql.types as spark
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, moment, priority, queue_name
 from mongoq.protocol.push.keyed import check_key
-from mongoq.protocol.push.push import checked_headers
+from mongoq.protocol.push.push import check_headers
 from mongoq.spark.types.values import Values, values_of
 from mongoq.spark.write.payloads import ENCODING, Refusal, converted
 from mongoq.spark.write.write_options import WriteOptions
@@ -60,7 +60,7 @@ def _headers(value: str | Sequence[tuple[str, Any]]) -> Any:
     headers = json.loads(value) if isinstance(value, str) else dict(value)
     if not isinstance(headers, dict):
         raise TypeError
-    return checked_headers(headers, ENCODING)
+    return check_headers(headers, ENCODING)
 
 
 def _plain(array: pa.Array) -> list[Any]:

@@ -12,7 +12,7 @@ from bson.errors import InvalidId
 from mongoq.errors import BatchIncomplete
 from mongoq.model.settings import queue_options
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
-from mongoq.protocol.settle.move import Destination, Handover, handover
+from mongoq.protocol.settle.move import Destination, Handover, check_move
 from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.errors import RowsLost
 from mongoq.spark.write.payloads import Refusal
@@ -85,7 +85,7 @@ class RowSettler:
         """Return the move that an order tells: priority and headers stay unless they are to be carried."""
         context = QueueContext(self._broker._context, queue_options(to), self._broker._context.untyped)
         carry = self._options.carry
-        return handover(
+        return check_move(
             context,
             Destination(to, context.codec),
             payload=None,

@@ -10,7 +10,7 @@ from typing import Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
-from mongoq.protocol.push.push import REMEMBER
+from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Location, RawOptions
 
 __all__ = ["CARRIED", "WriteOptions"]
@@ -89,7 +89,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
             fields=_names(given, "fields"),
             id_column=given.text("idColumn"),
             label=text(given.value("label") or "", "label", LABEL_BYTES),
-            once=REMEMBER if once is None else duration(once, "once", zero=False),
+            once=DEFAULT_REMEMBER if once is None else duration(once, "once", zero=False),
             carry=_carry(given),
             settle=_settle(given, default=True if stream else None),
             lost=given.choice("lost", LOST, "ignore"),

@@ -18,8 +18,8 @@ from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow.commands import Flow
 from mongoq.protocol.flow.event import WakeEvent
-from mongoq.protocol.settle.extend_leases import kept
-from mongoq.protocol.settle.timeouts import timed_out
+from mongoq.protocol.settle.extend_leases import extend_leases
+from mongoq.protocol.settle.timeouts import record_timeout
 from mongoq.protocol.wait.next_due import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
@@ -304,7 +304,7 @@ class AsyncEngine:
         if not any(station.backlog.is_due(now) for station in self.stations):
             return
         due = [(station, *one) for station in self.stations for one in station.backlog.due(now)]
-        ends, lost = await self._driver.run(kept(self._context, [wanted for _, _, wanted in due]))
+        ends, lost = await self._driver.run(extend_leases(self._context, [wanted for _, _, wanted in due]))
         for (station, lease, _), until in zip(due, ends, strict=True):
             station.backlog.extended(lease, until)
         for key, token in lost:
@@ -317,7 +317,7 @@ class AsyncEngine:
         while not self._ended:
             for station, items in [(one, items) for one in self.stations for items in one.time_out()]:
                 try:
-                    await self._driver.run(timed_out(station.context, items, station.timeout()))
+                    await self._driver.run(record_timeout(station.context, items, station.timeout()))
                 except Exception as error:  # of a kept error alone; their leases end all the same
                     logger.debug("that a run took too long is not kept on its items: %r", error)
             await self._hands.rest(bell, self._look)

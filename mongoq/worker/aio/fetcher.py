@@ -11,8 +11,8 @@ from typing import Any
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.claim.worker_claims import take_alone, take_beside
-from mongoq.protocol.settle.at_most_once import taken_for_good
+from mongoq.protocol.claim.worker_claims import claim_batch, claim_exclusive
+from mongoq.protocol.settle.at_most_once import commit_before_run
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.aio.consumer_state import REST, AsyncConsumerState
 
@@ -62,7 +62,7 @@ class AsyncFetcher(AsyncConsumerState):
     async def _is_taken_for_good(self, item: Item[Any]) -> bool:
         """Take an item out of the queue that is run at most once, and say whether it is certain that we did."""
         try:
-            failed = await self._driver.run(taken_for_good(self.context, [item]))
+            failed = await self._driver.run(commit_before_run(self.context, [item]))
         except BaseException as error:  # a handler that has ended may still cancel the task that waits here
             if self._course.halted and not isinstance(error, Exception):
                 raise
@@ -77,7 +77,7 @@ class AsyncFetcher(AsyncConsumerState):
             await self._hands.rest(self.backlog.fetching, self.backlog.pause(REST))
             return
         consumer = self.consumer
-        claim = take_beside(
+        claim = claim_batch(
             consumer.claims or self.context,
             n,
             consumer.lease,
@@ -110,7 +110,7 @@ class AsyncFetcher(AsyncConsumerState):
         deadline = time.monotonic() + self.lease().total_seconds() * APART_FOR
         try:
             while len(found) < room and not self._is_interrupted():
-                told = await self._driver.run(take_alone(context, self.consumer.lease))
+                told = await self._driver.run(claim_exclusive(context, self.consumer.lease))
                 if told is None or told[0] is None:
                     break
                 found.append(told[0])
@@ -163,7 +163,7 @@ class AsyncFetcher(AsyncConsumerState):
         try:
             in_vain = not await self._quiet(self._course.patience)
             while not (in_vain or self.backlog.closed or self._course.is_tired()):
-                taking = take_alone(self.context, self.consumer.lease, screen=self.consumer.screen)
+                taking = claim_exclusive(self.context, self.consumer.lease, screen=self.consumer.screen)
                 told = await self._driver.run(taking)
                 if told is None:
                     return

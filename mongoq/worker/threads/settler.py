@@ -10,8 +10,8 @@ from typing import Any
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.settle.apply_outcomes import carried_out, carried_out_together
-from mongoq.protocol.settle.at_most_once import pushed_on
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_of_queues
+from mongoq.protocol.settle.at_most_once import push_outputs
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
 from mongoq.worker.backlog import Verdict
@@ -137,15 +137,15 @@ class Settler(ConsumerState):
         if self.consumer.pops:
             return self._pushed_on(taken[0][1])
         parts = [(one.context, verdicts) for one, verdicts in taken]
-        failed: Mapping[Any, Exception] = self._driver.run(carried_out_together(parts, context_of))
+        failed: Mapping[Any, Exception] = self._driver.run(apply_outcomes_of_queues(parts, context_of))
         return failed
 
     def _pushed_on(self, verdicts: list[Verdict]) -> Mapping[Any, Exception]:
         """Do the same for items that have left the queue before their runs."""
         kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
         gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
-        failed = self._driver.run(carried_out(self.context, kept, context_of))
-        return {**failed, **(self._driver.run(pushed_on(self.context, gone, context_of)))}
+        failed = self._driver.run(apply_outcomes(self.context, kept, context_of))
+        return {**failed, **(self._driver.run(push_outputs(self.context, gone, context_of)))}
 
     def _let_go(self, verdicts: list[Verdict]) -> None:
         """Let go of what was settled, and count it by what became of it."""

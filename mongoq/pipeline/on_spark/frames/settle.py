@@ -23,11 +23,11 @@ from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import DEFAULTS
 from mongoq.pipeline.run.handles import marked, stage_judge
-from mongoq.protocol.base.queue_settings import prepared
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.settle.apply_outcomes import carried_out
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.settle.held_items import held_documents
+from mongoq.protocol.settle.held_items import read_held_documents
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown
@@ -147,7 +147,7 @@ class StageSettings:
 
     def _items(self, token: ObjectId, ids: Sequence[Any], unread: Mapping[str, int]) -> list[Item[Any]]:
         """Read what the token still holds; the others were settled before, or somebody else has them."""
-        documents = self.broker._driver.run(held_documents(self.broker._context, token, ids, unread))
+        documents = self.broker._driver.run(read_held_documents(self.broker._context, token, ids, unread))
         if documents is None:  # more than one reply holds
             half = len(ids) // 2
             return [*self._items(token, ids[:half], unread), *self._items(token, ids[half:], unread)]
@@ -169,7 +169,7 @@ class StageSettings:
         for _ in range(ROUNDS):
             if not verdicts:
                 return
-            failed = self.broker._driver.run(carried_out(self.context, verdicts, context_of))
+            failed = self.broker._driver.run(apply_outcomes(self.context, verdicts, context_of))
             again = []
             for item, verdict in verdicts:
                 error = failed.get(id_key(item.id))
@@ -194,7 +194,7 @@ class StageSettings:
 
 
 def _prepared(context: QueueContext[Any]) -> Flow[None]:
-    yield from prepared(context)
+    yield from ensure_ready(context)
 
 
 class Settler:
