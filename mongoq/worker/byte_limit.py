@@ -17,13 +17,13 @@ class ByteLimit:
         self._limit = limit
         self._expected = 0
 
-    def number(self, wanted: int, held: int) -> int:
+    def claim_size(self, wanted: int, held: int) -> int:
         """Return how many of the items wanted to claim, given the bytes of those that are held; where none is, one."""
         if self._limit is None or not self._expected:
             return wanted
         return min(wanted, max((self._limit - held) // self._expected, 0 if held else 1))
 
-    def fitting(self, items: Sequence[Item[Any]], held: int) -> int:
+    def count_fitting(self, items: Sequence[Item[Any]], held: int) -> int:
         """Return how many of the items just claimed to keep beside so many bytes, and remember how large they are.
 
         A few large items among many small ones are remembered for some claims.

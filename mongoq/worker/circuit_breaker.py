@@ -6,7 +6,7 @@ from mongoq.model.policy import RetryPolicy
 
 __all__ = ["CircuitBreaker"]
 
-LONGEST = 30.0
+MAX_PAUSE_SECONDS = 30.0
 """Seconds between two tries, at most: the other side may be back."""
 
 
@@ -14,7 +14,7 @@ class CircuitBreaker:
     """Closed while the handler keeps failing; then failures are nobody's fault, and use up no attempts.
 
     Attributes:
-        closed: the last run has failed.
+        is_open: the last run has failed.
     """
 
     def __init__(self, retry: RetryPolicy) -> None:
@@ -23,22 +23,22 @@ class CircuitBreaker:
         self._resume_at = float("-inf")
 
     @property
-    def closed(self) -> bool:
+    def is_open(self) -> bool:
         return self._failures > 0
 
-    def failed(self, now: float) -> bool:
+    def record_failure(self, now: float) -> bool:
         """Take note of a failure, and say whether the attempt counts: the one that closes it does."""
-        counts = not self.closed
+        counts = not self.is_open
         self._failures += 1
         pause = self._retry.delay(self._failures).total_seconds()
-        self._resume_at = now + min(pause, LONGEST)
+        self._resume_at = now + min(pause, MAX_PAUSE_SECONDS)
         return counts
 
-    def succeeded(self) -> bool:
+    def record_success(self) -> bool:
         """Take note of a success, and say whether it has opened."""
-        opened, self._failures = self.closed, 0
-        return opened
+        was_open, self._failures = self.is_open, 0
+        return was_open
 
     def pause(self, now: float) -> float:
         """Return in how many seconds the next item may be tried."""
-        return max(0.0, self._resume_at - now) if self.closed else 0.0
+        return max(0.0, self._resume_at - now) if self.is_open else 0.0

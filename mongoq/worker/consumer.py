@@ -17,15 +17,15 @@ from mongoq.worker.lazy_results import is_function
 from mongoq.worker.outcome_resolver import OutcomeResolver
 from mongoq.worker.settle_group import SettleGroup
 
-__all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
+__all__ = ["BROKER_HINT", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
 
 Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
 
-PAIRS = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
-JUDGE = OutcomeResolver()
-MOST_CONCURRENT = 1_000
-MOST_AHEAD = 10_000
+BROKER_HINT = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
+DEFAULT_RESOLVER = OutcomeResolver()
+MAX_CONCURRENCY = 1_000
+MAX_ITEMS = 10_000
 PREFETCH_BYTES = 64 * 1024 * 1024
 """Bytes of the items that a consumer holds, unless it says otherwise."""
 
@@ -52,12 +52,12 @@ class Consumer:
         probe: while the handler keeps failing, one item at a time is tried.
         stage: the name of the pipeline's stage that it is, if it is one.
         screen: which items it takes, and what becomes of the others; ``None`` for all.
-        judge: says what a run came to.
+        resolver: says what a run came to.
         pops: an item leaves the queue before its run, which therefore happens once at most.
         lingers: what is scheduled in the queue keeps nobody who drains it.
         claims: what it claims from, where no handler runs that could kill the worker: what has lapsed is settled along
             with the others. ``None`` for the queue, where that runs alone.
-        gathering: those whose items are settled together with its own; ``None`` when there are no others.
+        settle_group: those whose items are settled together with its own; ``None`` when there are no others.
     """
 
     queue: Any
@@ -76,11 +76,11 @@ class Consumer:
     prefetch_bytes: int | None = PREFETCH_BYTES
     stage: str | None = None
     screen: ItemFilter | None = None
-    judge: OutcomeResolver = JUDGE
+    resolver: OutcomeResolver = DEFAULT_RESOLVER
     pops: bool = False
     lingers: bool = False
     claims: QueueContext[Any] | None = None
-    gathering: SettleGroup | None = None
+    settle_group: SettleGroup | None = None
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ def consumer(
     prefetch_bytes: int | None = PREFETCH_BYTES,
 ) -> Consumer:
     """Return a consumer, checked; ``coroutines`` says whether its handler may be a coroutine function."""
-    asynchronous, takes_job = _checked(handler, coroutines=coroutines)
+    asynchronous, takes_job = _check_handler(handler, coroutines=coroutines)
     if not isinstance(probe, bool):
         raise ArgumentInvalid("probe", f"a bool, not {type(probe).__name__}")
     if retry is not None and not isinstance(retry, RetryPolicy):
@@ -127,13 +127,13 @@ def consumer(
         handler=handler,
         asynchronous=asynchronous,
         takes_job=takes_job,
-        concurrency=_bounded(concurrency, "concurrency", 1, MOST_CONCURRENT),
-        prefetch=None if prefetch is None else _bounded(prefetch, "prefetch", 0, MOST_AHEAD),
+        concurrency=_check_range(concurrency, "concurrency", 1, MAX_CONCURRENCY),
+        prefetch=None if prefetch is None else _check_range(prefetch, "prefetch", 0, MAX_ITEMS),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
         success_on=_exceptions(success_on),
         max_time=limit,
-        batch=None if batch is None else _bounded(batch, "batch", 1, MOST_AHEAD),
+        batch=None if batch is None else _check_range(batch, "batch", 1, MAX_ITEMS),
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
@@ -154,24 +154,24 @@ def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, as
         raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
 
 
-def _bounded(value: Any, argument: str, least: int, most: int) -> int:
+def _check_range(value: Any, argument: str, least: int, most: int) -> int:
     number = count(value, argument, least=least)
     if number > most:
         raise ArgumentInvalid(argument, f"{most:,} at most, not {number:,}")
     return number
 
 
-def _exceptions(given: Any) -> tuple[type[BaseException], ...]:
-    kinds = (given,) if isinstance(given, type) else given
+def _exceptions(value: Any) -> tuple[type[BaseException], ...]:
+    kinds = (value,) if isinstance(value, type) else value
     if not isinstance(kinds, tuple | list | set | frozenset):
-        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(given).__name__}")
+        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(value).__name__}")
     for kind in kinds:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
     return tuple(kinds)
 
 
-def _checked(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
+def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
     """Say whether a handler is a coroutine function, and whether it takes the job."""
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a function, not {type(handler).__name__}")

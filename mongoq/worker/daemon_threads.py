@@ -31,18 +31,18 @@ class DaemonThreads:
         done: asyncio.Future[T] = loop.create_future()
         context = copy_context()
 
-        def tell(result: T) -> None:
+        def resolve(result: T) -> None:
             if not done.done():
                 done.set_result(result)
 
         def work() -> None:
             result = context.run(function)
             try:
-                loop.call_soon_threadsafe(tell, result)
+                loop.call_soon_threadsafe(resolve, result)
             except RuntimeError:  # the loop has ended, and nobody waits
                 pass
 
-        thread = self._idle.pop() if self._idle else self._started()
+        thread = self._idle.pop() if self._idle else self._start_thread()
         thread.put(work)
         try:
             result = await done
@@ -62,7 +62,7 @@ class DaemonThreads:
             thread.put(None)
         self._idle.clear()
 
-    def _started(self) -> SimpleQueue[_Work | None]:
+    def _start_thread(self) -> SimpleQueue[_Work | None]:
         tasks: SimpleQueue[_Work | None] = SimpleQueue()
         threading.Thread(target=_serve, args=(tasks,), name="mongoq-handler", daemon=True).start()
         return tasks

@@ -29,8 +29,8 @@ class AioExecutor:
 
     asynchronous = True
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._failed = failed
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: set[asyncio.Task[None]] = set()
@@ -38,20 +38,25 @@ class AioExecutor:
         self._loop = asyncio.get_running_loop()
         self.context = RunContext.current()
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, runs: bool = False) -> None:
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, calls_handlers: bool = False) -> None:
         """Run a loop in a task of its own, which may be one that runs handlers; its error ends the worker."""
-        task = asyncio.create_task(self._guarded(work), name=name)
-        for tasks in (self._tasks, self._runners) if runs else (self._tasks,):
+        task = asyncio.create_task(self._guard(work), name=name)
+        for tasks in (self._tasks, self._runners) if calls_handlers else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        task.add_done_callback(partial(self._start_again, work, name, runs=runs))
+        task.add_done_callback(partial(self._start_again, work, name, calls_handlers=calls_handlers))
 
     def _start_again(
-        self, work: Callable[[], Coroutine[Any, Any, None]], name: str, task: asyncio.Task[None], *, runs: bool
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        name: str,
+        task: asyncio.Task[None],
+        *,
+        calls_handlers: bool,
     ) -> None:
         """Start a loop again whose task was cancelled before its first step: nothing has guarded it yet."""
         if task.cancelled() and not self._closing:
-            self.start(work, name, runs=runs)
+            self.start(work, name, calls_handlers=calls_handlers)
 
     def abandon(self) -> None:
         """Cancel those that run handlers."""
@@ -59,7 +64,7 @@ class AioExecutor:
         for task in self._runners:
             task.cancel()
 
-    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Go on after a cancellation that is not ours: a handler may have left it behind, or the loop is ending."""
         task = asyncio.current_task()
         assert task is not None
@@ -71,7 +76,7 @@ class AioExecutor:
                     raise
                 task.uncancel()
             except Exception as error:
-                return self._failed(error)
+                return self._on_failure(error)
 
     def ring(self, bell: WakeEvent) -> None:
         """Ring a bell from any thread."""
@@ -91,7 +96,7 @@ class AioExecutor:
         await rest_aio(bell, seconds)
         bell.rung = False
 
-    async def shielded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def shield(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something to its end, though the caller is cancelled meanwhile."""
         await asyncio.shield(asyncio.create_task(work()))
 
@@ -101,18 +106,18 @@ class AioExecutor:
             run.where = asyncio.current_task()
             arguments = (payload,) if run.job is None else (payload, run.job)
             try:
-                return await run.context.step(_awaited(consumer.handler, arguments))
+                return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
-                await self._uncancelled()
+                await self._clear_cancellation()
         if run.job is not None:
             run.job = JobInThread(run.job, self._loop)
         arguments = (payload,) if run.job is None else (payload, run.job)
-        returned, error = await self._threads.run(partial(_called, run, consumer.handler, arguments))
+        returned, error = await self._threads.run(partial(_run_in_thread, run, consumer.handler, arguments))
         if error is not None:
             raise error
         return returned
 
-    async def _uncancelled(self) -> None:
+    async def _clear_cancellation(self) -> None:
         """Take back the cancellation that a handler has left behind, which would meet the next run."""
         task = asyncio.current_task()
         assert task is not None
@@ -138,11 +143,11 @@ class AioExecutor:
                 task.cancel()
 
 
-async def _awaited(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _await_handler(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return await handler(*arguments)
 
 
-def _called(
+def _run_in_thread(
     run: HandlerCall, handler: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, None] | tuple[None, BaseException]:
     """Return what the handler returns or raises: a future cannot carry every exception to a task."""

@@ -27,29 +27,29 @@ class ThreadExecutor:
 
     asynchronous = False
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._failed = failed
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()
         self.context = RunContext.current()
 
-    def start(self, work: Callable[[], None], name: str, *, runs: bool = False) -> None:
+    def start(self, work: Callable[[], None], name: str, *, calls_handlers: bool = False) -> None:
         """Run a loop in a thread of its own, which may be one that runs handlers; its error ends the worker."""
-        thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+        thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-        if runs:
+        if calls_handlers:
             self._runners.add(thread)
 
     def abandon(self) -> None:
         """Leave those behind that run handlers: nobody can end a thread."""
         self._threads = [thread for thread in self._threads if thread not in self._runners]
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            self._failed(error)
+            self._on_failure(error)
 
     def ring(self, bell: WakeEvent) -> None:
         """Ring a bell from any thread."""
@@ -67,7 +67,7 @@ class ThreadExecutor:
         rest(bell, seconds)
         bell.rung = False
 
-    def shielded(self, work: Callable[[], None]) -> None:
+    def shield(self, work: Callable[[], None]) -> None:
         """Do something to its end."""
         work()
 

@@ -21,8 +21,8 @@ __all__ = ["ExcInfo", "error_line", "exc_info_of", "log_failure"]
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
-LINE_BYTES = 500
-DEEPEST = 10
+MAX_LINE_BYTES = 500
+MAX_CHAIN = 10
 """Errors of a chain (``raise ... from``) that are looked at; of a longer one only the last error is printed."""
 CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
 """User and password in a URI."""
@@ -55,18 +55,18 @@ def log_failure(
     if not verdict.halts:
         last = gone or (counted and context.settings.is_spent(item.attempts))
         which = ", its last" if last else ""
-        level, fate = _burial(context) if last else _another_run(context, verdict, counted=counted)
+        level, fate = _describe_burial(context) if last else _describe_rerun(context, verdict, counted=counted)
     words = item.id, title, item.attempts, which, error_line(verdict.error), fate
     exc_info = exc_info_of(verdict.error) if traced else None
     logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
 
 
-def _burial(context: QueueContext[Any]) -> tuple[int, str]:
+def _describe_burial(context: QueueContext[Any]) -> tuple[int, str]:
     dead = context.settings.dead
     return logging.ERROR, "it is lost" if dead is None else f"it goes to queue {dead!r}"
 
 
-def _another_run(context: QueueContext[Any], verdict: Failed, *, counted: bool) -> tuple[int, str]:
+def _describe_rerun(context: QueueContext[Any], verdict: Failed, *, counted: bool) -> tuple[int, str]:
     at = context.broker.clock.now() + duration(verdict.delay, "delay")
     free = "" if counted else ", and the attempt does not count"
     level = logging.WARNING if isinstance(verdict.error, BaseException) else logging.INFO
@@ -77,7 +77,7 @@ def error_line(error: BaseException | str | None) -> str:
     """Return the type and the text of an error in one line; ``"Retry"`` where the handler declared it without one."""
     if not isinstance(error, BaseException):
         return "Retry" if error is None else f"Retry: {_line(error)}"
-    kind, text = _named(error)
+    kind, text = _type_and_text(error)
     return f"{kind}: {text}" if text else kind
 
 
@@ -92,12 +92,12 @@ def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
     trace = trace_of(error)
     if _may_be_printed(error):
         return type(error), error, trace
-    kind, text = _named(error)
+    kind, text = _type_and_text(error)
     stand_in = type(kind, (Exception,), {"__module__": "builtins"})
     return stand_in, stand_in(text), trace
 
 
-def _named(error: BaseException) -> tuple[str, str]:
+def _type_and_text(error: BaseException) -> tuple[str, str]:
     failure = error_document(error, datetime.now(UTC)) or {}
     text = failure["message"]
     try:
@@ -108,7 +108,7 @@ def _named(error: BaseException) -> tuple[str, str]:
 
 
 def _line(text: str) -> str:
-    return shorten(CREDENTIALS.sub("***", " ".join(text.split())), LINE_BYTES)
+    return shorten(CREDENTIALS.sub("***", " ".join(text.split())), MAX_LINE_BYTES)
 
 
 def _public_text(error: BaseException, text: str) -> str:
@@ -125,7 +125,7 @@ def _may_be_printed(error: BaseException) -> bool:
     """Say whether the whole text of an error, and of those that a formatter prints with it, may be printed."""
     try:
         chain = _chain(error)
-        return len(chain) <= DEEPEST and all(map(_is_public, chain)) and printable(error) is error
+        return len(chain) <= MAX_CHAIN and all(map(_is_public, chain)) and printable(error) is error
     except BaseException:  # the error is the user's, and may raise anything
         return False
 
@@ -141,6 +141,6 @@ def _chain(error: BaseException) -> list[BaseException]:
         members: Any = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         more = (one.__cause__, None if one.__suppress_context__ else one.__context__, *members)
         found += [each for each in more if each is not None and not any(each is other for other in found)]
-        if len(found) > DEEPEST:
+        if len(found) > MAX_CHAIN:
             break
     return found

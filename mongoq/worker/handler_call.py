@@ -21,7 +21,7 @@ class HandlerCall:
         lost: which of its items somebody else has by now, by ``id_key``.
         pops: its item leaves its queue for good, or has left: who does not find it there tells nothing by that.
         abandoned: its worker has given its items back, and nobody waits for its end.
-        told: that it takes too long was logged.
+        reported: that it takes too long was logged.
         timed_out: it took longer than its consumer allows; its leases are extended no more.
     """
 
@@ -32,9 +32,9 @@ class HandlerCall:
         "job",
         "lost",
         "pops",
+        "reported",
         "started",
         "timed_out",
-        "told",
         "where",
     )
 
@@ -45,4 +45,4 @@ class HandlerCall:
         self.where: Any = None
         self.job: Any = None
         self.lost: set[Any] = set()
-        self.abandoned = self.pops = self.told = self.timed_out = False
+        self.abandoned = self.pops = self.reported = self.timed_out = False

@@ -27,14 +27,14 @@ class Lease:
         length: how long it runs from when it is extended.
         until: its end.
         items: those that are not settled yet, by ``id_key``.
-        extended: the items do not know its end.
+        is_extended: the items do not know its end.
     """
 
     token: Any
     length: timedelta
     until: datetime
     items: dict[Any, Item[Any]] = field(default_factory=dict)
-    extended: bool = False
+    is_extended: bool = False
 
 
 class Leases:
@@ -46,8 +46,8 @@ class Leases:
     """
 
     def __init__(self) -> None:
-        self._held: dict[Any, Lease] = {}  # by the key of the token: hashing an ObjectId takes longer than the rest
-        self._apart: dict[Any, Lease] = {}  # by that and the key of the item
+        self._by_token: dict[Any, Lease] = {}  # by the key of the token: hashing an ObjectId takes longer than the rest
+        self._split: dict[Any, Lease] = {}  # by that and the key of the item
         self.items = self.bytes = 0
 
     def add(self, items: Iterable[Item[Any]], length: timedelta) -> None:
@@ -63,12 +63,12 @@ class Leases:
 
     def _lease(self, item: Item[Any], length: timedelta) -> Lease:
         key = id_key(item.token)
-        if key not in self._held:
+        if key not in self._by_token:
             assert item.lease_until is not None
-            self._held[key] = Lease(item.token, length, item.lease_until)
-        return self._held[key]
+            self._by_token[key] = Lease(item.token, length, item.lease_until)
+        return self._by_token[key]
 
-    def part(self, item: Item[Any]) -> None:
+    def split(self, item: Item[Any]) -> None:
         """Let an item's lease end when the item says, and no sooner, whatever those claimed with it do."""
         key = id_key(item.id)
         lease = self._of(item.token, key)
@@ -77,15 +77,15 @@ class Leases:
         assert item.lease_until is not None
         held = lease.items[key]
         self.drop(held)
-        apart = Lease(item.token, lease.length, item.lease_until, {key: held}, extended=True)
-        self._apart[id_key(item.token), key] = apart
+        apart = Lease(item.token, lease.length, item.lease_until, {key: held}, is_extended=True)
+        self._split[id_key(item.token), key] = apart
         self.items += 1
         self.bytes += held._size
 
     def current(self, item: Item[Any]) -> Item[Any]:
         """Return an item that knows the end of its lease."""
         lease = self._of(item.token, id_key(item.id))
-        return item.held_until(lease.until) if lease is not None and lease.extended else item
+        return item.held_until(lease.until) if lease is not None and lease.is_extended else item
 
     def drop(self, item: Item[Any]) -> None:
         """Hold an item no more: it was settled, or is lost."""
@@ -98,8 +98,8 @@ class Leases:
         self.bytes -= held._size
         if not lease.items:
             token = id_key(item.token)
-            if self._apart.pop((token, key), None) is None:
-                del self._held[token]
+            if self._split.pop((token, key), None) is None:
+                del self._by_token[token]
 
     def is_due(self, now: datetime) -> bool:
         """Say whether a lease is to be extended now."""
@@ -119,10 +119,10 @@ class Leases:
         return None if lease is None else lease.items.get(key)
 
     def _all(self) -> Iterator[Lease]:
-        yield from self._held.values()
-        yield from self._apart.values()
+        yield from self._by_token.values()
+        yield from self._split.values()
 
     def _of(self, token: Any, key: Any) -> Lease | None:
         token = id_key(token)
-        apart = self._apart.get((token, key)) if self._apart else None
-        return apart or self._held.get(token)
+        apart = self._split.get((token, key)) if self._split else None
+        return apart or self._by_token.get(token)

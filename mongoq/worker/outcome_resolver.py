@@ -16,7 +16,16 @@ from mongoq.worker.lazy_results import close_lazy, refuse_lazy
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
 
-__all__ = ["OutcomeResolver", "Verdict", "checked", "ending", "entries", "is_success", "kind", "shown"]
+__all__ = [
+    "OutcomeResolver",
+    "Verdict",
+    "check_entries",
+    "check_result",
+    "ending_of",
+    "error_kind",
+    "is_success",
+    "type_name",
+]
 
 Verdict = Outcome | None
 
@@ -44,7 +53,7 @@ class OutcomeResolver:
         if consumer.batch is None:
             return [self._outcome(consumer, items[0], _single(returned))]
         try:
-            told = [_entry(one) for one in entries(items, returned)]
+            told = [_entry(one) for one in check_entries(items, returned)]
         except OutcomeInvalid:
             close_lazy(returned)  # the entries behind the wrong one as well
             raise
@@ -54,7 +63,7 @@ class OutcomeResolver:
         if isinstance(told, BaseException):
             return self.failure(consumer, item, told)
         if isinstance(told, Retry):
-            return self._failed(consumer, item, told.error, told.delay)
+            return self._retry(consumer, item, told.error, told.delay)
         if isinstance(told, Fork) and not told.moves:
             return Drop()
         return told  # type: ignore[no-any-return]  # an outcome, or None
@@ -63,16 +72,16 @@ class OutcomeResolver:
         """Return what becomes of an item whose run has failed: success after all, or another run later."""
         if is_success(consumer, error):
             return None
-        return self._failed(consumer, item, error, None)
+        return self._retry(consumer, item, error, None)
 
     def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[Verdict]:
         """Return the same for all items of a run."""
         return [self.failure(consumer, item, error) for item in items]
 
-    def _failed(
+    def _retry(
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
-        return Failed(error, later(consumer, item) if delay is None else delay)
+        return Failed(error, retry_delay(consumer, item) if delay is None else delay)
 
 
 def is_success(consumer: Consumer, error: object) -> bool:
@@ -83,30 +92,30 @@ def is_success(consumer: Consumer, error: object) -> bool:
         return False
 
 
-def later(consumer: Consumer, item: Item[Any]) -> timedelta:
+def retry_delay(consumer: Consumer, item: Item[Any]) -> timedelta:
     """Return how long a failed item waits for its next run."""
     return consumer.retry.delay(max(item.attempts, 1))
 
 
-def entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
+def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
     """Return what a batch handler returned, an entry for each item; raises ``OutcomeInvalid``."""
     if not isinstance(returned, list | tuple):
         close_lazy(returned)
-        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {shown(returned)}")
+        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {type_name(returned)}")
     if len(returned) != len(items):
         close_lazy(returned)
         raise OutcomeInvalid(f"a batch of {len(items)} items got {len(returned)} outcomes; return one per item")
     return returned
 
 
-TOLD = (Dead, Drop, Fork, Move, Retry)
+RETURNABLE = (Dead, Drop, Fork, Move, Retry)
 """Outcomes that a handler may return."""
 
 
-def checked(returned: Any) -> Any:
+def check_result(returned: Any) -> Any:
     """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
-    if isinstance(returned, Outcome) and not isinstance(returned, TOLD):
-        raise OutcomeInvalid(f"a {shown(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
+    if isinstance(returned, Outcome) and not isinstance(returned, RETURNABLE):
+        raise OutcomeInvalid(f"a {type_name(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     refuse_lazy(returned)
@@ -115,18 +124,18 @@ def checked(returned: Any) -> Any:
 
 def _single(returned: Any) -> Outcome | None:
     """Any value is success, but for what is most likely a mistake."""
-    return returned if isinstance(checked(returned), Outcome) else None
+    return returned if isinstance(check_result(returned), Outcome) else None
 
 
 def _entry(entry: Any) -> Any:
     if entry is None or isinstance(entry, BaseException):
         return entry
-    if not isinstance(checked(entry), Outcome):
-        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {shown(entry)}")
+    if not isinstance(check_result(entry), Outcome):
+        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {type_name(entry)}")
     return entry
 
 
-def shown(value: Any) -> str:
+def type_name(value: Any) -> str:
     """Return how errors name a value: by its type."""
     return name_of(value)
 
@@ -140,7 +149,7 @@ _ENDINGS: dict[type[Outcome], str] = {
 }
 
 
-def ending(verdict: Verdict, *, spent: bool) -> str:
+def ending_of(verdict: Verdict, *, spent: bool) -> str:
     """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
     if isinstance(verdict, Failed):
         return "dead" if spent and verdict.counted else "retried"
@@ -149,6 +158,6 @@ def ending(verdict: Verdict, *, spent: bool) -> str:
     return next((called for outcome, called in _ENDINGS.items() if isinstance(verdict, outcome)), "done")
 
 
-def kind(error: BaseException | str | None) -> str:
+def error_kind(error: BaseException | str | None) -> str:
     """Return how logs name an error: by its type, since its text may tell what is nobody's business."""
     return name_of(error) if isinstance(error, BaseException) else "Retry"

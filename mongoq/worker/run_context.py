@@ -14,7 +14,9 @@ from typing import Any, Never, TypeVar
 __all__ = ["RunContext"]
 
 T = TypeVar("T")
-WAITS = RuntimeError("a forked child cannot await anything: its event loop is the parent's; call os._exit before that")
+CHILD_AWAIT_ERROR = RuntimeError(
+    "a forked child cannot await anything: its event loop is the parent's; call os._exit before that"
+)
 
 
 class RunContext:
@@ -29,7 +31,7 @@ class RunContext:
     def __init__(self, context: Context, process: int) -> None:
         self._context = context
         self._process = process
-        context.run(_part_decimals)
+        context.run(_copy_decimals)
 
     @classmethod
     def current(cls) -> RunContext:
@@ -62,7 +64,7 @@ class RunContext:
             ended = issubclass(type(error), StopIteration)  # ``isinstance`` asks the error for its class, too
             self.check(None if ended else error)
             raise
-        self.check(WAITS)
+        self.check(CHILD_AWAIT_ERROR)
         return awaited
 
     def check(self, error: BaseException | None = None) -> None:
@@ -108,7 +110,7 @@ class Steps(Generator[Any, Any, T]):
         return self._coroutine.cr_await
 
 
-def _part_decimals() -> None:
+def _copy_decimals() -> None:
     """Give this context decimal settings of its own: a copied one has the very object that the original has."""
     decimal.setcontext(decimal.getcontext().copy())
 
@@ -126,13 +128,13 @@ def _end_child(error: BaseException | None) -> Never:
 
 
 def _exit_code(error: BaseException | None) -> int:
-    told = error.code if isinstance(error, SystemExit) else error
-    if told is None:
+    code = error.code if isinstance(error, SystemExit) else error
+    if code is None:
         return 0
-    if isinstance(told, int):
-        return told & 0xFF
-    if isinstance(told, BaseException):
-        traceback.print_exception(told)
+    if isinstance(code, int):
+        return code & 0xFF
+    if isinstance(code, BaseException):
+        traceback.print_exception(code)
     else:
-        sys.stderr.write(f"{told}\n")
+        sys.stderr.write(f"{code}\n")
     return 1

@@ -8,7 +8,7 @@ __all__ = ["SettleGroup"]
 
 
 class _Member(Protocol):
-    def is_about_to_have(self) -> bool: ...
+    def is_expecting_items(self) -> bool: ...
 
 
 class SettleGroup:
@@ -19,15 +19,15 @@ class SettleGroup:
 
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
-        self._stations: list[Any] = []
+        self._loops: list[Any] = []
 
-    def joined(self, queue: str, station: _Member) -> list[Any]:
+    def join(self, queue: str, loop: _Member) -> list[Any]:
         """Take in who works for a consumer, and return the list of all; the first of them settles."""
-        self._members[queue] = station
-        self._stations.append(station)
-        return self._stations
+        self._members[queue] = loop
+        self._loops.append(loop)
+        return self._loops
 
-    def coming(self, queue: str) -> bool:
+    def is_expecting(self, queue: str) -> bool:
         """Say whether more items of a queue are about to come."""
         member = self._members.get(queue)
-        return member is not None and member.is_about_to_have()
+        return member is not None and member.is_expecting_items()

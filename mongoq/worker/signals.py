@@ -23,18 +23,18 @@ class _Listener:
 
     Attributes:
         before: the handler that stood there: a function, another listener, or a number of the ``signal`` module.
-        over: it listens no more.
+        ended: it listens no more.
         raised: the first error of a handler that stood there; the block raises it at its end.
     """
 
     def __init__(self, stop: Callable[[], object], before: Any) -> None:
         self._stop = stop
         self.before = before
-        self.over = False
+        self.ended = False
         self.raised: BaseException | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        stops, below = self._stops(), self._below()
+        stops, below = self._stops(), self._base_handler()
         if not stops:  # a program has put it back after the end of its block
             signal.signal(number, below)
             signal.raise_signal(number)
@@ -50,9 +50,9 @@ class _Listener:
     def _stops(self) -> list[Callable[[], object]]:
         """Return what is to be called, each once, though it may listen in a block within its own."""
         earlier = self.before._stops() if isinstance(self.before, _Listener) else []
-        return earlier if self.over or self._stop in earlier else [self._stop, *earlier]
+        return earlier if self.ended or self._stop in earlier else [self._stop, *earlier]
 
-    def _below(self) -> Any:
+    def _base_handler(self) -> Any:
         """Return the handler below all listeners."""
         below = self.before
         while isinstance(below, _Listener):
@@ -88,25 +88,25 @@ def listening(stop: Callable[[], object], *, signals: bool = True) -> Iterator[N
     if not (signals and on_main_thread()):
         yield
         return
-    stood = {number: signal.getsignal(number) for number in SIGNALS}
-    listeners = {number: _Listener(stop, before) for number, before in stood.items() if before is not None}
+    installed = {number: signal.getsignal(number) for number in SIGNALS}
+    listeners = {number: _Listener(stop, before) for number, before in installed.items() if before is not None}
     for number, listener in listeners.items():
         signal.signal(number, listener)
     try:
         yield
     finally:
         for number, listener in listeners.items():
-            listener.over = True
-            _put_back(number)
+            listener.ended = True
+            _restore(number)
     for listener in listeners.values():
         if listener.raised is not None:
             raise listener.raised
 
 
-def _put_back(number: int) -> None:
+def _restore(number: int) -> None:
     """Put back what stood there before those who listen no more."""
     present = before = signal.getsignal(number)
-    while isinstance(before, _Listener) and before.over:
+    while isinstance(before, _Listener) and before.ended:
         before = before.before
     if before is not present and before is not None:
         signal.signal(number, before)

@@ -19,7 +19,7 @@ __all__ = ["Watchdog", "stack_of"]
 logger = logging.getLogger("mongoq.worker")
 
 Overdue = Callable[[], Iterable[tuple[str, HandlerCall]]]
-DEEPEST = 100
+MAX_FRAMES = 100
 
 
 class Watchdog:
@@ -32,17 +32,17 @@ class Watchdog:
         self._overdue = overdue
         self._every = every
         self._ended = threading.Event()
-        self._home = threading.get_ident()
+        self._loop_thread = threading.get_ident()
 
     def start(self) -> None:
         """Begin to look."""
-        threading.Thread(target=self._look, name="mongoq-watch", daemon=True).start()
+        threading.Thread(target=self._watch, name="mongoq-watch", daemon=True).start()
 
     def stop(self) -> None:
         """Look no more."""
         self._ended.set()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while not self._ended.wait(self._every):
             for queue, run in self._overdue():
                 seconds = time.monotonic() - run.started
@@ -51,7 +51,7 @@ class Watchdog:
                     queue,
                     seconds,
                     run.items[0].id,
-                    stack_of(run.where, self._home),
+                    stack_of(run.where, self._loop_thread),
                 )
 
 
@@ -61,7 +61,7 @@ def stack_of(where: Any, home: int) -> str:
     if not isinstance(where, asyncio.Task):
         frame = frames.get(where)
         return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)\n"
-    awaited = list(_awaited(where.get_coro()))
+    awaited = list(_follow_awaits(where.get_coro()))
     if not awaited:
         return "(it has just ended)\n"
     frame = frames.get(home)
@@ -78,9 +78,9 @@ def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:
     return False
 
 
-def _awaited(coroutine: Any) -> Iterable[FrameType]:
+def _follow_awaits(coroutine: Any) -> Iterable[FrameType]:
     """Follow a coroutine through what it awaits."""
-    for _ in range(DEEPEST):
+    for _ in range(MAX_FRAMES):
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is None:
             return

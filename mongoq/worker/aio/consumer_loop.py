@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
 from mongoq.protocol.flow.event import WakeEvent
-from mongoq.worker.aio.consumer_state import REST
+from mongoq.worker.aio.consumer_state import POLL_SECONDS
 from mongoq.worker.aio.fetcher import AsyncFetcher
 from mongoq.worker.aio.job import AsyncJob
 from mongoq.worker.aio.settler import AsyncSettler
@@ -20,7 +20,7 @@ __all__ = ["AsyncConsumerLoop"]
 
 logger = logging.getLogger("mongoq.worker")
 
-NEVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """When the lease of an item ends that is no longer there."""
 
 
@@ -29,9 +29,9 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
 
     def start(self) -> None:
         """Start the loops; runners start when there is something to run."""
-        self._hands.start(self._fetch, f"mongoq-fetch-{self.consumer.name}")
-        if self.together[0] is self:
-            self._hands.start(self._settle, f"mongoq-settle-{self.consumer.name}")
+        self._executor.start(self._fetch, f"mongoq-fetch-{self.consumer.name}")
+        if self.members[0] is self:
+            self._executor.start(self._settle, f"mongoq-settle-{self.consumer.name}")
 
     def close(self) -> None:
         """Claim and start nothing more, and give back what was not started; what runs goes on."""
@@ -40,7 +40,7 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     def end(self) -> None:
         """Let the loops end as soon as everything is settled."""
         self._ended = True
-        self.backlog.settling.ring()
+        self.backlog.settle_event.ring()
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -48,28 +48,28 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         bell = WakeEvent()
         try:
             while True:
-                run = self.backlog.next(bell)
+                run = self.backlog.next_call(bell)
                 if run is not None:
-                    await self._ran(run)
+                    await self._process(run)
                 elif self.backlog.closed:
                     return
                 else:
-                    await self._hands.rest(bell, REST * 60)
+                    await self._executor.rest(bell, POLL_SECONDS * 60)
         finally:
             self.backlog.idle.pop(bell, None)
 
-    async def _ran(self, run: HandlerCall) -> None:
+    async def _process(self, run: HandlerCall) -> None:
         consumer, items = self.consumer, run.items
-        verdicts = consumer.judge.refusal(consumer, items)
+        verdicts = consumer.resolver.refusal(consumer, items)
         if verdicts is None and consumer.pops:
-            verdicts = await self._popped(run)
+            verdicts = await self._take_out(run)
         if verdicts is None:
-            verdicts = await self._called(run)
+            verdicts = await self._call_handler(run)
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
             self._report(run, verdicts)
         if self.backlog.finish(run, verdicts):
-            self._tell_lost(run)
+            self._report_lost(run)
         elif cancelled and not run.abandoned:
             self._fail_cancelled(run, verdicts)
         else:
@@ -83,7 +83,7 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
             if id_key(item.id) not in run.lost:
                 self.backlog.refuse(item, self.lease(), verdict)
 
-    def _tell_lost(self, run: HandlerCall) -> None:
+    def _report_lost(self, run: HandlerCall) -> None:
         """Log the loss of items that the handler has not settled itself."""
         lost = {reservation_key(item): item for item in run.items if run.lost and id_key(item.id) in run.lost}
         others = [item for key, item in lost.items() if key not in self.settled_by_handlers]
@@ -91,25 +91,25 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
             logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
         self.settled_by_handlers.difference_update(lost)
 
-    async def _called(self, run: HandlerCall) -> list[Outcome | None]:
+    async def _call_handler(self, run: HandlerCall) -> list[Outcome | None]:
         """Call the handler, and say what becomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
             self._watch_reservations(run)
-            extended, gone = self.backlog.extended_apart, consumer.pops
+            extended, gone = self.backlog.split_leases, consumer.pops
             run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
-        run.context = context = self._hands.context.copy()
+        run.context = context = self._executor.context.copy()
         try:
-            returned = await self._hands.call(consumer, run, payload)
+            returned = await self._executor.call(consumer, run, payload)
             if run.timed_out:
-                return consumer.judge.failures(consumer, items, self.timeout())
-            outcomes: list[Outcome | None] = context.call(consumer.judge.outcomes, consumer, items, returned)
+                return consumer.resolver.failures(consumer, items, self.timeout_error())
+            outcomes: list[Outcome | None] = context.call(consumer.resolver.outcomes, consumer, items, returned)
             return outcomes
         except BaseException as error:  # whatever a handler raises is its run's alone
-            if self._course.halted and not issubclass(type(error), Exception):
+            if self._coordinator.halted and not issubclass(type(error), Exception):
                 raise
-            return consumer.judge.failures(consumer, items, self.timeout(error) if run.timed_out else error)
+            return consumer.resolver.failures(consumer, items, self.timeout_error(error) if run.timed_out else error)
         finally:
             if consumer.takes_job:
                 self._note_settled(run)
@@ -136,14 +136,14 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         key = reservation_key(item)
         return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
 
-    async def _popped(self, run: HandlerCall) -> list[Outcome | None] | None:
+    async def _take_out(self, run: HandlerCall) -> list[Outcome | None] | None:
         """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
         [item] = run.items
         run.pops = True
-        if not await self._is_taken_for_good(item):
+        if not await self._take_for_good(item):
             return [Release()]
         run.items[:] = [self.context.preserved(item)]
-        self.backlog.extended_apart([item.held_until(NEVER)])
+        self.backlog.split_leases([item.held_until(NEVER_ENDS)])
         return None
 
     def _report(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
@@ -175,14 +175,14 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         if isinstance(loser, HandlerCall) and loser.job is not None:
             loser.job.lost.set()
 
-    def overdue(self) -> list[HandlerCall]:
+    def take_overdue(self) -> list[HandlerCall]:
         """Return the runs that have taken too long since the last look."""
-        runs = [run for run in self._late() if not run.told]
-        for run in runs:
-            run.told = True
-        return runs
+        calls_handlers = [run for run in self._find_overdue() if not run.reported]
+        for run in calls_handlers:
+            run.reported = True
+        return calls_handlers
 
-    def _late(self) -> list[HandlerCall]:
+    def _find_overdue(self) -> list[HandlerCall]:
         limit = self.consumer.max_time
         if limit is None:
             return []
@@ -193,13 +193,13 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         """Give up the runs that have taken too long, as the consumer is to; returns the items that are let go of."""
         if self.consumer.on_timeout == "log":
             return []
-        called = [run for run in self._late() if run.where is not None]
+        called = [run for run in self._find_overdue() if run.where is not None]
         return [run.items for run in called if self._give_up(run) and not run.pops]
 
     def _give_up(self, run: HandlerCall) -> bool:
         """Give up a run that has taken too long; says whether it was still under way."""
         consumer, [item, *_] = self.consumer, run.items
-        outcomes = consumer.judge.failures(consumer, run.items, self.timeout()) if run.pops else None
+        outcomes = consumer.resolver.failures(consumer, run.items, self.timeout_error()) if run.pops else None
         if not self.backlog.time_out(run, outcomes):
             return False
         cancelled = consumer.on_timeout == "cancel"
@@ -212,10 +212,10 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         if run.job is not None:
             run.job.lost.set()
         if cancelled:
-            self._hands.cancel(run)
+            self._executor.cancel(run)
         return True
 
-    def timeout(self, cause: BaseException | None = None) -> TimeoutError:
+    def timeout_error(self, cause: BaseException | None = None) -> TimeoutError:
         """Return the error of a run that took too long."""
         assert self.consumer.max_time is not None
         seconds = self.consumer.max_time.total_seconds()

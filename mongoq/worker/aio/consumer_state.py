@@ -15,13 +15,13 @@ from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.counts import SettledCounts
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.outcome_resolver import kind
+from mongoq.worker.outcome_resolver import error_kind
 
-__all__ = ["REST", "AsyncConsumerState"]
+__all__ = ["POLL_SECONDS", "AsyncConsumerState"]
 
 logger = logging.getLogger("mongoq.worker")
 
-REST = 1.0
+POLL_SECONDS = 1.0
 """Seconds after which a loop looks around, though nothing rings."""
 
 
@@ -34,45 +34,45 @@ class AsyncConsumerState:
         context: the queue, by the consumer's own settings.
         claiming: a claim may be under way, or will be.
         halted: the item that has made it stop by itself, and why.
-        tally: what it has settled.
+        counts: what it has settled.
         settled_by_handlers: the reservations that handlers have settled themselves, perhaps in a transaction.
-        together: whose items are settled together, its own and maybe those of others; the first of them does it.
+        members: whose items are settled together, its own and maybe those of others; the first of them does it.
     """
 
-    def __init__(self, consumer: Consumer, course: Coordinator, hands: AioExecutor) -> None:
+    def __init__(self, consumer: Consumer, coordinator: Coordinator, executor: AioExecutor) -> None:
         self.consumer = consumer
-        self.together: list[Any] = [self]
-        if consumer.gathering is not None:
-            self.together = consumer.gathering.joined(consumer.name, self)
-        first = self.together[0]
-        self.backlog = Backlog(consumer, None if first is self else first.backlog.settling)
+        self.members: list[Any] = [self]
+        if consumer.settle_group is not None:
+            self.members = consumer.settle_group.join(consumer.name, self)
+        first = self.members[0]
+        self.backlog = Backlog(consumer, None if first is self else first.backlog.settle_event)
         self.context = consumer.queue._context
         self._driver = consumer.queue._driver
-        self._course = course
-        self._hands = hands
+        self._coordinator = coordinator
+        self._executor = executor
         self._runners = 0
         self._ended = False
         self.claiming = True
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
-        self.tally = SettledCounts()
+        self.counts = SettledCounts()
         self.settled_by_handlers: set[Any] = set()
 
     def lease(self) -> timedelta:
         """Return how long its reservations last."""
         return self.consumer.lease or self.context.settings.lease
 
-    def is_about_to_have(self) -> bool:
+    def is_expecting_items(self) -> bool:
         """Say whether it is about to have more items."""
-        return not self._course.is_hushed(self) and self.backlog.is_filling()
+        return not self._coordinator.is_paused(self) and self.backlog.is_filling()
 
-    async def _got_over(self, what: str, error: Exception, bell: WakeEvent) -> None:
+    async def _back_off(self, what: str, error: Exception, bell: WakeEvent) -> None:
         """Rest after an error; where it is no use to try again, end."""
-        pause = self._course.trouble(what, error)
+        pause = self._coordinator.report_error(what, error)
         if pause is None:
             self.backlog.close()
             self._ended = True
         else:
-            await self._hands.rest(bell, pause)
+            await self._executor.rest(bell, pause)
 
     def _log_failure(self, item: Item[Any], verdict: Failed, *, traced: bool = True) -> None:
         """Log a failed run: the error, and what becomes of the item; ``traced`` says whether with the traceback."""
@@ -85,11 +85,11 @@ class AsyncConsumerState:
         if not (isinstance(verdict, Failed) and verdict.halts) or self.halted is not None:
             return
         self.halted = item, verdict.error
-        words = self.consumer.title, item.id, item.queue, kind(verdict.error)
+        words = self.consumer.title, item.id, item.queue, error_kind(verdict.error)
         logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
         self.backlog.close()
-        for other in self._course.stations:
+        for other in self._coordinator.loops:
             if self.consumer.stage is not None and other.consumer.stage == self.consumer.stage:
                 other.halted = other.halted or self.halted  # it takes items from several queues
                 other.backlog.close()
-        self._course.changed.ring()
+        self._coordinator.changed.ring()

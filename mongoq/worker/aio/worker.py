@@ -13,7 +13,7 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.process.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 
 __all__ = ["AsyncWorker"]
@@ -72,7 +72,7 @@ class AsyncWorker(Local):
         settings: SettingsFrom | None = None,
     ) -> None:
         if not isinstance(broker, AsyncBroker):
-            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {PAIRS}")
+            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {BROKER_HINT}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)

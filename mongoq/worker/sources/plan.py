@@ -14,11 +14,11 @@ from mongoq.worker.lazy_results import is_function
 from mongoq.worker.sources.reader import SourceReader
 from mongoq.worker.sources.reader_aio import AsyncSourceReader
 
-__all__ = ["MOST", "SourcePlan", "source_plan"]
+__all__ = ["MAX_BATCH", "SourcePlan", "source_plan"]
 
-MOST = 10_000
+MAX_BATCH = 10_000
 """Records of a batch."""
-SHORTEST = timedelta(milliseconds=100)
+MIN_LEASE = timedelta(milliseconds=100)
 """A lease that is extended three times before it ends."""
 
 
@@ -46,7 +46,7 @@ class SourcePlan:
     every: timedelta | None
     lease: timedelta
 
-    def reading(self, position: Any, ring: Callable[[], None]) -> SourceReader:
+    def open_reader(self, position: Any, ring: Callable[[], None]) -> SourceReader:
         """Return a call of the handler, about to start; ``ring`` is called when there is something to look at."""
         kind = AsyncSourceReader if self.asynchronous else SourceReader
         return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, ring=ring)
@@ -69,7 +69,7 @@ def source_plan(
         id=id,
         queue=queue,
         handler=handler,
-        asynchronous=_checked(handler, coroutines=coroutines),
+        asynchronous=_check_handler(handler, coroutines=coroutines),
         batch=_batch(batch),
         every=None if every is None else duration(every, "every", zero=False),
         lease=_lease(lease),
@@ -78,19 +78,19 @@ def source_plan(
 
 def _batch(value: Any) -> int:
     number = count(value, "batch")
-    if number > MOST:
-        raise ArgumentInvalid("batch", f"{MOST:,} at most, not {number:,}")
+    if number > MAX_BATCH:
+        raise ArgumentInvalid("batch", f"{MAX_BATCH:,} at most, not {number:,}")
     return number
 
 
 def _lease(value: Any) -> timedelta:
     length = duration(value, "lease", zero=False)
-    if length < SHORTEST:
+    if length < MIN_LEASE:
         raise ArgumentInvalid("lease", f"a tenth of a second or longer, not {value!r}")
     return length
 
 
-def _checked(handler: Any, *, coroutines: bool) -> bool:
+def _check_handler(handler: Any, *, coroutines: bool) -> bool:
     """Say whether a handler is an async generator function."""
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")

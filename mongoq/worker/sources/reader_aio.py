@@ -7,7 +7,7 @@ from typing import Any
 
 from mongoq.drivers.sleep import rest_aio
 from mongoq.worker.run_context import RunContext
-from mongoq.worker.sources.reader import REST, SourceReader
+from mongoq.worker.sources.reader import POLL_SECONDS, SourceReader
 
 __all__ = ["AsyncSourceReader"]
 
@@ -22,9 +22,9 @@ class AsyncSourceReader(SourceReader):
         """Begin to read, in this context."""
         self._began_in = context
         self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._name}")
-        self._task.add_done_callback(self._over)
+        self._task.add_done_callback(self._finish_task)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _finish_task(self, task: asyncio.Task[None]) -> None:
         """Take note of the end; read from the start again when the task was cancelled before its first step."""
         if task.cancelled() and not self._closed and self._began_in is not None:
             self.start(self._began_in)
@@ -46,18 +46,18 @@ class AsyncSourceReader(SourceReader):
         try:
             generator = self._handler(self._position)
             async for record in generator:
-                if not self._put(record):
+                if not self._add(record):
                     break
                 while self._is_ahead():
-                    await rest_aio(self._room, REST)
-                    self._room.rung = False
+                    await rest_aio(self._room_event, POLL_SECONDS)
+                    self._room_event.rung = False
                 if self._is_closed():
                     break
         except BaseException as error:
-            self._failed(error)
+            self._record_failure(error)
         self._closing = True
         try:
             if generator is not None:
                 await generator.aclose()
         except BaseException as error:
-            self._not_closed(error)
+            self._log_close_error(error)

@@ -14,17 +14,17 @@ from mongoq.protocol.settle.apply_outcomes import carried_out, carried_out_toget
 from mongoq.protocol.settle.at_most_once import pushed_on
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.backlog import Verdict
-from mongoq.worker.outcome_resolver import ending
-from mongoq.worker.threads.consumer_state import REST, ConsumerState
+from mongoq.worker.backlog import ItemOutcome
+from mongoq.worker.outcome_resolver import ending_of
+from mongoq.worker.threads.consumer_state import POLL_SECONDS, ConsumerState
 
 __all__ = ["Settler"]
 
 logger = logging.getLogger("mongoq.worker")
 
-MOMENT = 0.05
+PUT_OFF_REST_SECONDS = 0.05
 """Seconds after which what was put off is looked at again, though nothing rings."""
-NAMED = 5
+MAX_LOGGED_IDS = 5
 """Items that a line of the log names, at most."""
 
 
@@ -33,62 +33,62 @@ class Settler(ConsumerState):
 
     def _settle(self) -> None:
         """Settle what has come to its end, here and where it is settled together with that."""
-        bell = self.backlog.settling
+        bell = self.backlog.settle_event
         while True:
             bell.rung = False
-            taken = [(one, verdicts) for one in self.together if (verdicts := one.backlog.take_verdicts())]
+            taken = [(one, verdicts) for one in self.members if (verdicts := one.backlog.take_verdicts())]
             if taken:
-                if self._settled(taken):
-                    self._hands.rest(bell, MOMENT)
-                if self._ended and any(one.backlog.verdicts for one in self.together):
+                if self._settle_batch(taken):
+                    self._executor.rest(bell, PUT_OFF_REST_SECONDS)
+                if self._ended and any(one.backlog.verdicts for one in self.members):
                     return  # nobody can settle them
-            elif self._ended or all(one.is_over() for one in self.together):
+            elif self._ended or all(one.is_over() for one in self.members):
                 return
             else:
-                self._hands.rest(bell, REST)
+                self._executor.rest(bell, POLL_SECONDS)
 
     def is_over(self) -> bool:
         """Say whether it will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
-    def _settled(self, taken: list[tuple[Settler, list[Verdict]]]) -> bool:
+    def _settle_batch(self, taken: list[tuple[Settler, list[ItemOutcome]]]) -> bool:
         """Settle, and say whether all of it was put off."""
         try:
-            failed = self._carried_out(taken)
+            failed = self._apply_outcomes(taken)
         except BaseException as error:
             for one, verdicts in taken:
-                one.backlog.again(verdicts)
+                one.backlog.put_back(verdicts)
             if not isinstance(error, Exception):
                 raise
-            self._got_over("settle", error, self.backlog.settling)
+            self._back_off("settle", error, self.backlog.settle_event)
             return False
         if not failed:
-            self._course.well("settle")
-        again = [entry for one, verdicts in taken for entry in one.concluded(verdicts, failed)]
+            self._coordinator.report_recovery("settle")
+        again = [entry for one, verdicts in taken for entry in one.apply_results(verdicts, failed)]
         errors = [error for error in again if error is not None]
         if errors:
-            self._got_over("settle", errors[0], self.backlog.settling)
+            self._back_off("settle", errors[0], self.backlog.settle_event)
         put_off = sum(isinstance(error, PutOff) for error in failed.values())
         return put_off == sum(len(verdicts) for _, verdicts in taken)
 
-    def concluded(self, verdicts: list[Verdict], failed: Mapping[Any, Exception]) -> list[Exception | None]:
+    def apply_results(self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
         """Take note of what became of items; returns for those that come again the server's error, if any."""
         if not failed:
             self.backlog.put_off = 0
             self._let_go(verdicts)
             return []
         self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in verdicts)
-        again = self._sorted(verdicts, failed)
+        again = self._sort_results(verdicts, failed)
         if again:
-            self.backlog.again([verdict for verdict, _ in again])
+            self.backlog.put_back([verdict for verdict, _ in again])
         return [error for _, error in again]
 
-    def _sorted(
-        self, verdicts: list[Verdict], failed: Mapping[Any, Exception]
-    ) -> list[tuple[Verdict, Exception | None]]:
+    def _sort_results(
+        self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]
+    ) -> list[tuple[ItemOutcome, Exception | None]]:
         """Let go of what was settled or lost; returns what is to be settled again, with the server's error if any."""
-        again: list[tuple[Verdict, Exception | None]] = []
-        gone: list[Verdict] = []
+        again: list[tuple[ItemOutcome, Exception | None]] = []
+        gone: list[ItemOutcome] = []
         lost: list[Item[Any]] = []
         unknown: list[Any] = []
         for item, outcome in verdicts:
@@ -112,49 +112,49 @@ class Settler(ConsumerState):
                 lost.append(item)
             else:
                 logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
-                verdict = self.consumer.judge.failure(self.consumer, item, error)
+                verdict = self.consumer.resolver.failure(self.consumer, item, error)
                 if isinstance(verdict, Failed):
                     self._log_failure(item, verdict)
                 self._halt_for(item, verdict)
                 again.append(((item, verdict), None))
         if unknown:
             self._report_unknown(unknown)
-        self.backlog.settled(lost)
+        self.backlog.drop(lost)
         self.settled_by_handlers.difference_update(map(reservation_key, lost))
         self._let_go(gone)
         return again
 
     def _report_unknown(self, ids: list[Any]) -> None:
         """Log once for all items of a command: nothing is lost, and the worker goes on."""
-        named = ", ".join(map(str, ids[:NAMED])) + ("…" if len(ids) > NAMED else "")
+        named = ", ".join(map(str, ids[:MAX_LOGGED_IDS])) + ("…" if len(ids) > MAX_LOGGED_IDS else "")
         logger.warning(
             "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
             *(len(ids), self.context.name, named),
         )
 
-    def _carried_out(self, taken: list[tuple[Settler, list[Verdict]]]) -> Mapping[Any, Exception]:
+    def _apply_outcomes(self, taken: list[tuple[Settler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
         """Settle items, and return the errors of those that were not, by ``id_key``."""
         if self.consumer.pops:
-            return self._pushed_on(taken[0][1])
+            return self._settle_popped(taken[0][1])
         parts = [(one.context, verdicts) for one, verdicts in taken]
         failed: Mapping[Any, Exception] = self._driver.run(carried_out_together(parts, context_of))
         return failed
 
-    def _pushed_on(self, verdicts: list[Verdict]) -> Mapping[Any, Exception]:
+    def _settle_popped(self, verdicts: list[ItemOutcome]) -> Mapping[Any, Exception]:
         """Do the same for items that have left the queue before their runs."""
         kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
         gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
         failed = self._driver.run(carried_out(self.context, kept, context_of))
         return {**failed, **(self._driver.run(pushed_on(self.context, gone, context_of)))}
 
-    def _let_go(self, verdicts: list[Verdict]) -> None:
+    def _let_go(self, verdicts: list[ItemOutcome]) -> None:
         """Let go of what was settled, and count it by what became of it."""
         items = [item for item, _ in verdicts]
-        self.backlog.settled(items)
+        self.backlog.drop(items)
         if self.settled_by_handlers:
             self.settled_by_handlers.difference_update(map(reservation_key, items))
-        self._course.settled += len(verdicts)
+        self._coordinator.settled += len(verdicts)
         is_spent, pops = self.context.settings.is_spent, self.consumer.pops
-        self.tally.add([ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
+        self.counts.add([ending_of(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
-            self._course.emptied.ring()
+            self._coordinator.emptied.ring()

@@ -13,7 +13,7 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.process.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.sync import Broker, Queue
-from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
 
@@ -73,7 +73,7 @@ class Worker(Local):
         settings: SettingsFrom | None = None,
     ) -> None:
         if not isinstance(broker, Broker):
-            raise ArgumentInvalid("broker", f"{Broker.__name__}, not {type(broker).__name__}; {PAIRS}")
+            raise ArgumentInvalid("broker", f"{Broker.__name__}, not {type(broker).__name__}; {BROKER_HINT}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
