@@ -46,12 +46,12 @@ from mongoq.protocol.flow.commands import (
 
 __all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary", "readable"]
 
-MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
+UNSUITABLE_UPDATE_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
 """What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
-UNHEARD_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+REPLY_LOST_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
 
-AGAIN = "RetryableWriteError"
+RETRYABLE_LABEL = "RetryableWriteError"
 """The label of such an error, whatever its code is: another program may stand before the server."""
 
 STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
@@ -96,30 +96,30 @@ class Backend:
             arguments = {**arguments, "session": command.session}
         return getattr(self.targets[command.target], command.method)(**arguments)
 
-    def is_plain(self, command: Command[Any]) -> bool:
-        """Say whether it goes by ``call_plain`` (``mongoq.drivers.raw_commands``)."""
-        return command.resolved and not self.serverless and raw_commands.is_plain(command)
+    def is_raw_command(self, command: Command[Any]) -> bool:
+        """Say whether it goes by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
+        return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
-    def call_plain(self, command: Command[Any], lent: Numbered | None) -> Any:
+    def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
         """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands.
 
-        In a session that was ``lent``, and under its number unless the flow finds out what becomes of the command.
+        In a session that was ``leased``, and under its number unless the flow finds out what becomes of the command.
         """
-        spelled = raw_commands.spelled(command, self.targets["collection"].name)
+        document = raw_commands.build_command(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options
-        if lent is None:  # the driver makes a session for each command, which takes longer
-            return self.targets["database"].command(spelled, codec_options=options)
+        if leased is None:  # the driver makes a session for each command, which takes longer
+            return self.targets["database"].command(document, codec_options=options)
         if not command.resolved:
-            spelled["txnNumber"] = lent.number
-        return self.targets["database"].command(spelled, codec_options=options, session=lent.session)
+            document["txnNumber"] = leased.number
+        return self.targets["database"].command(document, codec_options=options, session=leased.session)
 
     def lend(self) -> Numbered | None:
         """Return a session for a command (``mongoq.drivers.retryable_writes``)."""
         return None if self.numbers is None else self.numbers.lend(self.client)
 
-    def numbered(self, command: Command[Any]) -> Numbered | None:
-        """Return a number for a write that goes by ``call_plain`` with one; ``None`` where the driver sends it."""
-        if self.numbers is not None and raw_commands.is_one(command):
+    def lend_for_write(self, command: Command[Any]) -> Numbered | None:
+        """Return a number for a write that goes by ``call_raw`` with one; ``None`` where the driver sends it."""
+        if self.numbers is not None and raw_commands.is_single_write(command):
             return self.numbers.lend(self.client)
         return None
 
@@ -133,16 +133,16 @@ class Backend:
         if method == "bulk_write":
             statements = [STATEMENTS[kind](**arguments) for kind, arguments in given["requests"]]
             return {**given, "requests": statements}
-        return _decoded(given, self.options) if self.serverless else given
+        return _decode(given, self.options) if self.serverless else given
 
 
-def _decoded(value: Any, options: Options) -> Any:
+def _decode(value: Any, options: Options) -> Any:
     if isinstance(value, RawBSONDocument | Code):  # within a document, so that a reference comes out as one
         return bson.decode(bson.encode({"": value}), options)[""]
     if isinstance(value, Mapping):
-        return {key: _decoded(part, options) for key, part in value.items()}
+        return {key: _decode(part, options) for key, part in value.items()}
     if isinstance(value, list):
-        return [_decoded(part, options) for part in value]
+        return [_decode(part, options) for part in value]
     return value
 
 
@@ -229,9 +229,11 @@ def interruption(error: Exception) -> Interruption | None:
         return Blocked(error)
     if isinstance(error, AutoReconnect) and not isinstance(error, ServerSelectionTimeoutError):
         return ReplyLost(error)
-    if isinstance(error, OperationFailure) and (error.code in UNHEARD_CODES or error.has_error_label(AGAIN)):
+    if isinstance(error, OperationFailure) and (
+        error.code in REPLY_LOST_CODES or error.has_error_label(RETRYABLE_LABEL)
+    ):
         return ReplyLost(error)
-    if isinstance(error, OperationFailure) and error.code in MISFIT_CODES:
+    if isinstance(error, OperationFailure) and error.code in UNSUITABLE_UPDATE_CODES:
         return Refused(error)
     if isinstance(error, InvalidBSON):
         return Unreadable(error)
@@ -254,7 +256,7 @@ def is_outage(error: Exception) -> bool:
 def _of_bulk(error: BulkWriteError) -> Interruption:
     """Classify the error of a bulk; what was not confirmed at all comes before what was refused."""
     refused = error.details["writeErrors"]
-    if error.details.get("writeConcernErrors") or any(one["code"] in UNHEARD_CODES for one in refused):
+    if error.details.get("writeConcernErrors") or any(one["code"] in REPLY_LOST_CODES for one in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
     return PartlyRefused(error, {one["index"]: _of_statement(one) for one in refused}, total)

@@ -13,13 +13,13 @@ from mongoq.drivers import fork
 from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
-__all__ = ["INTERVAL", "CounterFlush"]
+__all__ = ["FLUSH_INTERVAL_SECONDS", "CounterFlush"]
 
 logger = logging.getLogger("mongoq.drive")
 
-INTERVAL = 5.0
+FLUSH_INTERVAL_SECONDS = 5.0
 """Seconds after which counters are written."""
-PATIENCE = 2.0
+FLUSH_TIMEOUT_SECONDS = 2.0
 """Seconds that writing them may take: a broker closes in good time though its server has gone."""
 
 
@@ -34,34 +34,34 @@ class CounterFlush(ABC):
         self._counters = counters
         self.flush = flush
         self.armed = self._stopped = False
-        fork.attend(self)
+        fork.register(self)
 
-    def attend(self) -> None:
+    def arm(self) -> None:
         """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""
         if not self.armed and not self._stopped:
             self.armed = True
             try:
-                self._arm(INTERVAL)
+                self._arm(FLUSH_INTERVAL_SECONDS)
             except RuntimeError as error:  # no thread can be started just now
                 self.armed = False
                 logger.debug("counters will be written later: %r", error)
 
-    def noticed(self) -> None:
-        """See to what an operation counted; called after each, since it may outlast what ``attend`` had armed."""
+    def rearm(self) -> None:
+        """See to what an operation counted; called after each, since it may outlast what ``arm`` had armed."""
         if not self.armed and self._counters:
-            self.attend()
+            self.arm()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Write what was counted, in here; what cannot be written stays for the next time."""
         try:
-            with pymongo.timeout(PATIENCE):
+            with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
                 yield
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
         finally:
             self.armed = False
-            self.noticed()  # something may have been counted meanwhile
+            self.rearm()  # something may have been counted meanwhile
 
     @abstractmethod
     def _arm(self, seconds: float) -> None:

@@ -32,9 +32,9 @@ class AioCounterFlush(CounterFlush):
         self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
-        self._own(self.write()).add_done_callback(self._written)
+        self._own(self.write()).add_done_callback(self._disarm_if_cancelled)
 
-    def _written(self, task: asyncio.Task[None]) -> None:
+    def _disarm_if_cancelled(self, task: asyncio.Task[None]) -> None:
         """Let the next operation arm the timer again: a task that was cancelled before its first step has not."""
         if task.cancelled():
             self.armed = False

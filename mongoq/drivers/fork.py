@@ -6,7 +6,7 @@ import os
 from typing import Protocol
 from weakref import WeakSet
 
-__all__ = ["attend"]
+__all__ = ["register"]
 
 
 class ResetInChild(Protocol):
@@ -17,16 +17,16 @@ class ResetInChild(Protocol):
         ...
 
 
-_all: WeakSet[ResetInChild] = WeakSet()
+_objects: WeakSet[ResetInChild] = WeakSet()
 
 
-def attend(one: ResetInChild) -> None:
+def register(one: ResetInChild) -> None:
     """Have it forget in every child that is forked while it lives."""
-    _all.add(one)
+    _objects.add(one)
 
 
 def _after_fork() -> None:
-    for one in list(_all):
+    for one in list(_objects):
         one.forget()
 
 
