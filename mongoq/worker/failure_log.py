@@ -1,4 +1,4 @@
-"""Errors as logs tell them: in one line, with a traceback, and without credentials and payloads."""
+"""Log lines of failed runs: one line and a traceback each, without credentials and payloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 MAX_LINE_BYTES = 500
 MAX_CHAIN = 10
-"""Errors of a chain (``raise ... from``) that are looked at; of a longer one only the last error is printed."""
+"""Errors of a chain (``raise ... from``) that are checked; of a longer chain only the last error is printed."""
 CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
 """User and password in a URI."""
 
@@ -39,17 +39,17 @@ def log_failure(
     gone: bool = False,
     traced: bool = True,
 ) -> None:
-    """Log a failed run: its error, its number, and what becomes of the item.
+    """Log a failed run: its error, its number, and the next step of the item.
 
     Args:
-        logger: where.
-        context: the queue, by the settings of the consumer.
-        item: as it was reserved.
-        verdict: what becomes of it.
-        title: the queue or the stage.
-        counted: the attempt counts.
-        gone: the item has left its queue before its run.
-        traced: whether with the traceback.
+        logger: receives the line.
+        context: the queue, with the settings of the consumer.
+        item: the item as it was reserved.
+        verdict: the outcome of the run.
+        title: name of the queue or the stage in logs.
+        counted: True if the attempt counts.
+        gone: True if the item left its queue before its run.
+        traced: True to add the traceback.
     """
     level, which, fate = logging.ERROR, "", "it stays in the queue, and the stage stops"
     if not verdict.halts:
@@ -74,7 +74,7 @@ def _describe_rerun(context: QueueContext[Any], verdict: Failed, *, counted: boo
 
 
 def error_line(error: BaseException | str | None) -> str:
-    """Return the type and the text of an error in one line; ``"Retry"`` where the handler declared it without one."""
+    """Return the type and text of an error in one line; ``"Retry"`` for a retry that the handler declared itself."""
     if not isinstance(error, BaseException):
         return "Retry" if error is None else f"Retry: {_line(error)}"
     kind, text = _type_and_text(error)
@@ -84,8 +84,8 @@ def error_line(error: BaseException | str | None) -> str:
 def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
     """Return ``exc_info`` for a logger; ``None`` for no exception.
 
-    A formatter prints the whole text of an error. Where that quotes a payload or a credential, the error stands in
-    there by its type and its line, without the errors that led to it.
+    A formatter prints the whole text of an error. If the text quotes a payload or a credential, a stand-in with the
+    same type name and the cleaned line replaces the error, without the errors that led to it.
     """
     if not isinstance(error, BaseException):
         return None
@@ -102,7 +102,7 @@ def _type_and_text(error: BaseException) -> tuple[str, str]:
     text = failure["message"]
     try:
         text = _public_text(error, text)
-    except BaseException:  # noqa: S110  # the class is the user's, and may raise anything when it is looked at
+    except BaseException:  # noqa: S110  # an error class of the user may raise anything when its attributes are read
         pass
     return failure["type"], _line(text)
 
@@ -112,21 +112,21 @@ def _line(text: str) -> str:
 
 
 def _public_text(error: BaseException, text: str) -> str:
-    """Return the text of an error, or what stands for it where it quotes values; its class may raise anything."""
-    if issubclass(type(error), ValidationError):  # ``__class__`` is the user's, and may raise anything
+    """Return the text of an error, or a summary if the text quotes values. Raises anything that the class raises."""
+    if issubclass(type(error), ValidationError):  # not isinstance: it reads ``__class__``, which may raise anything
         invalid: Any = error
         return f"{invalid.error_count()} validation error(s) for {invalid.title}"
     code = getattr(error, "code", None)
-    of_server = code is not None and hasattr(error, "has_error_label")  # its text may quote a refused document
+    of_server = code is not None and hasattr(error, "has_error_label")  # a server's text may quote a refused document
     return f"code {code}" if of_server else text
 
 
 def _may_be_printed(error: BaseException) -> bool:
-    """Say whether the whole text of an error, and of those that a formatter prints with it, may be printed."""
+    """Return whether the texts of an error and of all errors that a formatter prints with it may be printed."""
     try:
         chain = _chain(error)
         return len(chain) <= MAX_CHAIN and all(map(_is_public, chain)) and printable(error) is error
-    except BaseException:  # the error is the user's, and may raise anything
+    except BaseException:  # an error class of the user may raise anything
         return False
 
 

@@ -1,4 +1,4 @@
-"""Lazy values: what a handler returns that has not run, and that nothing will ever run."""
+"""Lazy results: generators, coroutines and the like, returned by a handler and never run by anything."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ COLLECTIONS = (list, tuple, set, frozenset)
 
 
 def refuse_lazy(returned: Any) -> None:
-    """Refuse a value that stands for work that was not done, and close it; so are those in a list.
+    """Refuse a lazy value, or a list that holds one, and close it.
 
     Raises:
-        OutcomeInvalid: it says what to do instead.
+        OutcomeInvalid: the text says how to do the work instead.
     """
     for value in _values_of(returned):
         hint = _hint(value)
@@ -37,10 +37,10 @@ def refuse_lazy(returned: Any) -> None:
 
 
 def close_lazy(returned: Any) -> None:
-    """Close a generator or a coroutine, or those in a list, so that Python does not warn that one was never awaited."""
+    """Close a generator, a coroutine or a list of them, so that Python does not warn about a missing await."""
     for value in _values_of(returned):
         if inspect.isgenerator(value) or inspect.iscoroutine(value):
-            with suppress(Exception):  # it may run already, or raise as it is closed
+            with suppress(Exception):  # the value may be running already, or raise while it is closed
                 value.close()
 
 
@@ -49,7 +49,7 @@ def _values_of(returned: Any) -> Iterable[Any]:
 
 
 def _hint(value: Any) -> str | None:
-    """Return what to do instead of returning a value; ``None`` where nothing is wrong with it."""
+    """Return the advice against returning a lazy value; ``None`` for any other value."""
     if inspect.isawaitable(value):
         return AWAIT_HINT
     if isinstance(value, Future):
@@ -57,26 +57,26 @@ def _hint(value: Any) -> str | None:
     try:
         if isinstance(value, AbstractContextManager | AbstractAsyncContextManager) and _is_generated(value):
             return ENTER_HINT
-        # an iterator returns itself here; a mock has all methods, and returns something else
+        # An iterator returns itself from iter(). A mock has all methods too, but returns another object.
         if isinstance(value, Iterator) and not isinstance(value, IOBase) and iter(value) is value:
             return LOOP_HINT
         if isinstance(value, AsyncIterator) and value.__aiter__() is value:
             return ASYNC_LOOP_HINT
-    except Exception:  # the object is the user's, and may raise anything
+    except Exception:  # an object of the user may raise anything
         return None
     return None
 
 
 def _is_generated(manager: Any) -> bool:
-    """Say whether a context manager was made of a generator, by ``contextlib.contextmanager`` for instance."""
+    """Return whether a context manager was made from a generator, for example by ``contextlib.contextmanager``."""
     steps = getattr(manager, "gen", None)
     return inspect.isgenerator(steps) or inspect.isasyncgen(steps)
 
 
 def is_function(predicate: Callable[[Any], bool], handler: Any) -> bool:
-    """Say whether a predicate such as ``inspect.isgeneratorfunction`` holds for what a call of the handler runs.
+    """Return whether a predicate such as ``inspect.isgeneratorfunction`` holds for the function that a call runs.
 
-    It is asked about the function behind a ``partial``, and about ``__call__`` of an object.
+    This is the function behind a ``partial``, or ``__call__`` of an object.
     """
     while isinstance(handler, partial):
         handler = handler.func

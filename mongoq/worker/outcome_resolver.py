@@ -1,4 +1,4 @@
-"""What a run came to: the outcome of each of its items, from what the handler returned or raised."""
+"""Outcome resolver: maps the return value or exception of a handler to an outcome for each item."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ Verdict = Outcome | None
 
 
 class OutcomeResolver:
-    """Says what becomes of the items of a run: for a worker any value that a handler returns is success.
+    """Maps the result of a call to outcomes. For a worker, any returned value is success.
 
-    ``None`` is success.
+    The outcome ``None`` stands for success.
     """
 
     def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
-        """Return what becomes of items that are not to be run; ``None`` to run them."""
+        """Return the outcomes of items that must not run; ``None`` to run them."""
         return None
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
-        """Return what becomes of the items of a run that has ended by itself.
+        """Return the outcomes of the items of a call that has returned.
 
         Raises:
-            OutcomeInvalid: the handler returned what cannot be an outcome, or is most likely a mistake.
+            OutcomeInvalid: the returned value cannot be an outcome, or is most likely a mistake.
         """
         if returned is None:
             return [None] * len(items)
@@ -55,7 +55,7 @@ class OutcomeResolver:
         try:
             told = [_entry(one) for one in check_entries(items, returned)]
         except OutcomeInvalid:
-            close_lazy(returned)  # the entries behind the wrong one as well
+            close_lazy(returned)  # entries after the invalid one were not checked, and may be lazy as well
             raise
         return [self._outcome(consumer, item, one) for item, one in zip(items, told, strict=True)]
 
@@ -69,13 +69,13 @@ class OutcomeResolver:
         return told  # type: ignore[no-any-return]  # an outcome, or None
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
-        """Return what becomes of an item whose run has failed: success after all, or another run later."""
+        """Return the outcome of an item whose run has failed: success (``success_on``), or a later run."""
         if is_success(consumer, error):
             return None
         return self._retry(consumer, item, error, None)
 
     def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[Verdict]:
-        """Return the same for all items of a run."""
+        """Return the outcomes of all items of a failed call."""
         return [self.failure(consumer, item, error) for item in items]
 
     def _retry(
@@ -85,7 +85,7 @@ class OutcomeResolver:
 
 
 def is_success(consumer: Consumer, error: object) -> bool:
-    """Say whether an error counts as success; their classes may answer in a way of their own, and raise anything."""
+    """Return whether an error counts as success. Classes may define ``__instancecheck__``, which may raise anything."""
     try:
         return isinstance(error, consumer.success_on)
     except BaseException:
@@ -93,12 +93,12 @@ def is_success(consumer: Consumer, error: object) -> bool:
 
 
 def retry_delay(consumer: Consumer, item: Item[Any]) -> timedelta:
-    """Return how long a failed item waits for its next run."""
+    """Return the delay of a failed item's next run."""
     return consumer.retry.delay(max(item.attempts, 1))
 
 
 def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
-    """Return what a batch handler returned, an entry for each item; raises ``OutcomeInvalid``."""
+    """Return the list that a batch handler returned, one entry per item; raises ``OutcomeInvalid`` otherwise."""
     if not isinstance(returned, list | tuple):
         close_lazy(returned)
         raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {type_name(returned)}")
@@ -113,7 +113,7 @@ RETURNABLE = (Dead, Drop, Fork, Move, Retry)
 
 
 def check_result(returned: Any) -> Any:
-    """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
+    """Return a handler's result; raises ``OutcomeInvalid`` if it is most likely a mistake."""
     if isinstance(returned, Outcome) and not isinstance(returned, RETURNABLE):
         raise OutcomeInvalid(f"a {type_name(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
@@ -123,7 +123,7 @@ def check_result(returned: Any) -> Any:
 
 
 def _single(returned: Any) -> Outcome | None:
-    """Any value is success, but for what is most likely a mistake."""
+    """Return the outcome of a single item: any other value means success, unless it is most likely a mistake."""
     return returned if isinstance(check_result(returned), Outcome) else None
 
 
@@ -136,7 +136,7 @@ def _entry(entry: Any) -> Any:
 
 
 def type_name(value: Any) -> str:
-    """Return how errors name a value: by its type."""
+    """Return the name of a value in error texts: its type."""
     return name_of(value)
 
 
@@ -150,7 +150,7 @@ _ENDINGS: dict[type[Outcome], str] = {
 
 
 def ending_of(verdict: Verdict, *, spent: bool) -> str:
-    """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
+    """Return the name of an applied outcome in statistics; ``spent``: the item had no run left."""
     if isinstance(verdict, Failed):
         return "dead" if spent and verdict.counted else "retried"
     if isinstance(verdict, SettledElsewhere):
@@ -159,5 +159,5 @@ def ending_of(verdict: Verdict, *, spent: bool) -> str:
 
 
 def error_kind(error: BaseException | str | None) -> str:
-    """Return how logs name an error: by its type, since its text may tell what is nobody's business."""
+    """Return the name of an error in logs: its type, since its text may hold private data."""
     return name_of(error) if isinstance(error, BaseException) else "Retry"

@@ -1,23 +1,23 @@
-"""How many items to hold ready: as many as are worked off in a moment, so that nobody waits and little is hoarded."""
+"""Prefetch size: the number of items to hold ready. Enough that no runner waits, few enough that little is hoarded."""
 
 from __future__ import annotations
 
 __all__ = ["PrefetchSizer"]
 
 MAX_PREFETCH = 2_000
-"""Items that wait for a run at most, unless the consumer says otherwise: two claims, so that one is under way."""
+"""Maximum number of waiting items, unless the consumer sets one: two claims, so that one can be under way."""
 FAST_SECONDS = 0.2
-"""Seconds in which a batch was worked off that should have been larger; so should one that took longer to claim."""
+"""Seconds: a batch that lasted for less should have been larger; so should one that lasted less than its claim took."""
 SLOW_SECONDS = 1.0
-"""Seconds after which items still wait of a batch that should have been smaller."""
+"""Seconds: a batch of which items still wait after this time should have been smaller."""
 GROWTH_FACTOR = 4
 
 
 class PrefetchSizer:
-    """Finds how many items should wait for a run, from how long they do.
+    """Finds the number of items that should wait for a run, from how long they waited.
 
     Attributes:
-        target: that number.
+        target: the number found; changes in ``adjust``, unless it is fixed.
     """
 
     def __init__(self, fixed: int | None = None, *, least: int = 1) -> None:
@@ -29,15 +29,15 @@ class PrefetchSizer:
         self._full = False
 
     def record_claim(self, now: float, *, full: bool, seconds: float = 0.0) -> None:
-        """Take note that items were claimed, in so many seconds; ``full`` says that there were as many as asked for."""
+        """Record a claim that took ``seconds``; ``full``: it returned as many items as asked for."""
         self._claimed_at, self._full, self._fast_seconds = now, full, max(FAST_SECONDS, seconds)
 
     def record_empty(self, now: float) -> None:
-        """Take note that none of them waits any more; who looks may come much later."""
+        """Record the time when no claimed item waits any more; ``adjust`` may be called much later."""
         self._empty_at = now
 
     def adjust(self, now: float, waiting: int) -> None:
-        """Take note of how many of them still wait."""
+        """Adjust the target to the number of items that still wait."""
         if self._fixed is not None:
             return
         age = now - self._claimed_at

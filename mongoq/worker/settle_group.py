@@ -1,4 +1,4 @@
-"""Gatherings: consumers whose items are settled together, since those of one may belong to those of another."""
+"""Settle groups: consumers whose items are settled together, since items of one may belong to items of another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class _Member(Protocol):
 
 
 class SettleGroup:
-    """What several consumers of an engine share: one loop settles the items of all of them.
+    """Several consumers of an engine with one settle loop for the items of all of them.
 
-    It takes what there is, and waits for none of them.
+    The loop takes the items that are ready, and waits for no consumer.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class SettleGroup:
         self._loops: list[Any] = []
 
     def join(self, queue: str, loop: _Member) -> list[Any]:
-        """Take in who works for a consumer, and return the list of all; the first of them settles."""
+        """Add the loop of a consumer, and return the list of all loops; the first one settles."""
         self._members[queue] = loop
         self._loops.append(loop)
         return self._loops
 
     def is_expecting(self, queue: str) -> bool:
-        """Say whether more items of a queue are about to come."""
+        """Return whether more items of a queue are about to come."""
         member = self._members.get(queue)
         return member is not None and member.is_expecting_items()

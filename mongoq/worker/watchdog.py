@@ -1,4 +1,4 @@
-"""Runs that take too long: a thread looks for them, and logs where each of them stands."""
+"""Watchdog: a thread that finds calls beyond their ``max_time``, and logs their stacks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_FRAMES = 100
 
 
 class Watchdog:
-    """Looks for runs beyond their ``max_time``.
+    """Looks for calls beyond their ``max_time``.
 
-    In a thread of its own: a handler that blocks the event loop is found as well.
+    It has its own thread, so that it also finds a handler that blocks the event loop.
     """
 
     def __init__(self, overdue: Overdue, every: float) -> None:
@@ -35,11 +35,11 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         threading.Thread(target=self._watch, name="mongoq-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Let the thread end."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -56,7 +56,7 @@ class Watchdog:
 
 
 def stack_of(where: Any, home: int) -> str:
-    """Return the stack of a thread, by its number, or of a task; ``home`` is the thread of the event loop."""
+    """Return the stack of a thread, by its id, or of a task; ``home`` is the id of the event loop's thread."""
     frames = sys._current_frames()
     if not isinstance(where, asyncio.Task):
         frame = frames.get(where)
@@ -65,7 +65,7 @@ def stack_of(where: Any, home: int) -> str:
     if not awaited:
         return "(it has just ended)\n"
     frame = frames.get(home)
-    if frame is not None and _is_in(awaited[-1], frame):  # it runs at this moment, and blocks the event loop
+    if frame is not None and _is_in(awaited[-1], frame):  # the task runs at this moment, and blocks the event loop
         return "".join(traceback.format_stack(frame))
     return "".join(traceback.StackSummary.extract((one, one.f_lineno) for one in awaited).format())
 
@@ -79,7 +79,7 @@ def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:
 
 
 def _follow_awaits(coroutine: Any) -> Iterable[FrameType]:
-    """Follow a coroutine through what it awaits."""
+    """Yield the frames of a coroutine and of the coroutines that it awaits."""
     for _ in range(MAX_FRAMES):
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is None:

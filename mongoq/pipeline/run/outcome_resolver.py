@@ -145,7 +145,7 @@ class StageOutcomeResolver(OutcomeResolver):
         """Return what becomes of an item whose run has failed; one that has succeeded after all goes on as it is."""
         if is_success(consumer, error):
             return None if self._only is None else Move(self._only)
-        return self._failed(consumer, item, error, None)
+        return self._retry(consumer, item, error, None)
 
     def given_up(self, item: Item[Any], reason: str) -> Verdict:
         """Return what becomes of an item that cannot be joined: it goes to the error queue, or the stage stops."""
@@ -158,13 +158,13 @@ class StageOutcomeResolver(OutcomeResolver):
             return Failed(told.reason or "declared dead", counted=False, halts=True)
         return super()._outcome(consumer, item, told)
 
-    def _failed(
+    def _retry(
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
         most = None if self._most is None else self._most()
         if most is not None and item.attempts >= most:
             return Failed(error, counted=False, halts=True)
-        return super()._failed(consumer, item, error, delay)
+        return super()._retry(consumer, item, error, delay)
 
 
 def _is_target(to: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Readings of async generators."""
+"""Source readers of async generators."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["AsyncSourceReader"]
 
 
 class AsyncSourceReader(SourceReader):
-    """An async generator that is read in a task of its own; told to end, it is cancelled where it waits."""
+    """Reads an async generator in its own task; ``close`` cancels the task at its current await."""
 
     _task: asyncio.Task[None] | None = None
     _closing = False
 
     def start(self, context: RunContext) -> None:
-        """Begin to read, in this context."""
+        """Start reading, in this context."""
         self._began_in = context
         self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._name}")
         self._task.add_done_callback(self._finish_task)
 
     def _finish_task(self, task: asyncio.Task[None]) -> None:
-        """Take note of the end; read from the start again when the task was cancelled before its first step."""
+        """Record the end of the task; start again if it was cancelled before its first step."""
         if task.cancelled() and not self._closed and self._began_in is not None:
             self.start(self._began_in)
         else:
@@ -35,7 +35,7 @@ class AsyncSourceReader(SourceReader):
         await context.step(self._read_all())
 
     def close(self) -> None:
-        """Let the generator be closed where it stands; what it yields from now on is ignored."""
+        """Have the generator closed at its current await; later records are ignored."""
         first = not self._closed
         super().close()
         if first and not self._closing and self._task is not None:
