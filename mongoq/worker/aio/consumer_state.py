@@ -1,4 +1,4 @@
-"""What the sides of a station share: what it was told, what it holds, and how it stops by itself."""
+"""State of a consumer loop, shared by its fetcher, runners and settler."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["POLL_SECONDS", "AsyncConsumerState"]
 logger = logging.getLogger("mongoq.worker")
 
 POLL_SECONDS = 1.0
-"""Seconds after which a loop looks around, though nothing rings."""
+"""Seconds after which a loop checks its state again, even without a wake-up."""
 
 
 class AsyncConsumerState:
-    """What the sides of a station share.
+    """Shared state of the fetcher, the runners and the settler of one consumer.
 
     Attributes:
-        consumer: what it was told.
-        backlog: what it holds.
-        context: the queue, by the consumer's own settings.
-        claiming: a claim may be under way, or will be.
-        halted: the item that has made it stop by itself, and why.
-        counts: what it has settled.
-        settled_by_handlers: the reservations that handlers have settled themselves, perhaps in a transaction.
-        members: whose items are settled together, its own and maybe those of others; the first of them does it.
+        consumer: options of the consumer.
+        backlog: items held, from claim to settlement.
+        context: the queue, with the consumer's own settings.
+        claiming: True while a claim is under way or may follow; False after the fetch loop has ended.
+        halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
+        counts: counts of settled items.
+        settled_by_handlers: keys of reservations that handlers have settled themselves, perhaps in a transaction.
+        members: consumer loops whose items are settled together, this one included; the first one settles.
     """
 
     def __init__(self, consumer: Consumer, coordinator: Coordinator, executor: AioExecutor) -> None:
@@ -58,15 +58,15 @@ class AsyncConsumerState:
         self.settled_by_handlers: set[Any] = set()
 
     def lease(self) -> timedelta:
-        """Return how long its reservations last."""
+        """Return the length of the consumer's reservations."""
         return self.consumer.lease or self.context.settings.lease
 
     def is_expecting_items(self) -> bool:
-        """Say whether it is about to have more items."""
+        """Return whether more items are about to come to this consumer."""
         return not self._coordinator.is_paused(self) and self.backlog.is_filling()
 
     async def _back_off(self, what: str, error: Exception, bell: WakeEvent) -> None:
-        """Rest after an error; where it is no use to try again, end."""
+        """Rest after an error; end the loops if another try is useless."""
         pause = self._coordinator.report_error(what, error)
         if pause is None:
             self.backlog.close()
@@ -75,13 +75,13 @@ class AsyncConsumerState:
             await self._executor.rest(bell, pause)
 
     def _log_failure(self, item: Item[Any], verdict: Failed, *, traced: bool = True) -> None:
-        """Log a failed run: the error, and what becomes of the item; ``traced`` says whether with the traceback."""
+        """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
         counted = verdict.counted and not self.backlog.is_probing
         context, gone = self.context, self.consumer.pops
         log_failure(logger, context, item, verdict, self.consumer.title, counted=counted, gone=gone, traced=traced)
 
     def _halt_for(self, item: Item[Any], verdict: Any) -> None:
-        """Take nothing more when an item has failed for good, and there is nowhere to send it."""
+        """Stop the consumer if an item has failed for good and has no queue to go to."""
         if not (isinstance(verdict, Failed) and verdict.halts) or self.halted is not None:
             return
         self.halted = item, verdict.error
@@ -90,6 +90,6 @@ class AsyncConsumerState:
         self.backlog.close()
         for other in self._coordinator.loops:
             if self.consumer.stage is not None and other.consumer.stage == self.consumer.stage:
-                other.halted = other.halted or self.halted  # it takes items from several queues
+                other.halted = other.halted or self.halted  # a stage may take items from several queues
                 other.backlog.close()
         self._coordinator.changed.ring()

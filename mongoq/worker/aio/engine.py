@@ -1,4 +1,4 @@
-"""A worker at work: its consumers, the leases of all of them, its record, and how it comes to an end."""
+"""Engine of a worker: starts its consumers and sources, extends leases, sends heartbeats, and stops in good order."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ LEFT_LINES = (
     "%d runs of queue %r that took too long have not ended, and are left",
     "%d run of queue %r that took too long has not ended, and is left",
 )
-"""Lines of the log, for several and for one."""
+"""Log lines, for several and for one."""
 
 TICK_SECONDS = 1.0
-"""Seconds between two looks at the leases, at most."""
+"""Longest time between two checks of the leases, in seconds."""
 LAST_SETTLE_SECONDS = 2.0
-"""Seconds that the last settlements may take once the grace is over."""
+"""Seconds for the last settlements after the grace is over."""
 SWEEP_INTERVAL = timedelta(minutes=1)
-"""From one look after the records of others to the next, whoever does it."""
+"""Time between two sweeps of the records of dead workers, by any worker."""
 SERVER_WAIT_SECONDS = 5.0
-"""How long one look for a server takes at most before the worker's first command: so it can be stopped meanwhile."""
+"""Seconds of one try to reach a server before the first command; short, so that the worker can be stopped meanwhile."""
 EMPTY_POLL_SECONDS = 0.02, 0.5
-"""Seconds between two looks whether the queues are empty, at first and at most."""
+"""Seconds between two checks for empty queues, at first and at most."""
 
 _worker_numbers = count(1)
 
@@ -65,8 +65,9 @@ class AsyncEngine:
     """Runs the consumers of a worker, once.
 
     Attributes:
-        loops: one for each consumer.
-        source_runners: one for each source.
+        loops: consumer loops, one per consumer.
+        source_runners: source runners, one per source.
+        interrupted: True if the worker was stopped before it came to its end by itself.
     """
 
     asynchronous = AioExecutor.asynchronous
@@ -110,39 +111,39 @@ class AsyncEngine:
 
     @property
     def settled(self) -> int:
-        """How many items it has settled."""
+        """Number of items settled so far."""
         return self._coordinator.settled
 
     @property
     def is_resting(self) -> bool:
-        """Whether it holds no item, and no source is at work here."""
+        """True when the worker holds no item, and no source is at work here."""
         return not (
             self._coordinator.holds_anything()
             or any(runner.active and not runner.waits for runner in self.source_runners)
         )
 
     def stop(self, why: str = "it was told to") -> None:
-        """End in good order; told a second time, at once."""
+        """Stop in good order; at once on the second call."""
         if self._expects_repeated_stop:
             self._expects_repeated_stop = False
             return
         self._stop_reason = self._stop_reason or why
-        self.interrupted = self.interrupted or not self._signals  # else it has come to its end by itself
+        self.interrupted = self.interrupted or not self._signals  # with _signals set, it has ended by itself
         self._signals += 1
         for loop in self.loops:
-            loop.backlog.closed = True  # at once; a lock may be held by whom a signal has interrupted
+            loop.backlog.closed = True  # not close(): a signal may have interrupted the thread that holds the lock
         for runner in self.source_runners:
             runner.stop()
         self._executor.ring(self._coordinator.changed)
 
     def hear(self) -> None:
-        """Do the same on a signal, of which the program, which hears it as well, may tell once more by ``stop``."""
+        """Stop on a signal. The program may handle the same signal and call ``stop`` too: that call does not count."""
         self._expects_repeated_stop = False
         self.stop("a signal came")
         self._expects_repeated_stop = True
 
     async def run(self, *, drain: bool, signals: bool = True) -> None:
-        """Work until told to stop, by a signal too if ``signals``, or, with ``drain``, until the queues are empty."""
+        """Work until ``stop`` or, if ``signals``, a signal; with ``drain``, until the queues are empty."""
         try:
             with self._executor.signals(self.hear, wanted=signals):
                 if not self._prepared:
@@ -165,9 +166,9 @@ class AsyncEngine:
                 raise StageStopped(runner.plan.name, runner.plan.queue.name, None) from runner.failure
 
     async def prepare(self, *checks: Callable[[], Flow[Any]]) -> None:
-        """Make the collection ready, after the caller's own checks; wait for a server that does not answer, and say so.
+        """Run the caller's checks, then prepare the collection; log and wait while no server answers.
 
-        Ends early when the worker is told to stop. Other errors than those of an outage are raised.
+        Returns early when the worker is stopped. Errors other than an outage are raised.
         """
         flows: list[Callable[[], Flow[Any]]] = [*checks, partial(heartbeats.begin, self._context)]
         while not self._signals:
@@ -217,19 +218,19 @@ class AsyncEngine:
             raise
 
     def _describe_reason(self) -> str:
-        """Return why it stops; what keeps it from going on comes first."""
+        """Return the reason for the stop; an error that the worker cannot go on with comes first."""
         if self._coordinator.failure is not None:
             return f"it cannot go on: {error_line(self._coordinator.failure)}"
         return self._stop_reason or "all that it ran has stopped by itself"
 
     def _is_idle(self) -> bool:
-        """Say whether all stages have stopped by themselves, or there are none, and no source goes on."""
+        """Return whether all consumers have stopped by themselves; without consumers, whether all sources are over."""
         return all(one.halted for one in self.loops) and (
             bool(self.loops) or all(one.over for one in self.source_runners)
         )
 
     async def _end_all(self) -> None:
-        """Let all loops end, however this one has."""
+        """End all loops, after any kind of end of the main loop."""
         self._coordinator.halted = self._ended = True
         for loop in self.loops:
             loop.close()
@@ -246,7 +247,7 @@ class AsyncEngine:
     # --- the end ---------------------------------------------------------------------------------
 
     async def _wind_down(self) -> None:
-        """Take nothing more, give back what waits, let finish what runs while the grace lasts, give back the rest."""
+        """Stop claims, release waiting items, let calls finish during the grace, then release the rest."""
         for loop in self.loops:
             loop.close()
         for runner in self.source_runners:
@@ -270,7 +271,7 @@ class AsyncEngine:
             logger.warning("some items could not be given back; they come back when their leases end")
 
     def _abandon(self, loop: AsyncConsumerLoop) -> None:
-        """Give back what runs; a run that has timed out has nothing left to give back."""
+        """Release the running items of a consumer; a call that has timed out has nothing left to release."""
         left, queue = loop.backlog.abandon(), loop.consumer.name
         late = sum(run.timed_out for run in left)
         if late:
@@ -287,7 +288,7 @@ class AsyncEngine:
         return self._coordinator.is_at_work() or any(runner.active for runner in self.source_runners)
 
     def _new_end_event(self) -> WakeEvent:
-        """Return a bell that rings when the worker has ended."""
+        """Return a new event that is set when the worker has ended."""
         self._end_events.append(WakeEvent())
         return self._end_events[-1]
 
@@ -297,7 +298,7 @@ class AsyncEngine:
     # --- leases ----------------------------------------------------------------------------------
 
     async def _keep_leases(self) -> None:
-        """Extend leases while handlers run, those of all queues in one command."""
+        """Extend leases while handlers run, for all queues in one command."""
         bell = self._new_end_event()
         while not self._ended:
             try:
@@ -322,20 +323,20 @@ class AsyncEngine:
                 loop.lose(token, key)
 
     async def _time_out(self) -> None:
-        """Give up the runs that take too long, where their consumers are to."""
+        """Give up overdue calls of the consumers that say so."""
         bell = self._new_end_event()
         while not self._ended:
             for loop, items in [(one, items) for one in self.loops for items in one.time_out()]:
                 try:
                     await self._driver.run(timed_out(loop.context, items, loop.timeout_error()))
-                except Exception as error:  # of a kept error alone; their leases end all the same
+                except Exception as error:  # only the error text on the items is lost; their leases end all the same
                     logger.debug("that a run took too long is not kept on its items: %r", error)
             await self._executor.rest(bell, self._check_interval)
 
     # --- the record ------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        """Say now and then that this worker lives, and look after the records of others; at the end, say no more."""
+        """Send heartbeats and sweep the records of dead workers; at the end, remove the worker's own record."""
         bell, started = self._new_end_event(), self._now()
         sweep = started
         while not self._ended:
@@ -377,13 +378,13 @@ class AsyncEngine:
     async def _stop_when_drained(self) -> None:
         """Stop when sources have ended and nothing is left in the queues.
 
-        Nor may anything have been settled while they were looked at, since it may have come back, or be held by then:
-        what is run at most once is in no queue.
+        A settlement during the check spoils the result: the item may have come back, or may be held by now. Items
+        that run at most once are in no queue, so the held items are checked as well.
         """
         bell, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
         while not (self._signals or self._ended):
             settled = self._coordinator.settled
-            # twice: an item may have gone from a queue that was still to be looked at to one that was found empty
+            # Checked twice: an item may move from a queue not checked yet to one that was already found empty.
             fed = all(runner.over for runner in self.source_runners)
             empty = fed and not self._coordinator.holds_anything() and await self._is_empty() and await self._is_empty()
             if empty and settled == self._coordinator.settled and not self._coordinator.holds_anything():

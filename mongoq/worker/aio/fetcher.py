@@ -1,4 +1,4 @@
-"""What a consumer claims: as much as there is room for, and what may have killed a worker by itself."""
+"""Fetcher of a consumer: claims items while there is room, and runs items that may have killed a worker alone."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["AsyncFetcher"]
 logger = logging.getLogger("mongoq.worker")
 
 MAX_CLAIM = 1_000
-"""Items of one claim."""
+"""Maximum number of items in one claim."""
 MAX_SINGLE_CLAIMS = 100
-"""Items that are claimed one after the other before the first of them is settled, at most."""
+"""Maximum number of lapsed items that are claimed one by one before the first of them is settled."""
 SINGLE_CLAIMS_LEASE_SHARE = 1 / 4
-"""Of a lease, what the first of them may have waited by then: it is not due to be extended yet."""
+"""Share of a lease that the first of these may have waited by then: its extension is not due yet."""
 
 
 class AsyncFetcher(AsyncConsumerState):
-    """The side of a station that claims."""
+    """Part of a consumer loop that claims items."""
 
     async def _fetch(self) -> None:
         self.claiming = True
@@ -47,7 +47,7 @@ class AsyncFetcher(AsyncConsumerState):
             self._coordinator.emptied.ring()
 
     async def _refuse(self, invalid: PayloadInvalid) -> None:
-        """Send back what does not fit the model, and has no dead queue to go to."""
+        """Settle as failed an item that does not fit the model and has no dead queue to go to."""
         item: Any = invalid.item
         if self.consumer.pops and not await self._take_for_good(item):
             logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
@@ -60,10 +60,10 @@ class AsyncFetcher(AsyncConsumerState):
         self._halt_for(item, verdict)
 
     async def _take_for_good(self, item: Item[Any]) -> bool:
-        """Take an item out of the queue that is run at most once, and say whether it is certain that we did."""
+        """Take an item that runs at most once out of its queue; returns whether this worker certainly did."""
         try:
             failed = await self._driver.run(taken_for_good(self.context, [item]))
-        except BaseException as error:  # a handler that has ended may still cancel the task that waits here
+        except BaseException as error:  # a handler that has ended may still cancel the task that awaits this
             if self._coordinator.halted and not isinstance(error, Exception):
                 raise
             failed = {id_key(item.id): error}
@@ -101,10 +101,10 @@ class AsyncFetcher(AsyncConsumerState):
             await self._executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
-        """Take what has lapsed where no handler runs, and say whether there was any.
+        """Claim lapsed items where no handler runs, one by one; returns whether there were any.
 
-        One after the other: one claim of many would wait for a transaction whose process has died, for a minute. The
-        rest is left for the next time when that takes long: else the first would have lapsed again before the last.
+        A claim of many would wait up to a minute for a transaction whose process has died. When the claims take long,
+        the rest is left for the next time: otherwise the first item would lapse again before the last is claimed.
         """
         found: list[Item[Any]] = []
         deadline = time.monotonic() + self.lease().total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
@@ -115,7 +115,7 @@ class AsyncFetcher(AsyncConsumerState):
                     break
                 found.append(claimed[0])
                 if time.monotonic() > deadline:
-                    room = len(found)  # as much as was asked for, since there may be more
+                    room = len(found)  # counts as a full claim, since there may be more
         finally:
             self._accept(found, asked=room)
         return bool(found)
@@ -133,7 +133,8 @@ class AsyncFetcher(AsyncConsumerState):
         self._measure_sizes(items)
         back = self._coordinator.is_paused(self)
         enough = self.backlog.add(items, self.lease(), asked=asked, seconds=seconds, back=back)
-        if self._coordinator.is_paused(self):  # by now; who has the worker waits for what may have been started
+        # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
+        if self._coordinator.is_paused(self):
             self.backlog.release_waiting()
             return
         missing = self.backlog.wake(enough)
@@ -144,23 +145,23 @@ class AsyncFetcher(AsyncConsumerState):
             self._runners += 1
 
     def _measure_sizes(self, items: list[Item[Any]]) -> None:
-        """Find out how large the items are that were claimed one by one."""
+        """Measure the items that have no size yet: those claimed one by one."""
         for item in items:
             if not item._size:
-                with suppress(Exception):  # other programs may have written what cannot be encoded again
+                with suppress(Exception):  # another program may have written a document that cannot be encoded again
                     item._size = self.context.broker.encoding.size(item._document)
 
     async def _work(self) -> None:
-        """Run what is claimed; the other side's."""
+        """Run claimed items; implemented by the consumer loop."""
         raise NotImplementedError
 
     async def _run_exclusively(self) -> None:
-        """Run what may have killed a worker by itself: nothing else of this worker runs, or waits for a run.
+        """Run items that may have killed a worker, one at a time, while nothing else of this worker runs or waits.
 
-        A crash then is its own fault, and counts as such.
+        A crash is then the fault of the one item, and counts as its attempt.
         """
         if not self._coordinator.pause_others(self):
-            return  # another consumer is at it; this one's turn comes
+            return  # another consumer has the worker; the turn of this one comes
         in_vain = False
         try:
             in_vain = not await self._wait_until_quiet(self._coordinator.quiet_wait)
@@ -186,7 +187,7 @@ class AsyncFetcher(AsyncConsumerState):
         await self._wait_until_quiet(math.inf)
 
     async def _wait_until_quiet(self, seconds: float) -> bool:
-        """Wait so long until this worker holds nothing; says whether it does not."""
+        """Wait up to ``seconds`` until this worker holds nothing; returns whether that was reached."""
         deadline = time.monotonic() + seconds
         while self._coordinator.holds_anything():
             if self._coordinator.halted or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What a consumer settles: all that has come to its end since the last time, in as few commands as that takes."""
+"""Settler of a consumer: settles all finished items since the last time, in as few commands as possible."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["AsyncSettler"]
 logger = logging.getLogger("mongoq.worker")
 
 PUT_OFF_REST_SECONDS = 0.05
-"""Seconds after which what was put off is looked at again, though nothing rings."""
+"""Seconds after which outcomes that were put off are tried again, even without a wake-up."""
 MAX_LOGGED_IDS = 5
-"""Items that a line of the log names, at most."""
+"""Maximum number of item ids in a log line."""
 
 
 class AsyncSettler(AsyncConsumerState):
-    """The side of a station that settles."""
+    """Part of a consumer loop that settles items."""
 
     async def _settle(self) -> None:
-        """Settle what has come to its end, here and where it is settled together with that."""
+        """Settle the finished items of all members of the group, until the loops end."""
         bell = self.backlog.settle_event
         while True:
             bell.rung = False
@@ -40,18 +40,18 @@ class AsyncSettler(AsyncConsumerState):
                 if await self._settle_batch(taken):
                     await self._executor.rest(bell, PUT_OFF_REST_SECONDS)
                 if self._ended and any(one.backlog.verdicts for one in self.members):
-                    return  # nobody can settle them
+                    return  # the last try failed after the end; the leases bring these items back
             elif self._ended or all(one.is_over() for one in self.members):
                 return
             else:
                 await self._executor.rest(bell, POLL_SECONDS)
 
     def is_over(self) -> bool:
-        """Say whether it will have nothing more to settle."""
+        """Return whether this consumer will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
     async def _settle_batch(self, taken: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> bool:
-        """Settle, and say whether all of it was put off."""
+        """Settle outcomes, and return whether all of them were put off."""
         try:
             failed = await self._apply_outcomes(taken)
         except BaseException as error:
@@ -71,7 +71,7 @@ class AsyncSettler(AsyncConsumerState):
         return put_off == sum(len(verdicts) for _, verdicts in taken)
 
     def apply_results(self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
-        """Take note of what became of items; returns for those that come again the server's error, if any."""
+        """Record the results of a settlement; returns one entry per retry: the server's error, or ``None``."""
         if not failed:
             self.backlog.put_off = 0
             self._let_go(verdicts)
@@ -85,7 +85,7 @@ class AsyncSettler(AsyncConsumerState):
     def _sort_results(
         self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]
     ) -> list[tuple[ItemOutcome, Exception | None]]:
-        """Let go of what was settled or lost; returns what is to be settled again, with the server's error if any."""
+        """Drop settled and lost items; returns the outcomes to settle again, with the server's error if any."""
         again: list[tuple[ItemOutcome, Exception | None]] = []
         gone: list[ItemOutcome] = []
         lost: list[Item[Any]] = []
@@ -124,7 +124,7 @@ class AsyncSettler(AsyncConsumerState):
         return again
 
     def _report_unknown(self, ids: list[Any]) -> None:
-        """Log once for all items of a command: nothing is lost, and the worker goes on."""
+        """Log one line for all items of a command whose reply was lost: no item is lost, and the worker goes on."""
         named = ", ".join(map(str, ids[:MAX_LOGGED_IDS])) + ("…" if len(ids) > MAX_LOGGED_IDS else "")
         logger.warning(
             "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
@@ -132,7 +132,7 @@ class AsyncSettler(AsyncConsumerState):
         )
 
     async def _apply_outcomes(self, taken: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
-        """Settle items, and return the errors of those that were not, by ``id_key``."""
+        """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
         if self.consumer.pops:
             return await self._settle_popped(taken[0][1])
         parts = [(one.context, verdicts) for one, verdicts in taken]
@@ -140,14 +140,14 @@ class AsyncSettler(AsyncConsumerState):
         return failed
 
     async def _settle_popped(self, verdicts: list[ItemOutcome]) -> Mapping[Any, Exception]:
-        """Do the same for items that have left the queue before their runs."""
+        """Send the outcomes of items that left the queue before their runs, and return the errors."""
         kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
         gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
         failed = await self._driver.run(carried_out(self.context, kept, context_of))
         return {**failed, **(await self._driver.run(pushed_on(self.context, gone, context_of)))}
 
     def _let_go(self, verdicts: list[ItemOutcome]) -> None:
-        """Let go of what was settled, and count it by what became of it."""
+        """Drop settled items, and count them by result."""
         items = [item for item, _ in verdicts]
         self.backlog.drop(items)
         if self.settled_by_handlers:

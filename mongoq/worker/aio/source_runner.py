@@ -1,4 +1,4 @@
-"""One source at work: it takes the lease, reads what the generator yields, and pushes that."""
+"""Source runner: takes the lease of a source, reads its generator, and pushes the records."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ __all__ = ["AsyncSourceRunner"]
 logger = logging.getLogger("mongoq.source")
 
 FOREIGN_LEASE_POLL_SECONDS = 1.0
-"""Seconds between two looks whether a lease that another process has is free, at most."""
+"""Longest time between two tries for a lease that another process has, in seconds."""
 EXTENSIONS_PER_LEASE = 3
-"""How often a lease is extended while it lasts."""
+"""Number of extensions in the length of a lease."""
 
 
 class AsyncSourceRunner:
     """Runs one source, in one process at a time.
 
-    A process that dies leaves the lease behind, and in the queue all that was committed; when the lease ends, another
-    process goes on behind that.
+    A process that dies leaves the lease, and its committed records in the queue; when the lease ends, another process
+    goes on after the last committed record.
 
     Attributes:
-        plan: what it was told.
-        active: it is at work, or is about to give back the lease.
-        ended: the generator has come to its end, and is not called again.
-        failure: why the source has stopped by itself.
-        pushed: how many records were pushed here.
+        plan: options of the source.
+        active: True while the loop works, or has to give back the lease.
+        ended: True after the end of a generator that is not called again.
+        failure: error that stopped the source; ``None`` while it can go on.
+        pushed: number of records pushed by this process.
     """
 
     def __init__(self, plan: SourcePlan, coordinator: Coordinator, executor: AioExecutor) -> None:
@@ -57,27 +57,27 @@ class AsyncSourceRunner:
 
     @property
     def over(self) -> bool:
-        """Whether it has nothing more to do in this run."""
+        """True when the source has nothing more to do in this run."""
         return self.ended or self.failure is not None
 
     @property
     def waits(self) -> bool:
-        """Whether another process has the lease."""
+        """True while another process has the lease."""
         return self._waits
 
     def start(self, *, once: bool) -> None:
-        """Start the loop; ``once``: the source is called once, whatever ``every`` says."""
+        """Start the loop; ``once``: call the source once, whatever its ``every`` says."""
         self._once = once or self.plan.every is None
         self.active = True
         self._executor.start(self._work, f"mongoq-source-{self.plan.name}")
 
     def stop(self) -> None:
-        """Let the generator be closed, push what is left of it, and give back the lease."""
+        """Have the loop close the generator, push the remaining records, and give back the lease."""
         self._closing = True
         self._executor.ring(self._bell)
 
     def abandon(self) -> None:
-        """Wait for the generator no more."""
+        """Stop waiting for the generator."""
         self._closing = self._abandoned = True
         self._executor.ring(self._bell)
 
@@ -97,7 +97,7 @@ class AsyncSourceRunner:
     # --- the lease -------------------------------------------------------------------------------
 
     async def _acquire_lease(self) -> DocumentLease | None:
-        """Take the lease; after a while without it, return ``None``."""
+        """Try to take the lease; after a rest without it, return ``None``."""
         plan = self.plan
         try:
             found: DocumentLease | ForeignLease = await self._driver.run(
@@ -121,11 +121,11 @@ class AsyncSourceRunner:
         return self.plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
 
     def _schedule_extension(self) -> None:
-        """Take note that the lease was just extended."""
+        """Set the time of the next extension: the lease was just taken or extended."""
         self._due = time.monotonic() + self._extension_interval()
 
     async def _extend_if_due(self, lease: DocumentLease) -> None:
-        """Extend the lease when that is due."""
+        """Extend the lease if its extension is due."""
         if time.monotonic() < self._due:
             return
         try:
@@ -145,7 +145,7 @@ class AsyncSourceRunner:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
     async def _run_under_lease(self, lease: DocumentLease) -> None:
-        """Work for as long as the lease is ours."""
+        """Call the source for as long as this process has the lease."""
         try:
             while self._is_running():
                 await self._call_source(lease)
@@ -158,7 +158,7 @@ class AsyncSourceRunner:
             await self._release_lease(lease)
 
     async def _rest_until_next_call(self, lease: DocumentLease) -> None:
-        """Rest until the source is to be called again."""
+        """Rest until the next call of the source, and keep the lease."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
@@ -168,7 +168,7 @@ class AsyncSourceRunner:
     # --- the generator ---------------------------------------------------------------------------
 
     async def _call_source(self, lease: DocumentLease) -> None:
-        """Call the source once, and push what it yields."""
+        """Call the source once, and push its records."""
         reader = self.plan.open_reader(lease.position, self._wake)
         reader.start(self._executor.context.copy())
         try:
@@ -199,7 +199,7 @@ class AsyncSourceRunner:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
     def _conclude(self, reader: SourceReader) -> None:
-        """Say what the end of the generator means."""
+        """Set the state of the source after the end of its generator."""
         error = self.failure or (reader.failure if reader.over else None)
         if error is not None:
             self.failure = error
@@ -213,7 +213,7 @@ class AsyncSourceRunner:
             self._coordinator.changed.ring()
 
     async def _push_batch(self, lease: DocumentLease, reader: SourceReader) -> None:
-        """Push a batch, however long that takes; told to stop, try once."""
+        """Push a batch, however long that takes; after ``stop``, try once."""
         batch = reader.take()
         while batch and self.failure is None:
             try:
@@ -224,7 +224,7 @@ class AsyncSourceRunner:
                 self.failure = error
             except Exception as error:
                 if self._closing:
-                    self._abandoned = True  # what is left comes again
+                    self._abandoned = True  # the next call of the source yields the remaining records again
                     return
                 await self._back_off("push what sources yield", error)
             else:
@@ -234,7 +234,7 @@ class AsyncSourceRunner:
                 batch = batch[number:]
 
     async def _back_off(self, what: str, error: Exception) -> None:
-        """Rest after an error; where it is no use to try again, end."""
+        """Rest after an error; end the loop if another try is useless."""
         pause = self._coordinator.report_error(what, error)
         if pause is None:
             self._closing = self._abandoned = True

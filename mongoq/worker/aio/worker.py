@@ -1,4 +1,4 @@
-"""The worker: registers consumers, and runs them."""
+"""Worker: registers consumers, and runs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class AsyncWorker(Local):
-    """Runs handlers for the items of queues, until it is told to stop.
+    """Runs handlers for the items of queues, until it is stopped.
 
     ```python
     worker = mongoq.AsyncWorker(broker)
@@ -158,7 +158,7 @@ class AsyncWorker(Local):
         return register
 
     def _handle(self, queue: str | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
-        """Return a handle of the queue that goes by the consumer's own settings, and stores them if they are to win."""
+        """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
         handle = queue if isinstance(queue, AsyncQueue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")

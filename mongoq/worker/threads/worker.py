@@ -1,5 +1,5 @@
 # Generated from mongoq/worker/aio/worker.py by scripts/unasync.py. Do not edit.
-"""The worker: registers consumers, and runs them."""
+"""Worker: registers consumers, and runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class Worker(Local):
-    """Runs handlers for the items of queues, until it is told to stop.
+    """Runs handlers for the items of queues, until it is stopped.
 
     ```python
     worker = mongoq.Worker(broker)
@@ -159,7 +159,7 @@ class Worker(Local):
         return register
 
     def _handle(self, queue: str | Queue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
-        """Return a handle of the queue that goes by the consumer's own settings, and stores them if they are to win."""
+        """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
         handle = queue if isinstance(queue, Queue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
