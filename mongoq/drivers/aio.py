@@ -1,4 +1,4 @@
-"""The driver for asyncio: runs flows on a PyMongo async or a Motor collection."""
+"""Driver for asyncio: runs flows on a PyMongo async or a Motor collection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["AioDriver"]
 
 T = TypeVar("T")
 OwnRequest = Command[Any] | Wait | Rest | Beside | Begin | Begun
-"""What a caller asks for that nobody else has a part in."""
+"""Requests of one caller alone, in contrast to ``Shared``."""
 Perform = Callable[[OwnRequest, UndoLog], Awaitable[Any]]
 logger = logging.getLogger("mongoq.drive")
 
@@ -53,12 +53,12 @@ logger = logging.getLogger("mongoq.drive")
 class AioDriver:
     """Performs the requests of a flow on the running event loop.
 
-    Commands run in tasks of the driver's: cancelling one inside PyMongo drops its connection, and a command that was
-    sent may have happened. A cancelled caller leaves at once; its command ends, and what it took is given back. Only a
-    command that takes nothing, and that nobody shares, may run in the caller's own task (``here``).
+    Commands run in tasks of the driver: cancelling one inside PyMongo drops its connection, and a command that was
+    sent may have happened. A cancelled caller leaves at once; its command ends, and items that it took are given back.
+    Only a command that takes nothing, and that is not shared, may run in the caller's own task (``here``).
 
-    All callers are those of one event loop: so are the client's connections, and a future must not be told anything
-    from another one's thread.
+    All callers belong to one event loop: so do the client's connections, and a future must not be set from the thread
+    of another loop.
     """
 
     asynchronous = shares = True
@@ -78,9 +78,9 @@ class AioDriver:
         self._side_tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, flow: Flow[T], perform: Perform | None = None) -> T:
-        """Run a flow to its end; driver's errors that the flow did not handle come out as they are.
+        """Run a flow to its end; driver errors that the flow did not handle are raised unchanged.
 
-        ``perform`` performs its requests, by default in a way that bears with a caller who is cancelled.
+        ``perform`` performs its requests; the default allows for the cancellation of the caller.
         """
         if (loop := asyncio.get_running_loop()) is not self._loop:
             self._bind_loop(loop)
@@ -94,7 +94,7 @@ class AioDriver:
             while True:
                 try:
                     if isinstance(request, Shared):
-                        # a caller who waits with others is no task of its own, nor has it a coroutine for that
+                        # Awaited directly: a shared request costs its caller neither a task nor another coroutine.
                         reply = await self._enter_batch(request, loop)
                         undo_log = undo_log if request.undo is None else [(request, reply)]
                     else:
@@ -117,30 +117,30 @@ class AioDriver:
                 flusher.rearm()
 
     async def run_within(self, seconds: float, flow: Flow[T]) -> T:
-        """Run a flow whose commands may take so many seconds together, waiting for a server included."""
+        """Run a flow with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
             return await self.run(flow)
 
     def _bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the first loop for that of all; what is under way on it would never end for a caller on another one."""
+        """Bind the driver to the first event loop: commands of that loop would never end for a caller on another one."""
         if self._loop is not None:
             raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
         self._loop = loop
 
     def _enter_batch(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-        """Let a caller wait for its part of what is sent for several."""
+        """Return the future of a caller's part of a batch."""
         if self._closed:
             self._check_caller()
         assert self._group_commit is not None
         return self._group_commit.enter(shared, loop)
 
     async def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog | None) -> None:
-        """Give back what a flow took that did not end well; raises the driver's own error where it was that."""
+        """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""
         if isinstance(error, asyncio.CancelledError) and isinstance(request, Shared):
             assert self._group_commit is not None
             self._group_commit.leave(request)
             if request.undo is not None:
-                undo_log = None  # its own undo gives back all that the flow had taken
+                undo_log = None  # the undo of the request gives back all that the flow had taken
         if undo_log and not hands_over(error):
             await self._give_back(*undo_log[-1], wait=isinstance(error, Exception))
         if isinstance(error, Interruption):
@@ -148,33 +148,33 @@ class AioDriver:
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions of the client."""
+        """Sessions of the client."""
         return self._backend.sessions
 
     async def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a whole flow in a task of the driver's, so that it ends even when the caller is cancelled."""
-        if self._closed:  # a task of the driver's would go on
+        """Run a whole flow in a task of the driver, so that it ends even if the caller is cancelled."""
+        if self._closed:  # tasks of the driver may still send commands, so the flow would not be refused later
             flow.close()
             raise BrokerClosed
         return await asyncio.shield(self._start_task(self.run(flow)))
 
     def share_in(self, lanes: Batchers) -> None:
-        """Send what callers share in these lanes."""
+        """Send the requests that callers share through these batchers."""
         lanes.divides = True
         self._group_commit = AioGroupCommit(self._start_task, partial(self.run, perform=self._perform_here), self._undo)
         lanes.caller, lanes.go_on = caller, self._group_commit.go_on
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
-        """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
+        """Write counters at intervals and at close, with the flow that ``flush`` makes."""
         self._counter_flush = AioCounterFlush(counters, flush, self._start_task, self.run)
 
     def wake(self, hub: WaiterRegistry) -> None:
-        """Wake who rests when the driver closes."""
+        """Keep the registry, whose waiters ``close`` wakes, and adapt its change stream to the client."""
         self._hub = hub
         sleep.limit_stream(hub, self._backend.client)
 
     async def close(self) -> None:
-        """Write the counters, refuse further commands, those of waiting calls as well, and wait for what is under way.
+        """Write the counters, refuse further commands (of waiting calls as well), and wait for running commands.
 
         Idempotent.
         """
@@ -193,11 +193,11 @@ class AioDriver:
             if late and self._backend.is_cut_off():
                 for each in late:
                     each.cancel()
-                self._caller_commands.clear()  # the driver tells them when the client closes
+                self._caller_commands.clear()  # PyMongo fails these commands when the client closes
             await asyncio.sleep(0)
 
     async def _close_change_stream(self) -> None:
-        """Close the change stream, whose reader would wait for the server's next answer."""
+        """Close the change stream: its reader would wait for the next answer of the server."""
         cursor = self._hub.close() if self._hub is not None and not self._closed else None
         if cursor is None:
             return
@@ -214,7 +214,7 @@ class AioDriver:
         return task
 
     def _perform(self, request: OwnRequest, undo_log: UndoLog) -> Awaitable[Any]:
-        """Perform a request in a way that bears with a caller who is cancelled."""
+        """Perform a request whose caller may be cancelled."""
         if self._closed:
             self._check_caller()
         if isinstance(request, Command):
@@ -224,7 +224,7 @@ class AioDriver:
         return self._perform_other(request)
 
     async def _send_in_own_task(self, request: Command[Any], undo_log: UndoLog) -> Any:
-        """Send a command from a task of the driver's, which gives back what it took if the caller has gone."""
+        """Send a command from a task of the driver, which undoes the command if the caller was cancelled."""
         self._failover.check_topology()
         if request.session is not None:
             reply = await self._send_in_session(request)
@@ -235,14 +235,14 @@ class AioDriver:
             reply = await waiter
         except asyncio.CancelledError:
             if request.undo is not None:
-                undo_log.clear()  # this command's own undo gives back all that the flow had taken
+                undo_log.clear()  # the undo of this command gives back all that the flow had taken
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._start_task(self._undo(request, waiter.result()))  # it came in the moment of the cancellation
             raise
         return log_reply(request, reply, undo_log)
 
     async def _send_in_caller_task(self, request: Command[Any]) -> Any:
-        """Send a command from the caller's task; a cancelled one takes its connection with it."""
+        """Send a command from the caller's task; a cancellation drops the connection."""
         self._failover.check_topology()
         under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._caller_commands.add(under_way)
@@ -254,11 +254,11 @@ class AioDriver:
         return reply if request.parse is None else request.parse(reply)
 
     def _check_caller(self) -> None:
-        if asyncio.current_task() not in self._tasks:  # those end what they have begun
+        if asyncio.current_task() not in self._tasks:  # tasks of the driver finish the work that they have begun
             raise BrokerClosed
 
     async def _perform_here(self, request: OwnRequest, undo_log: UndoLog) -> Any:
-        """Send a command from a task of the driver's own, which nobody cancels."""
+        """Send a command from a task of the driver, which is not cancelled with a caller."""
         if not isinstance(request, Command):
             return await self._perform(request, undo_log)
         self._failover.check_topology()
@@ -276,12 +276,13 @@ class AioDriver:
             return self._start_side_flow(request)
         self._failover.check_topology()
         reply = self._start_task(self._send(request.command))
-        reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
-        await asyncio.sleep(0)  # it is sent before the flow goes on, which may take long
+        # Reads the exception, so that asyncio does not log it as never retrieved if the caller has gone.
+        reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)  # lets the task send the command before the flow goes on, which may take long
         return Begun(request.command, reply)
 
     def _start_side_flow(self, beside: Beside) -> None:
-        """Run a flow in a task of its own, without the deadlines and settings of the caller's context."""
+        """Run a flow in its own task, without the deadlines and settings of the caller's context."""
         task = asyncio.create_task(self.run(beside.flow(), self._perform_here), context=Context())
         task.add_done_callback(lambda _: beside.over())  # a task that was cancelled may not have begun its flow
         for tasks in (self._tasks, self._side_tasks):
@@ -289,9 +290,9 @@ class AioDriver:
             task.add_done_callback(tasks.discard)
 
     async def _send_in_session(self, command: Command[Any]) -> Any:
-        """Send a command of a session, which takes one at a time; a cancelled caller waits for the end of its own.
+        """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.
 
-        The abort that follows would overtake it, and it would happen outside of the transaction.
+        Otherwise the abort that follows could overtake the command, which would then happen outside of the transaction.
         """
         key = id(command.session)
         while (before := self._session_commands.get(key)) is not None:
@@ -319,7 +320,7 @@ class AioDriver:
                 waiter.set_exception(error)
 
     def _release_waiter(self, waiter: asyncio.Future[Any], _: asyncio.Task[None]) -> None:
-        """Leave no caller waiting when the task was cancelled: at the end of the loop, maybe before its first step."""
+        """Wake a caller whose task was cancelled at the end of the event loop, maybe before its first step."""
         if self._closed and not waiter.done():
             waiter.set_exception(BrokerClosed())
         waiter.cancel()
@@ -357,7 +358,7 @@ class AioDriver:
                     leased.retry_or_raise(error, lost=isinstance(interruption(error), ReplyLost))
 
     async def _give_back(self, command: Command[Any] | Shared[Any], reply: Any, *, wait: bool) -> None:
-        """Undo a command of a flow that failed; a caller that was cancelled does not wait for it."""
+        """Undo a command of a failed flow; a cancelled caller does not wait for it."""
         if command.undo is None:
             return
         undoing = self._start_task(self._undo(command, reply))
@@ -365,7 +366,7 @@ class AioDriver:
             await asyncio.shield(undoing)
 
     async def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back what a command took for a caller that has gone; it is fenced, and so safe to send again."""
+        """Give back the items that a command took for a caller that has gone; the fence makes a resend safe."""
         back = command.undo(reply) if command.undo is not None else None
         for sends in range(SENDS if back is not None else 0):
             try:
@@ -378,6 +379,6 @@ class AioDriver:
 
 
 def _filter_this_loop(futures: Iterable[asyncio.Future[Any]]) -> set[asyncio.Future[Any]]:
-    """Leave out those of another event loop: it may be closed, or stand still, and then they never end."""
+    """Return the futures of the running event loop. Another loop may be closed or stopped: its futures never end."""
     loop = asyncio.get_running_loop()
     return {future for future in futures if future.get_loop() is loop}

@@ -1,4 +1,4 @@
-"""The collections mongoq works on, and how it derives its own handles from the caller's."""
+"""Backends: mongoq's handles of a collection, derived from the caller's, and the classification of driver errors."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ from mongoq.protocol.flow.commands import (
 __all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary", "readable"]
 
 UNSUITABLE_UPDATE_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
-"""What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
+"""Server codes for an update that does not fit: wrong types, impossible paths, too deep or too large."""
 REPLY_LOST_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
-"""What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
+"""Codes of a server that is no longer primary or is shutting down, and of a router without a server's reply."""
 
 RETRYABLE_LABEL = "RetryableWriteError"
-"""The label of such an error, whatever its code is: another program may stand before the server."""
+"""Label of a lost reply, with any code: another program may stand in front of the server."""
 
 STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The handles that commands are sent to.
+    """Handles that commands are sent to.
 
     Attributes:
-        targets: what the methods of a command are called on.
-        sessions: the sessions of the client, a target as well.
-        client: the client behind them, for its topology; ``None`` for mongomock.
-        options: how values are encoded and decoded.
-        undecoded: the same of replies that are left as their bytes.
-        asynchronous: methods return awaitables.
-        serverless: mongomock, which keeps Python objects and takes no raw BSON.
+        targets: objects that have the methods of commands, by target name.
+        sessions: sessions of the client; a target as well.
+        client: client of the collection, for its topology; ``None`` for mongomock.
+        options: codec options of values.
+        undecoded: codec options of replies that stay raw bytes.
+        asynchronous: True if methods return awaitables.
+        serverless: True for mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
-        numbers: what numbers writes, if the driver's own layer need not.
+        numbers: sessions for writes that mongoq numbers itself; ``None`` if the driver's own layer does so.
     """
 
     targets: Mapping[Target, Any]
@@ -84,11 +84,11 @@ class Backend:
     numbers: Numbers | None = None
 
     def is_cut_off(self) -> bool:
-        """Say whether the client sees no server that takes writes."""
+        """Return whether the client sees no server that takes writes."""
         return self.client is not None and primary(self.client) is None
 
     def call(self, command: Command[Any]) -> Any:
-        """Call the driver's method that sends a command; returns what that returns."""
+        """Call the driver's method that sends a command, and return its result."""
         arguments = command.arguments
         if self.serverless or command.method == "bulk_write":
             arguments = self.arguments(command.method, arguments)
@@ -97,7 +97,7 @@ class Backend:
         return getattr(self.targets[command.target], command.method)(**arguments)
 
     def is_raw_command(self, command: Command[Any]) -> bool:
-        """Say whether it goes by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
+        """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
     def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
@@ -114,11 +114,11 @@ class Backend:
         return self.targets["database"].command(document, codec_options=options, session=leased.session)
 
     def lend(self) -> Numbered | None:
-        """Return a session for a command (``mongoq.drivers.retryable_writes``)."""
+        """Lend a session for a command (``mongoq.drivers.retryable_writes``)."""
         return None if self.numbers is None else self.numbers.lend(self.client)
 
     def lend_for_write(self, command: Command[Any]) -> Numbered | None:
-        """Return a number for a write that goes by ``call_raw`` with one; ``None`` where the driver sends it."""
+        """Lend a session and a number for a write by ``call_raw``; ``None`` if the driver's own method sends it."""
         if self.numbers is not None and raw_commands.is_single_write(command):
             return self.numbers.lend(self.client)
         return None
@@ -150,7 +150,7 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
     """Derive handles with primary reads, majority writes, aware dates and standard UUIDs.
 
     Secondary reads would break the read-back, ``w: 1`` the fence after a failover, ``w: 0`` the counts; other
-    codec options of the caller's are kept.
+    codec options of the caller are kept.
 
     Raises:
         TypeError: no collection, or one of the other kind (synchronous or asynchronous).
@@ -199,7 +199,7 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
 
 
 def _check_registry(registry: TypeRegistry) -> None:
-    """Refuse converters of the caller's: they would convert dates and names of the envelope as well."""
+    """Refuse type converters of the caller: they would convert dates and names of the envelope as well."""
     if registry == TypeRegistry():
         return
     raise ArgumentInvalid(
@@ -218,7 +218,7 @@ def _name(value: Any) -> str:
 
 
 def interruption(error: Exception) -> Interruption | None:
-    """Classify a driver's error for the flows; ``None`` for one that passes through as it is."""
+    """Classify a driver error for flows; ``None`` for an error that passes through unchanged."""
     if isinstance(error, BulkWriteError):
         return _of_bulk(error)
     if isinstance(error, DuplicateKeyError):
@@ -241,7 +241,7 @@ def interruption(error: Exception) -> Interruption | None:
 
 
 def readable(error: Exception) -> Exception:
-    """Return a server's error as it would be had the reply been decoded: its text quotes the reply, which was not."""
+    """Return a server error with its details decoded: the text of an error with a raw reply quotes raw bytes."""
     if not isinstance(error, OperationFailure) or not isinstance(error.details, RawBSONDocument):
         return error
     details = bson.decode(bytes(error.details.raw))
@@ -249,12 +249,12 @@ def readable(error: Exception) -> Exception:
 
 
 def is_outage(error: Exception) -> bool:
-    """Say whether an error that left a driver means that no server answers in time; in a moment one may do so again."""
+    """Return whether an error means that no server answers in time; a server may answer again in a moment."""
     return isinstance(error, ConnectionFailure) or isinstance(interruption(error), ReplyLost | Blocked)
 
 
 def _of_bulk(error: BulkWriteError) -> Interruption:
-    """Classify the error of a bulk; what was not confirmed at all comes before what was refused."""
+    """Classify a bulk write error; an unconfirmed write comes before refused statements."""
     refused = error.details["writeErrors"]
     if error.details.get("writeConcernErrors") or any(one["code"] in REPLY_LOST_CODES for one in refused):
         return ReplyLost(error)
@@ -269,6 +269,6 @@ def _of_statement(details: Mapping[str, Any]) -> Exception:
 
 
 def primary(client: Any) -> Any:
-    """Return the address of the primary as the client last saw it, without asking anybody."""
+    """Return the address of the primary as the client last saw it, without a command."""
     servers = client.topology_description.server_descriptions()
     return next((address for address, server in servers.items() if server.is_writable), None)

@@ -1,4 +1,4 @@
-"""What a driver does by itself a while after its callers gave it something to do."""
+"""Counter flush: a driver writes counters some seconds after callers have counted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["FLUSH_INTERVAL_SECONDS", "CounterFlush"]
 logger = logging.getLogger("mongoq.drive")
 
 FLUSH_INTERVAL_SECONDS = 5.0
-"""Seconds after which counters are written."""
+"""Seconds from the first count to the write of the counters."""
 FLUSH_TIMEOUT_SECONDS = 2.0
-"""Seconds that writing them may take: a broker closes in good time though its server has gone."""
+"""Seconds that the write may take: a broker has to close in good time even if its server has gone."""
 
 
 class CounterFlush(ABC):
-    """Writes counters down some seconds after the first of them; each kind of driver has a clock of its own.
+    """Writes counters some seconds after the first count; each kind of driver has its own timer.
 
     Attributes:
-        armed: what is counted now will be written, and there is nothing to see to.
+        armed: True while a write of the counters is scheduled.
     """
 
     def __init__(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
@@ -37,7 +37,7 @@ class CounterFlush(ABC):
         fork.register(self)
 
     def arm(self) -> None:
-        """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""
+        """Schedule a write, if none is. Called before each operation, so that a failure here cannot fail one."""
         if not self.armed and not self._stopped:
             self.armed = True
             try:
@@ -47,13 +47,13 @@ class CounterFlush(ABC):
                 logger.debug("counters will be written later: %r", error)
 
     def rearm(self) -> None:
-        """See to what an operation counted; called after each, since it may outlast what ``arm`` had armed."""
+        """Schedule a write of counts that an operation has left; it may outlast the write scheduled by ``arm``."""
         if not self.armed and self._counters:
             self.arm()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write what was counted, in here; what cannot be written stays for the next time."""
+        """Write the counters in this block; counts that cannot be written stay for the next time."""
         try:
             with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
                 yield
@@ -65,18 +65,18 @@ class CounterFlush(ABC):
 
     @abstractmethod
     def _arm(self, seconds: float) -> None:
-        """Have what was counted written after so many seconds."""
+        """Schedule a write of the counters."""
 
     def stop(self) -> None:
-        """Start nothing any more: the driver closes, and writes the rest itself."""
+        """Schedule no further write: the driver closes, and writes the rest itself."""
         self._stopped = True
         self._disarm()
 
     @abstractmethod
     def _disarm(self) -> None:
-        """Let what was armed not happen."""
+        """Cancel the scheduled write."""
 
     def forget(self) -> None:
-        """Start afresh in a forked child: what was counted is the parent's to write."""
+        """Reset in a forked child: the parent writes its own counts."""
         self._counters.take()
         self.armed = False

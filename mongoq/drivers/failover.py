@@ -1,4 +1,4 @@
-"""Notices that the server may be another one now, so that its clock is read again."""
+"""Failover notice: detects that another server may be primary now, so that its clock is read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mongoq.protocol.flow.commands import ReplyLost
 __all__ = ["FailoverNotice"]
 
 CHECK_INTERVAL_SECONDS = 0.05
-"""Seconds between two looks at the topology: a failover takes longer."""
+"""Seconds between two checks of the topology: a failover takes longer."""
 
 
 class FailoverNotice:
@@ -28,7 +28,7 @@ class FailoverNotice:
         self._primary: Any = None
 
     def check_topology(self) -> None:
-        """Disturb the clock when the primary has changed since the last look."""
+        """Disturb the clock if the primary has changed since the last check."""
         now = time.monotonic()
         if now < self._next_check or self._clock is None:
             return
@@ -43,9 +43,9 @@ class FailoverNotice:
         self._primary = leader or self._primary
 
     def convert_error(self, error: Exception) -> Exception:
-        """Return a driver's error as flows know it; one of the network disturbs the clock.
+        """Convert a driver error for flows; a network error disturbs the clock.
 
-        A refusal for want of a right, or of a server that is not the primary, gets a note that says what to do.
+        The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
         error = readable(error)
         known = interruption(error)

@@ -1,4 +1,4 @@
-"""What starts afresh in a forked child."""
+"""Reset of objects in a forked child."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["register"]
 
 
 class ResetInChild(Protocol):
-    """Something that a forked child must not go on with."""
+    """Object whose state a forked child must not use."""
 
     def forget(self) -> None:
-        """Start afresh."""
+        """Reset the state in the child."""
         ...
 
 
@@ -21,7 +21,7 @@ _objects: WeakSet[ResetInChild] = WeakSet()
 
 
 def register(one: ResetInChild) -> None:
-    """Have it forget in every child that is forked while it lives."""
+    """Call ``forget`` of an object in every child that is forked while the object lives."""
     _objects.add(one)
 
 

@@ -1,4 +1,4 @@
-"""The driver for threads: runs flows on a PyMongo or mongomock collection."""
+"""Driver for threads: runs flows on a PyMongo or mongomock collection."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ logger = logging.getLogger("mongoq.drive")
 class ThreadDriver:
     """Performs the requests of a flow in the caller's thread.
 
-    What a command took is given back when the flow does not end well. On the main thread, the only one that a signal
-    interrupts, handlers of signals wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
+    Items that a command took are given back when the flow fails. On the main thread, the only one that a signal
+    interrupts, signal handlers wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
     """
 
     asynchronous = shares = False
@@ -68,7 +68,7 @@ class ThreadDriver:
         self._hub: WaiterRegistry | None = None
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
+        """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
         if self._counter_flush is not None and not self._counter_flush.armed:
             self._counter_flush.arm()
         undo_log: UndoLog = []
@@ -95,34 +95,34 @@ class ThreadDriver:
                 self._counter_flush.rearm()
 
     def run_within(self, seconds: float, flow: Flow[T]) -> T:
-        """Run a flow whose commands may take so many seconds together, waiting for a server included."""
+        """Run a flow with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
             return self.run(flow)
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions of the client."""
+        """Sessions of the client."""
         return self._backend.sessions
 
     def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a flow; in a thread nobody cancels it."""
+        """Run a flow; a thread is never cancelled."""
         return self.run(flow)
 
     def share_in(self, lanes: Batchers) -> None:
-        """Send what callers share in these lanes."""
+        """Send the requests that callers share through these batchers."""
         self._group_commit = ThreadGroupCommit(lanes, self.run, self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
-        """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
+        """Write counters at intervals and at close, with the flow that ``flush`` makes."""
         self._counter_flush = ThreadCounterFlush(counters, flush, self.run)
 
     def wake(self, hub: WaiterRegistry) -> None:
-        """Wake who rests when the driver closes."""
+        """Keep the registry, whose waiters ``close`` wakes, and adapt its change stream to the client."""
         self._hub = hub
         sleep.limit_stream(hub, self._backend.client)
 
     def close(self) -> None:
-        """Write the counters, and refuse further commands, those of waiting calls as well. Idempotent."""
+        """Write the counters, and refuse further commands, of waiting calls as well. Idempotent."""
         if self._counter_flush is not None and not self._closed:
             self._counter_flush.stop()
             self._counter_flush.write()
@@ -132,7 +132,7 @@ class ThreadDriver:
             self._hub.wake()
 
     def _close_change_stream(self) -> None:
-        """Close the change stream, whose reader would wait for the server's next answer."""
+        """Close the change stream: its reader would wait for the next answer of the server."""
         cursor = self._hub.close() if self._hub is not None and not self._closed else None
         if cursor is None:
             return
@@ -156,7 +156,7 @@ class ThreadDriver:
         deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
         try:
             reply = self._send(request)
-            if request.undo is not None:  # before a handler of a signal may raise
+            if request.undo is not None:  # logged before a deferred signal handler may raise
                 undo_log.append((request, reply))
         finally:
             if deferred is not None:
@@ -173,7 +173,7 @@ class ThreadDriver:
         return self._begin_command(request.command)
 
     def _begin_command(self, command: Command[Any]) -> Begun:
-        """Send a command from a thread of its own."""
+        """Send a command from its own thread."""
         reply: Future[Any] = Future()
         work = partial(copy_context().run, self._fulfil, command, reply)
         threading.Thread(target=work, name="mongoq-command", daemon=True).start()
@@ -221,7 +221,7 @@ class ThreadDriver:
                     leased.retry_or_raise(error, lost=isinstance(interruption(error), ReplyLost))
 
     def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back what a command took for a call that failed; it is fenced, and so safe to send again."""
+        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
         back = command.undo(reply) if command.undo is not None else None
         for sends in range(SENDS if back is not None else 0):
             try:
@@ -234,7 +234,7 @@ class ThreadDriver:
 
 
 class ThreadCounterFlush(CounterFlush):
-    """Counters written by a daemon thread that lives for one interval at a time."""
+    """Writes counters from a daemon thread that lives for one interval at a time."""
 
     def __init__(self, counters: Counters, flush: Callable[[], Flow[None]], run: Callable[[Flow[None]], None]) -> None:
         super().__init__(counters, flush)
@@ -247,7 +247,7 @@ class ThreadCounterFlush(CounterFlush):
         self._timer.start()
 
     def write(self) -> None:
-        """Write what was counted."""
+        """Write the counters."""
         with self.writing():
             self._run(self.flush())
 

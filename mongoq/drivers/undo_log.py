@@ -1,4 +1,4 @@
-"""What the commands of a flow took, so that it can be given back when the flow does not end well."""
+"""Undo log of a flow: commands that took items, with their replies, to give the items back if the flow fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
 
 
 def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
-    """Return what a flow is told of a reply, and remember what the command took."""
+    """Log a command that has an undo, and return its parsed reply for the flow."""
     if command.undo is not None:
         undo_log.append((command, reply))
     return reply if command.parse is None else command.parse(reply)
