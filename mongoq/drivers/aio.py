@@ -122,7 +122,7 @@ class AioDriver:
             return await self.run(flow)
 
     def _bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bind the driver to the first event loop: commands of that loop would never end for a caller on another one."""
+        """Bind the driver to the first event loop: its commands would never end for a caller on another one."""
         if self._loop is not None:
             raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
         self._loop = loop

@@ -101,9 +101,9 @@ class Backend:
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
     def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
-        """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands.
+        """Send a command document, for a reply that ``plain.outcome`` understands.
 
-        In a session that was ``leased``, and under its number unless the flow finds out what becomes of the command.
+        It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
         """
         document = raw_commands.build_command(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options

@@ -64,7 +64,7 @@ def slices(raw: bytes, size: int = SLICE_BYTES) -> Iterator[Bytes]:
 
 
 def decode(raw: Bytes, *, naive: bool) -> list[Document]:
-    """Return the documents of a part of a reply, whatever they hold.
+    """Decode the documents of a part of a reply, with any content.
 
     Dates are aware UTC, or ``naive`` in UTC, which is half as much work. Dates that Python cannot hold are
     ``DatetimeMS``, text that is not UTF-8 is ``Garbled``, and what is marked a UUID and is none stays ``Binary``.

@@ -38,7 +38,7 @@ class AioGroupCommit:
         self._undo = undo
 
     def enter(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> Waiter:
-        """Let a caller wait for its part of a batch; the answer is what it is told."""
+        """Add a caller to the next batch, and return the future of its answer."""
         lane: Batcher = shared.lane
         waiter: Waiter = loop.create_future()
         shared.waiter = waiter
@@ -48,7 +48,7 @@ class AioGroupCommit:
         return waiter
 
     def go_on(self, lane: Batcher) -> None:
-        """Have those sent who came while a caller sent for itself; at the end of the loop they have gone as well."""
+        """Send the callers that arrived while a caller sent for itself; callers cancelled since are dropped."""
         while lane.waiting and lane.waiting[0].waiter.done():
             lane.waiting.popleft()
         self._start_task(lane)
@@ -62,7 +62,7 @@ class AioGroupCommit:
             )
 
     def _finish_task(self, lane: Batcher, task: asyncio.Task[bool]) -> None:
-        """Go on with who came at the last moment; when the driver gives up, or the loop ends, nobody is left behind."""
+        """Send late arrivals; after a cancelled task, at the end of the driver or the loop, fail the waiting callers."""
         if task.cancelled() or task.exception() is not None or not task.result():
             lane.flying -= 1
         if task.cancelled():
@@ -78,7 +78,7 @@ class AioGroupCommit:
             self._hand_on(shared, waiter.result())
 
     async def _send_batches(self, lane: Batcher) -> bool:
-        """Send batches until nobody waits; who comes in the meantime goes with the next one.
+        """Send batches until no caller waits; callers that arrive meanwhile form the next batch.
 
         Returns whether the lane knows already that it is over: a lone caller who goes on may then send for itself.
         """
@@ -116,7 +116,7 @@ class AioGroupCommit:
             lane.landed(batch)
 
     def _hand_on(self, shared: Shared[Any], answer: Any) -> None:
-        """Hand what came for a caller that has gone to the next who waits for it, or give it back."""
+        """Hand the item of a cancelled caller to the next waiting caller of its kind, or give it back."""
         if isinstance(answer, Exception):
             logger.debug("a command whose caller was cancelled failed: %r", answer)
         elif shared.undo is not None and answer is not None:

@@ -1,4 +1,4 @@
-"""Group commit among threads: the first who waits sends for those who wait with it, and then hands over."""
+"""Group commit of threads: the first waiting thread leads, sends one batch for all waiters, and passes the lead on."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ThreadGroupCommit:
         fork.register(self)
 
     def forget(self) -> None:
-        """Start afresh in a forked child: who waits here is the parent's, and may hold the lock."""
+        """Reset in a forked child: the waiting threads belong to the parent, and one may hold the lock."""
         self._lock = threading.Lock()
         self._thread_state = threading.local()
         self._lanes.clear()
@@ -138,7 +138,7 @@ class ThreadGroupCommit:
             self._hand_on(lane, shared, one)
 
     def _hand_over(self, lane: Batcher, waiter: _Waiter) -> None:
-        """Let the first of those who wait lead, if this thread led."""
+        """Pass the lead to the first waiting thread, if this thread led."""
         if not waiter.is_leader:
             return
         with self._lock:
@@ -159,7 +159,7 @@ class ThreadGroupCommit:
             self._hand_on(lane, shared, one)
 
     def _hand_on(self, lane: Batcher, shared: Shared[Any], answer: Any) -> None:
-        """Hand what came for a thread that has gone to the next who waits for it, or give it back."""
+        """Hand the item of an interrupted thread to the next waiting thread of its kind, or give it back."""
         if isinstance(answer, Exception) or answer is None or shared.undo is None:
             return
         with self._lock:

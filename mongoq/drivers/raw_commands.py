@@ -23,18 +23,18 @@ SINGLE_WRITES = frozenset(
 )
 SENT_ARGUMENTS = frozenset({"document", "documents", "ordered", "filter", "update", "sort"})
 COUNT_FIELDS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
-"""What the driver's error for some of many statements calls those that happened, unless they are deletes."""
+"""Field of ``BulkWriteError`` with the number of statements that happened, unless they are deletes."""
 
 
 class Outcome(NamedTuple):
-    """What an update or a delete has done, by the names of the driver's own results; nobody asks that of an insert."""
+    """Result of an update or a delete, with the driver's own names; no flow reads the result of an insert."""
 
     matched_count: int
     deleted_count: int
 
 
 def is_raw_command(command: Command[Any]) -> bool:
-    """Say whether it can be sent so; a bulk of both kinds is two commands, which the driver knows how to send."""
+    """Return whether a command can be sent raw; a bulk of updates and deletes is two commands, left to the driver."""
     if not command.resolved or command.session is not None:
         return False
     if command.method != "bulk_write":
@@ -44,17 +44,17 @@ def is_raw_command(command: Command[Any]) -> bool:
 
 
 def is_single_write(command: Command[Any]) -> bool:
-    """Say whether it can be sent so under a number: it writes single documents, and nothing it is told is left out."""
+    """Return whether a write can be sent raw with a number: one document each, and no argument that would be lost."""
     return command.method in SINGLE_WRITES and command.session is None and command.arguments.keys() <= SENT_ARGUMENTS
 
 
 def build_command(command: Command[Any], collection: str) -> dict[str, Any]:
-    """Return the command as the server takes it."""
+    """Return the command document for the server."""
     return _BUILDERS[command.method](collection, command.arguments)
 
 
 def parse_reply(command: Command[Any], reply: Mapping[str, Any]) -> Any:
-    """Return what the driver's method returns; raises what it raises."""
+    """Return the result that the driver's method returns, or raise its error."""
     if "writeErrors" in reply or "writeConcernError" in reply:
         raise _failure(command, reply)
     if command.method.startswith("find"):

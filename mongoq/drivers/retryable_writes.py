@@ -59,7 +59,7 @@ class Numbered:
             self._lender.free.insert(0, self)
 
     def retry_or_raise(self, error: Exception, *, lost: bool) -> None:
-        """Have a write that failed sent again when its reply was ``lost``, or raise what it comes to.
+        """Return to send a write again when its reply was ``lost``, or raise its final error.
 
         What comes to no answer then stays lost.
         """
@@ -71,7 +71,7 @@ class Numbered:
         raise error if exact or self._lost is None else self._lost
 
     def give_back(self) -> None:
-        """Give the session back, whose number was not used."""
+        """Give the session back with its number unused."""
         self._lender.free.append(self)
 
 
@@ -102,12 +102,12 @@ class Numbers:
         return Numbered(self, client.start_session(causal_consistency=False))
 
     def forget(self) -> None:
-        """Leave the sessions to the process that was forked: the server would take our writes for its own."""
+        """Drop the sessions in a forked child: the server would take the child's writes for the parent's."""
         self.free = []
 
 
 def numbers_of(client: Any) -> Numbers | None:
-    """Return the numbers of a PyMongo client; ``None`` of one that is told not to retry writes."""
+    """Return the numbers of a PyMongo client; ``None`` for a client with ``retryWrites=false``."""
     if not client.options.retry_writes:
         return None
     own = vars(client)

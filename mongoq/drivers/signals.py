@@ -1,4 +1,4 @@
-"""Signals put off: a handler that would raise in the middle of a command runs when its reply is there."""
+"""Deferred signals: a handler that could raise in the middle of a command runs after the reply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _python_handlers: tuple[tuple[int, Handler], ...] = ()
 
 
 class DeferredSignals:
-    """From here to ``end`` handlers of signals only take note; then those that were meant run, and may raise.
+    """Defers signal handlers from its creation to ``end``, which runs the deferred handlers; they may raise.
 
     For the main thread, ``thread``. A signal that comes a second time goes through at once, since the command may hang.
     """
@@ -49,7 +49,7 @@ class DeferredSignals:
             raise
 
     def end(self) -> None:
-        """Give the signals back to their handlers, and run those that were put off."""
+        """Restore the signal handlers, and run the deferred ones."""
         try:
             for number, handler in self._handlers:
                 _signal.signal(number, handler)
@@ -66,7 +66,7 @@ class DeferredSignals:
             self._run(dict(self._handlers))
 
     def _run(self, handlers: dict[int, Handler]) -> None:
-        """Run what was put off, all of it, though one may raise."""
+        """Run all deferred handlers, even if one raises."""
         while self._pending:
             number = next(iter(self._pending))
             frame = self._pending.pop(number)
@@ -82,7 +82,7 @@ class DeferredSignals:
 
 
 def _restore_all(rest: list[tuple[int, Handler]]) -> None:
-    """Give signals back to their handlers, all of them, though one that is back may raise."""
+    """Restore all signal handlers, even if one that is restored raises."""
     if rest:
         try:
             _signal.signal(*rest[-1])
@@ -92,7 +92,7 @@ def _restore_all(rest: list[tuple[int, Handler]]) -> None:
 
 
 def on_main_thread() -> bool:
-    """Say whether this is the thread in which Python runs the handlers of signals."""
+    """Return whether this is the thread in which Python runs signal handlers."""
     return threading.get_ident() == DeferredSignals.thread
 
 

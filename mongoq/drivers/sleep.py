@@ -1,4 +1,4 @@
-"""How waiters rest, with threads and with asyncio, and what a client allows the change stream to do."""
+"""Rest of waiters, in threads and on asyncio, and the limits that a client sets to the change stream."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOTOR_AWAIT_SECONDS = 2.0
 
 
 def rest(bell: WakeEvent, seconds: float) -> None:
-    """Block the thread until the bell rings, or for so many seconds.
+    """Block the thread until the event is set, at most ``seconds``.
 
-    On a lock and nothing more: a handler of a signal may ring this very bell.
+    It waits on a plain lock: a signal handler may set this very event.
     """
     gate = threading.Lock()
     gate.acquire()
@@ -44,7 +44,7 @@ def rest(bell: WakeEvent, seconds: float) -> None:
 
 
 def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
-    """Wait until a gate is open, or for so many seconds; handlers of signals run meanwhile."""
+    """Wait until a gate is open, at most ``seconds``; signal handlers run meanwhile."""
     if not on_main_thread():
         gate.acquire(timeout=seconds)
         return
@@ -55,7 +55,7 @@ def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
 
 
 async def rest_aio(bell: WakeEvent, seconds: float) -> None:
-    """Suspend the task until the bell rings, or for so many seconds."""
+    """Suspend the task until the event is set, at most ``seconds``."""
     loop = asyncio.get_running_loop()
     gate: asyncio.Future[None] = loop.create_future()
 
