@@ -62,7 +62,7 @@ class AioGroupCommit:
             )
 
     def _finish_task(self, lane: Batcher, task: asyncio.Task[bool]) -> None:
-        """Send late arrivals; after a cancelled task, at the end of the driver or the loop, fail the waiting callers."""
+        """Send late arrivals; after a cancelled task (end of the driver or the loop), fail the waiting callers."""
         if task.cancelled() or task.exception() is not None or not task.result():
             lane.flying -= 1
         if task.cancelled():
