@@ -23,8 +23,8 @@ Waiter = asyncio.Future[Any]
 class AioGroupCommit:
     """Sends the batches of lanes.
 
-    A caller's own task never sends for others: cancelled, it would take their command down. A caller who is cancelled
-    leaves at once; an item that comes for it goes to the next who waits for one, or is given back.
+    The task of a caller never sends for others: its cancellation would end their command. A cancelled caller leaves
+    at once; an item that arrives for it goes to the next waiting caller, or is given back.
     """
 
     def __init__(

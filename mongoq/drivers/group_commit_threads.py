@@ -21,13 +21,13 @@ logger = logging.getLogger("mongoq.drive")
 
 
 class _Waiter:
-    """A thread in a lane, asleep until it is told something, or is the one to send.
+    """Thread that waits for its part of a batch. It sleeps until it gets its answer or becomes the leader.
 
     Attributes:
-        woken: set when there is something to do.
-        answer: what it is told, once there is something.
-        is_leader: it is the one to send the next batch, or to say who does.
-        is_gone: it was interrupted, and waits no more.
+        woken: event, set when the thread has an answer or the lead.
+        answer: list with the thread's answer or error; empty until the batch is answered.
+        is_leader: True while the thread has to send the next batch or pass the lead on.
+        is_gone: True after the thread was interrupted; it no longer waits.
     """
 
     __slots__ = ("answer", "is_gone", "is_leader", "woken")
@@ -53,9 +53,9 @@ def _is_gone(waiter: _Waiter) -> bool:
 class ThreadGroupCommit:
     """Sends the batches of lanes.
 
-    Nobody serves the others for longer than its own batch takes: who has its answer wakes the first of those who
-    wait, and that one sends the next batch. The main thread sends its own part alone, since a signal may interrupt it
-    anywhere. So does who calls while it is sending already, such as a listener to commands.
+    A thread serves the others for no longer than its own batch takes: with its answer, the leader wakes the first
+    waiting thread, which sends the next batch. The main thread sends its own part alone, since a signal may interrupt
+    it anywhere. So does a thread that calls while it is already sending, for example a command listener.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Writes by the commands themselves, without the driver's layer that retries them.
+"""Raw commands: writes sent as command documents, without the driver's layer for retryable writes.
 
 For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
-all that is ours. A flow that finds out by itself what became of a command whose reply was lost needs neither; others
-have the record, under a number of ours (``mongoq.drivers.retryable_writes``).
+all code of mongoq. A flow that resolves a lost reply by itself needs neither. Other writes have the record, under a
+number of mongoq's own (``mongoq.drivers.retryable_writes``).
 """
 
 from __future__ import annotations

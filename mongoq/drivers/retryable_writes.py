@@ -1,6 +1,6 @@
-"""Writes with numbers, which the server performs once however often they are sent.
+"""Numbered writes: the server performs each once, however often it is sent.
 
-It keeps the highest number of each session with what that write came to, and answers a second one of the same number
+The server keeps the highest number of each session with what that write came to, and answers a second one of the same number
 from there: https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md. The
 driver's layer for it numbers its own sessions, and takes longer than all that is ours; here are sessions of ours.
 """
