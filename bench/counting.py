@@ -65,7 +65,8 @@ def _line(shell: str, result: dict[str, Any]) -> str:
         f"{shell:8} {'stats':30} cost {result['cost']:.2%} ± {result['loop']['error']:.2%} of push+reserve+commit, "
         f"{result['on']['median_us']:.0f} and {result['off']['median_us']:.0f} µs; "
         f"noise {result['off_beside_itself']['median'] - 1:.2%} ± {result['off_beside_itself']['error']:.2%}; "
-        f"counting alone {result['count_us']:.1f} µs, a flush {result['flush_ms']:.1f} ms every {FLUSH_INTERVAL_SECONDS:.0f} s"
+        f"counting alone {result['count_us']:.1f} µs, "
+        f"a flush {result['flush_ms']:.1f} ms every {FLUSH_INTERVAL_SECONDS:.0f} s"
     )
 
 

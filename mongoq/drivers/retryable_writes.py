@@ -1,8 +1,8 @@
 """Numbered writes: the server performs each once, however often it is sent.
 
 The server keeps the highest number of each session with the result of that write, and answers a second write of the
-same number from there: https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md. The
-driver's layer for it numbers its own sessions, and takes longer than all code of mongoq; these sessions are mongoq's.
+same number from there: https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md.
+The driver's layer for it numbers its own sessions, and takes longer than all code of mongoq; mongoq numbers its own.
 """
 
 from __future__ import annotations
