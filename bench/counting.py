@@ -12,7 +12,7 @@ from bench.measure import Spread, Way, interleave
 from bench.pairs import QUEUES, Pairs, deafened
 from bench.place import Place
 from bench.shells import SHELLS, Shell
-from mongoq.drivers.counter_flush import INTERVAL
+from mongoq.drivers.counter_flush import FLUSH_INTERVAL_SECONDS
 from mongoq.model.process.counters import Counters, Event
 from mongoq.protocol.history import stats
 
@@ -41,9 +41,9 @@ def measure_counting(name: str, place: Place, *, rounds: int) -> dict[str, Any]:
         loop = comparison.time_ratio()
         noise = interleave(shell.caller, off, off, rounds=rounds, calls=1).time_ratio()
         latencies = {"on": report.latency(comparison.subject), "off": report.latency(comparison.reference)}
-        flush = _flush_seconds(shell, broker, int(INTERVAL * latencies["on"]["rate"]))
+        flush = _flush_seconds(shell, broker, int(FLUSH_INTERVAL_SECONDS * latencies["on"]["rate"]))
         alone = _count_seconds(broker)
-    cost = loop.median - 1 + flush.median / INTERVAL
+    cost = loop.median - 1 + flush.median / FLUSH_INTERVAL_SECONDS
     result = {
         "operation": "stats",
         **latencies,
@@ -51,7 +51,7 @@ def measure_counting(name: str, place: Place, *, rounds: int) -> dict[str, Any]:
         "off_beside_itself": report.spread(noise),
         "count_us": round(alone * 1_000_000, 2),
         "flush_ms": round(flush.median * 1000, 2),
-        "flush_share": round(flush.median / INTERVAL, 5),
+        "flush_share": round(flush.median / FLUSH_INTERVAL_SECONDS, 5),
         "cost": round(cost, 4),
         "target": TARGET,
         "reached": cost <= TARGET,
@@ -65,7 +65,8 @@ def _line(shell: str, result: dict[str, Any]) -> str:
         f"{shell:8} {'stats':30} cost {result['cost']:.2%} ± {result['loop']['error']:.2%} of push+reserve+commit, "
         f"{result['on']['median_us']:.0f} and {result['off']['median_us']:.0f} µs; "
         f"noise {result['off_beside_itself']['median'] - 1:.2%} ± {result['off_beside_itself']['error']:.2%}; "
-        f"counting alone {result['count_us']:.1f} µs, a flush {result['flush_ms']:.1f} ms every {INTERVAL:.0f} s"
+        f"counting alone {result['count_us']:.1f} µs, "
+        f"a flush {result['flush_ms']:.1f} ms every {FLUSH_INTERVAL_SECONDS:.0f} s"
     )
 
 
@@ -102,14 +103,14 @@ def _flush_seconds(shell: Shell, broker: Any, turns: int) -> Spread:
 
 def _count_seconds(broker: Any) -> float:
     """Time what counting adds to one turn, without the turn: the processor's part, which no neighbour disturbs much."""
-    counters, background, times = broker._context.counters, broker._driver._background, []
+    counters, background, times = broker._context.counters, broker._driver._counter_flush, []
     background.armed = True  # as it is but once in some seconds
     for _ in range(COUNTED):
         started = perf_counter()
         for event in EVENTS:
             counters.add(QUEUES[0], event)
             if not background.armed:
-                background.attend()
+                background.arm()
         times.append(perf_counter() - started)
     background.armed = False
     return median(times)

@@ -64,7 +64,7 @@ class _Deaf(Counters):
 def deafened(broker: Any) -> Any:
     """Return the broker, which counts nothing from now on."""
     broker._context.counters = _Deaf()
-    broker._driver._background = None
+    broker._driver._counter_flush = None
     return broker
 
 

@@ -22,9 +22,9 @@ from mongoq.drivers.connection_string import (
     refusal_of,
     sentence_of,
 )
-from mongoq.drivers.counter_flush import PATIENCE
+from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
-from mongoq.drivers.retryable_writes import numbering
+from mongoq.drivers.retryable_writes import take_sessions
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.settings import SettingsFrom, checked_source
@@ -173,15 +173,15 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
 
 def _close(client: MongoClient[Any]) -> None:
     """Close a client; it tells the server which sessions end, and does not wait long for one that has gone."""
-    with pymongo.timeout(PATIENCE):
-        for session in numbering(client):
+    with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
+        for session in take_sessions(client):
             session.end_session()
         client.close()
 
 
 async def _close_async(client: AsyncMongoClient[Any]) -> None:
-    with pymongo.timeout(PATIENCE):
-        for session in numbering(client):
+    with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
+        for session in take_sessions(client):
             await session.end_session()
         await client.close()
 

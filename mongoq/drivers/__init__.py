@@ -1,6 +1,6 @@
-"""What runs flows: the code that calls a MongoDB driver, for threads and for asyncio.
+"""Drivers: run flows by calling a MongoDB driver, for threads and for asyncio.
 
 ``threads`` and ``aio`` run a flow from its first command to its result: start there. ``backend`` knows PyMongo, Motor
 and mongomock; ``raw_commands`` and ``retryable_writes`` send commands without the driver's own retries;
-``group_commit_*`` lets callers share commands; ``sleep`` is how waiters rest; ``errors`` says what a refusal means.
+``group_commit_*`` lets callers share commands; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
 """

@@ -1,4 +1,4 @@
-"""The collections mongoq works on, and how it derives its own handles from the caller's."""
+"""Backends: mongoq's handles of a collection, derived from the caller's, and the classification of driver errors."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ from mongoq.protocol.flow.commands import (
 
 __all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary", "readable"]
 
-MISFIT_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
-"""What the server answers to an update that does not fit: wrong types, paths that cannot be made, too deep or large."""
-UNHEARD_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
-"""What a server says that is primary no more or about to stop, and a router that did not hear from the server."""
+UNSUITABLE_UPDATE_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
+"""Server codes for an update that does not fit: wrong types, impossible paths, too deep or too large."""
+REPLY_LOST_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""Codes of a server that is no longer primary or is shutting down, and of a router without a server's reply."""
 
-AGAIN = "RetryableWriteError"
-"""The label of such an error, whatever its code is: another program may stand before the server."""
+RETRYABLE_LABEL = "RetryableWriteError"
+"""Label of a lost reply, with any code: another program may stand in front of the server."""
 
 STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The handles that commands are sent to.
+    """Handles that commands are sent to.
 
     Attributes:
-        targets: what the methods of a command are called on.
-        sessions: the sessions of the client, a target as well.
-        client: the client behind them, for its topology; ``None`` for mongomock.
-        options: how values are encoded and decoded.
-        undecoded: the same of replies that are left as their bytes.
-        asynchronous: methods return awaitables.
-        serverless: mongomock, which keeps Python objects and takes no raw BSON.
+        targets: objects that have the methods of commands, by target name.
+        sessions: sessions of the client; a target as well.
+        client: client of the collection, for its topology; ``None`` for mongomock.
+        options: codec options of values.
+        undecoded: codec options of replies that stay raw bytes.
+        asynchronous: True if methods return awaitables.
+        serverless: True for mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
-        numbers: what numbers writes, if the driver's own layer need not.
+        numbers: sessions for writes that mongoq numbers itself; ``None`` if the driver's own layer does so.
     """
 
     targets: Mapping[Target, Any]
@@ -84,11 +84,11 @@ class Backend:
     numbers: Numbers | None = None
 
     def is_cut_off(self) -> bool:
-        """Say whether the client sees no server that takes writes."""
+        """Return whether the client sees no server that takes writes."""
         return self.client is not None and primary(self.client) is None
 
     def call(self, command: Command[Any]) -> Any:
-        """Call the driver's method that sends a command; returns what that returns."""
+        """Call the driver's method that sends a command, and return its result."""
         arguments = command.arguments
         if self.serverless or command.method == "bulk_write":
             arguments = self.arguments(command.method, arguments)
@@ -96,30 +96,30 @@ class Backend:
             arguments = {**arguments, "session": command.session}
         return getattr(self.targets[command.target], command.method)(**arguments)
 
-    def is_plain(self, command: Command[Any]) -> bool:
-        """Say whether it goes by ``call_plain`` (``mongoq.drivers.raw_commands``)."""
-        return command.resolved and not self.serverless and raw_commands.is_plain(command)
+    def is_raw_command(self, command: Command[Any]) -> bool:
+        """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
+        return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
-    def call_plain(self, command: Command[Any], lent: Numbered | None) -> Any:
-        """Call the driver's method that sends any command, for a reply that ``plain.outcome`` understands.
+    def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
+        """Send a command document, for a reply that ``plain.outcome`` understands.
 
-        In a session that was ``lent``, and under its number unless the flow finds out what becomes of the command.
+        It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
         """
-        spelled = raw_commands.spelled(command, self.targets["collection"].name)
+        document = raw_commands.build_command(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options
-        if lent is None:  # the driver makes a session for each command, which takes longer
-            return self.targets["database"].command(spelled, codec_options=options)
+        if leased is None:  # the driver makes a session for each command, which takes longer
+            return self.targets["database"].command(document, codec_options=options)
         if not command.resolved:
-            spelled["txnNumber"] = lent.number
-        return self.targets["database"].command(spelled, codec_options=options, session=lent.session)
+            document["txnNumber"] = leased.number
+        return self.targets["database"].command(document, codec_options=options, session=leased.session)
 
     def lend(self) -> Numbered | None:
-        """Return a session for a command (``mongoq.drivers.retryable_writes``)."""
+        """Lend a session for a command (``mongoq.drivers.retryable_writes``)."""
         return None if self.numbers is None else self.numbers.lend(self.client)
 
-    def numbered(self, command: Command[Any]) -> Numbered | None:
-        """Return a number for a write that goes by ``call_plain`` with one; ``None`` where the driver sends it."""
-        if self.numbers is not None and raw_commands.is_one(command):
+    def lend_for_write(self, command: Command[Any]) -> Numbered | None:
+        """Lend a session and a number for a write by ``call_raw``; ``None`` if the driver's own method sends it."""
+        if self.numbers is not None and raw_commands.is_single_write(command):
             return self.numbers.lend(self.client)
         return None
 
@@ -133,16 +133,16 @@ class Backend:
         if method == "bulk_write":
             statements = [STATEMENTS[kind](**arguments) for kind, arguments in given["requests"]]
             return {**given, "requests": statements}
-        return _decoded(given, self.options) if self.serverless else given
+        return _decode(given, self.options) if self.serverless else given
 
 
-def _decoded(value: Any, options: Options) -> Any:
+def _decode(value: Any, options: Options) -> Any:
     if isinstance(value, RawBSONDocument | Code):  # within a document, so that a reference comes out as one
         return bson.decode(bson.encode({"": value}), options)[""]
     if isinstance(value, Mapping):
-        return {key: _decoded(part, options) for key, part in value.items()}
+        return {key: _decode(part, options) for key, part in value.items()}
     if isinstance(value, list):
-        return [_decoded(part, options) for part in value]
+        return [_decode(part, options) for part in value]
     return value
 
 
@@ -150,7 +150,7 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
     """Derive handles with primary reads, majority writes, aware dates and standard UUIDs.
 
     Secondary reads would break the read-back, ``w: 1`` the fence after a failover, ``w: 0`` the counts; other
-    codec options of the caller's are kept.
+    codec options of the caller are kept.
 
     Raises:
         TypeError: no collection, or one of the other kind (synchronous or asynchronous).
@@ -199,7 +199,7 @@ def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
 
 
 def _check_registry(registry: TypeRegistry) -> None:
-    """Refuse converters of the caller's: they would convert dates and names of the envelope as well."""
+    """Refuse type converters of the caller: they would convert dates and names of the envelope as well."""
     if registry == TypeRegistry():
         return
     raise ArgumentInvalid(
@@ -218,7 +218,7 @@ def _name(value: Any) -> str:
 
 
 def interruption(error: Exception) -> Interruption | None:
-    """Classify a driver's error for the flows; ``None`` for one that passes through as it is."""
+    """Classify a driver error for flows; ``None`` for an error that passes through unchanged."""
     if isinstance(error, BulkWriteError):
         return _of_bulk(error)
     if isinstance(error, DuplicateKeyError):
@@ -229,9 +229,11 @@ def interruption(error: Exception) -> Interruption | None:
         return Blocked(error)
     if isinstance(error, AutoReconnect) and not isinstance(error, ServerSelectionTimeoutError):
         return ReplyLost(error)
-    if isinstance(error, OperationFailure) and (error.code in UNHEARD_CODES or error.has_error_label(AGAIN)):
+    if isinstance(error, OperationFailure) and (
+        error.code in REPLY_LOST_CODES or error.has_error_label(RETRYABLE_LABEL)
+    ):
         return ReplyLost(error)
-    if isinstance(error, OperationFailure) and error.code in MISFIT_CODES:
+    if isinstance(error, OperationFailure) and error.code in UNSUITABLE_UPDATE_CODES:
         return Refused(error)
     if isinstance(error, InvalidBSON):
         return Unreadable(error)
@@ -239,7 +241,7 @@ def interruption(error: Exception) -> Interruption | None:
 
 
 def readable(error: Exception) -> Exception:
-    """Return a server's error as it would be had the reply been decoded: its text quotes the reply, which was not."""
+    """Return a server error with its details decoded: the text of an error with a raw reply quotes raw bytes."""
     if not isinstance(error, OperationFailure) or not isinstance(error.details, RawBSONDocument):
         return error
     details = bson.decode(bytes(error.details.raw))
@@ -247,14 +249,14 @@ def readable(error: Exception) -> Exception:
 
 
 def is_outage(error: Exception) -> bool:
-    """Say whether an error that left a driver means that no server answers in time; in a moment one may do so again."""
+    """Return whether an error means that no server answers in time; a server may answer again in a moment."""
     return isinstance(error, ConnectionFailure) or isinstance(interruption(error), ReplyLost | Blocked)
 
 
 def _of_bulk(error: BulkWriteError) -> Interruption:
-    """Classify the error of a bulk; what was not confirmed at all comes before what was refused."""
+    """Classify a bulk write error; an unconfirmed write comes before refused statements."""
     refused = error.details["writeErrors"]
-    if error.details.get("writeConcernErrors") or any(one["code"] in UNHEARD_CODES for one in refused):
+    if error.details.get("writeConcernErrors") or any(one["code"] in REPLY_LOST_CODES for one in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
     return PartlyRefused(error, {one["index"]: _of_statement(one) for one in refused}, total)
@@ -267,6 +269,6 @@ def _of_statement(details: Mapping[str, Any]) -> Exception:
 
 
 def primary(client: Any) -> Any:
-    """Return the address of the primary as the client last saw it, without asking anybody."""
+    """Return the address of the primary as the client last saw it, without a command."""
     servers = client.topology_description.server_descriptions()
     return next((address for address, server in servers.items() if server.is_writable), None)

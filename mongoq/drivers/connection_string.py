@@ -15,18 +15,18 @@ from mongoq.errors import ArgumentInvalid
 __all__ = ["advice_on", "connection_errors", "has_option", "hosts_of", "make_client", "refusal_of", "sentence_of"]
 
 SCHEMES = ("mongodb://", "mongodb+srv://")
-REFUSED = "the driver cannot use this connection string"
+REFUSAL_TEXT = "the driver cannot use this connection string"
 UNESCAPED = re.compile(r"[^@/?]*[@/?].*@", re.DOTALL)
 """A rest of a connection string in which another separator stands before the last ``@``."""
-ADVICE = "user and password must be percent-encoded where they hold '@', '/', '?' or ':' (urllib.parse.quote_plus)"
-HIDDEN = "…"
-LENGTH = 1_000
+ADVICE_TEXT = "user and password must be percent-encoded where they hold '@', '/', '?' or ':' (urllib.parse.quote_plus)"
+HIDDEN_MARK = "…"
+MAX_MESSAGE_LENGTH = 1_000
 """Characters of what the driver says that a message holds."""
-SHORT = 4
+SHORT_SECRET_LENGTH = 4
 """Characters below which a secret is hidden only where it stands as a word of its own: ``me`` is part of ``name``."""
-PROPERTIES = "authmechanismproperties"
+PROPERTIES_OPTION = "authmechanismproperties"
 SECRET_OPTIONS = frozenset({"tlscertificatekeyfilepassword", "proxyusername", "proxypassword"})
-TIMEOUTS = re.compile(r" \(configured timeouts: [^)]*\)")
+TIMEOUTS_PART = re.compile(r" \(configured timeouts: [^)]*\)")
 _SEPARATORS = re.compile(r"[/:@?&=,;#\[\]]+")
 
 
@@ -65,12 +65,12 @@ def has_option(uri: str, name: str) -> bool:
 def refusal_of(error: BaseException, uri: str) -> str:
     """Return why the driver cannot use a connection string, and what to do where user or password look unescaped."""
     said = sentence_of(error, uri)
-    return f"{REFUSED}: {said}" if "must be escaped" in said else f"{REFUSED}: {said}{advice_on(uri)}"
+    return f"{REFUSAL_TEXT}: {said}" if "must be escaped" in said else f"{REFUSAL_TEXT}: {said}{advice_on(uri)}"
 
 
 def advice_on(uri: str) -> str:
     """Return what to do where user or password look unescaped, to go behind a sentence; else nothing."""
-    return f"; {ADVICE}" if UNESCAPED.match(uri.partition("://")[2]) else ""
+    return f"; {ADVICE_TEXT}" if UNESCAPED.match(uri.partition("://")[2]) else ""
 
 
 def hosts_of(client: Any, uri: str) -> str:
@@ -84,8 +84,8 @@ def sentence_of(error: BaseException, uri: str) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = text.partition(", full error: ")[0]  # behind it is the reply, with clocks and signatures
     for secret in sorted(set(_secrets(uri)), key=len, reverse=True):
-        around = (r"(?<!\w)", r"(?!\w)") if len(secret) < SHORT else ("", "")
-        text = re.sub(re.escape(secret).join(around), HIDDEN, text)
+        around = (r"(?<!\w)", r"(?!\w)") if len(secret) < SHORT_SECRET_LENGTH else ("", "")
+        text = re.sub(re.escape(secret).join(around), HIDDEN_MARK, text)
     return text.strip().rstrip(".") or type(error).__name__
 
 
@@ -106,7 +106,7 @@ def _secrets(uri: str) -> Iterator[str]:
             found.append(key)
         elif key.lower() in SECRET_OPTIONS:
             found += [value, *_parts(value)]
-        elif key.lower() == PROPERTIES:  # such as AWS_SESSION_TOKEN:…; the names are no secrets
+        elif key.lower() == PROPERTIES_OPTION:  # such as AWS_SESSION_TOKEN:…; the names are no secrets
             for pair in unquote(value).split(","):
                 secret = pair.partition(":")[2] or pair
                 found += [secret, *_parts(secret)]
@@ -129,5 +129,5 @@ def _options(uri: str) -> Iterator[tuple[str, str | None]]:
 def connection_errors(client: Any, error: BaseException, uri: str) -> str:
     """Return what became of the last connection to each server, or else what the driver's error says."""
     servers = client.topology_description.server_descriptions().values()
-    heard = sorted({TIMEOUTS.sub("", str(server.error)) for server in servers if server.error is not None})
-    return sentence_of(Exception("; ".join(heard)[:LENGTH] or str(error)[:LENGTH]), uri)
+    errors = sorted({TIMEOUTS_PART.sub("", str(server.error)) for server in servers if server.error is not None})
+    return sentence_of(Exception("; ".join(errors)[:MAX_MESSAGE_LENGTH] or str(error)[:MAX_MESSAGE_LENGTH]), uri)

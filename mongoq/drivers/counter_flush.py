@@ -1,4 +1,4 @@
-"""What a driver does by itself a while after its callers gave it something to do."""
+"""Counter flush: a driver writes counters some seconds after callers have counted."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from mongoq.drivers import fork
 from mongoq.model.process.counters import Counters
 from mongoq.protocol.flow.commands import Flow
 
-__all__ = ["INTERVAL", "CounterFlush"]
+__all__ = ["FLUSH_INTERVAL_SECONDS", "CounterFlush"]
 
 logger = logging.getLogger("mongoq.drive")
 
-INTERVAL = 5.0
-"""Seconds after which counters are written."""
-PATIENCE = 2.0
-"""Seconds that writing them may take: a broker closes in good time though its server has gone."""
+FLUSH_INTERVAL_SECONDS = 5.0
+"""Seconds from the first count to the write of the counters."""
+FLUSH_TIMEOUT_SECONDS = 2.0
+"""Seconds that the write may take: a broker has to close in good time even if its server has gone."""
 
 
 class CounterFlush(ABC):
-    """Writes counters down some seconds after the first of them; each kind of driver has a clock of its own.
+    """Writes counters some seconds after the first count; each kind of driver has its own timer.
 
     Attributes:
-        armed: what is counted now will be written, and there is nothing to see to.
+        armed: True while a write of the counters is scheduled.
     """
 
     def __init__(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         self._counters = counters
         self.flush = flush
         self.armed = self._stopped = False
-        fork.attend(self)
+        fork.register(self)
 
-    def attend(self) -> None:
-        """See to it that what an operation counts will be written; called before each, so that it can fail nothing."""
+    def arm(self) -> None:
+        """Schedule a write, if none is. Called before each operation, so that a failure here cannot fail one."""
         if not self.armed and not self._stopped:
             self.armed = True
             try:
-                self._arm(INTERVAL)
+                self._arm(FLUSH_INTERVAL_SECONDS)
             except RuntimeError as error:  # no thread can be started just now
                 self.armed = False
                 logger.debug("counters will be written later: %r", error)
 
-    def noticed(self) -> None:
-        """See to what an operation counted; called after each, since it may outlast what ``attend`` had armed."""
+    def rearm(self) -> None:
+        """Schedule a write of counts that an operation has left; it may outlast the write scheduled by ``arm``."""
         if not self.armed and self._counters:
-            self.attend()
+            self.arm()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write what was counted, in here; what cannot be written stays for the next time."""
+        """Write the counters in this block; counts that cannot be written stay for the next time."""
         try:
-            with pymongo.timeout(PATIENCE):
+            with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
                 yield
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
         finally:
             self.armed = False
-            self.noticed()  # something may have been counted meanwhile
+            self.rearm()  # something may have been counted meanwhile
 
     @abstractmethod
     def _arm(self, seconds: float) -> None:
-        """Have what was counted written after so many seconds."""
+        """Schedule a write of the counters."""
 
     def stop(self) -> None:
-        """Start nothing any more: the driver closes, and writes the rest itself."""
+        """Schedule no further write: the driver closes, and writes the rest itself."""
         self._stopped = True
         self._disarm()
 
     @abstractmethod
     def _disarm(self) -> None:
-        """Let what was armed not happen."""
+        """Cancel the scheduled write."""
 
     def forget(self) -> None:
-        """Start afresh in a forked child: what was counted is the parent's to write."""
+        """Reset in a forked child: the parent writes its own counts."""
         self._counters.take()
         self.armed = False

@@ -1,4 +1,4 @@
-"""Counters that asyncio writes down a while after they were counted."""
+"""Counter flush on asyncio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AioCounterFlush"]
 
 
 class AioCounterFlush(CounterFlush):
-    """Counters written by a task of the driver's, which the event loop's clock starts."""
+    """Writes counters from a task of the driver, started by a timer of the event loop."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class AioCounterFlush(CounterFlush):
         self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
-        self._own(self.write()).add_done_callback(self._written)
+        self._own(self.write()).add_done_callback(self._disarm_if_cancelled)
 
-    def _written(self, task: asyncio.Task[None]) -> None:
-        """Let the next operation arm the timer again: a task that was cancelled before its first step has not."""
+    def _disarm_if_cancelled(self, task: asyncio.Task[None]) -> None:
+        """Let the next operation arm the timer again, after a task that was cancelled before its first step."""
         if task.cancelled():
             self.armed = False
 
     async def write(self) -> None:
-        """Write what was counted."""
+        """Write the counters."""
         with self.writing():
             await self._run(self.flush())
 

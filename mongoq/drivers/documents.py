@@ -17,17 +17,17 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.encoding.codec import codec_options
 
-__all__ = ["Document", "Garbled", "decoded", "slices"]
+__all__ = ["Document", "Garbled", "decode", "slices"]
 
 Document = dict[str, Any]
 Options = CodecOptions[Any]
 Bytes = bytes | memoryview
 
-SLICE = 4 * 1024 * 1024
+SLICE_BYTES = 4 * 1024 * 1024
 """Bytes of BSON that are decoded at once: in Python's objects they are some ten times as many."""
-LENGTH = 4
-UUID_LENGTH = 16
-ESCAPED = re.compile("[\udc80-\udcff]")
+LENGTH_BYTES = 4
+UUID_BYTES = 16
+ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 """Bytes that are no UTF-8, as ``surrogateescape`` decodes them: UTF-8 never decodes to one of these."""
 
 AWARE = codec_options()
@@ -48,14 +48,14 @@ class Garbled:
     text: str
 
 
-def slices(raw: bytes, size: int = SLICE) -> Iterator[Bytes]:
+def slices(raw: bytes, size: int = SLICE_BYTES) -> Iterator[Bytes]:
     """Cut a reply of many documents, between two of them, into parts of about ``size`` bytes or one document."""
     if len(raw) <= size:
         yield raw
         return
     view, start, end = memoryview(raw), 0, 0
     while end < len(raw):
-        following = end + int.from_bytes(view[end : end + LENGTH], "little")
+        following = end + int.from_bytes(view[end : end + LENGTH_BYTES], "little")
         if following - start > size and end > start:
             yield view[start:end]
             start = end
@@ -63,8 +63,8 @@ def slices(raw: bytes, size: int = SLICE) -> Iterator[Bytes]:
     yield view[start:]
 
 
-def decoded(raw: Bytes, *, naive: bool) -> list[Document]:
-    """Return the documents of a part of a reply, whatever they hold.
+def decode(raw: Bytes, *, naive: bool) -> list[Document]:
+    """Decode the documents of a part of a reply, with any content.
 
     Dates are aware UTC, or ``naive`` in UTC, which is half as much work. Dates that Python cannot hold are
     ``DatetimeMS``, text that is not UTF-8 is ``Garbled``, and what is marked a UUID and is none stays ``Binary``.
@@ -74,10 +74,10 @@ def decoded(raw: Bytes, *, naive: bool) -> list[Document]:
             return bson.decode_all(raw, options)
         except (BSONError, TypeError, ValueError, OverflowError):
             continue
-    return [_one(part, NAIVE if naive else AWARE) for part in slices(bytes(raw), size=0)]
+    return [_decode_one(part, NAIVE if naive else AWARE) for part in slices(bytes(raw), size=0)]
 
 
-def _one(raw: Bytes, options: Options) -> Document:
+def _decode_one(raw: Bytes, options: Options) -> Document:
     try:
         document: Document = bson.decode(raw, options)
         return document
@@ -94,13 +94,13 @@ def _value(value: Any) -> Any:
     """Return a value of a document that had to be decoded by hand."""
     if isinstance(value, str | Regex):
         text = value if isinstance(value, str) else value.pattern
-        return Garbled(_readable(text)) if ESCAPED.search(text) else value
+        return Garbled(_readable(text)) if ESCAPED_BYTES.search(text) else value
     if isinstance(value, Mapping):
         parts = {_readable(name): _value(part) for name, part in value.items()}
-        return Garbled(repr(parts)) if any(map(ESCAPED.search, value)) else parts
+        return Garbled(repr(parts)) if any(map(ESCAPED_BYTES.search, value)) else parts
     if isinstance(value, list):
         return [_value(part) for part in value]
-    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == UUID_LENGTH:
+    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == UUID_BYTES:
         return uuid.UUID(bytes=bytes(value))
     return value
 

@@ -1,4 +1,4 @@
-"""Notices that the server may be another one now, so that its clock is read again."""
+"""Failover notice: detects that another server may be primary now, so that its clock is read again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mongoq.protocol.flow.commands import ReplyLost
 
 __all__ = ["FailoverNotice"]
 
-GLANCE = 0.05
-"""Seconds between two looks at the topology: a failover takes longer."""
+CHECK_INTERVAL_SECONDS = 0.05
+"""Seconds between two checks of the topology: a failover takes longer."""
 
 
 class FailoverNotice:
@@ -23,29 +23,29 @@ class FailoverNotice:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._client = backend.client
         self._clock = clock if isinstance(clock, ServerClock) and backend.client is not None else None
-        self._seen: Any = None
-        self._next_look = 0.0 if self._clock is not None else math.inf
+        self._topology: Any = None
+        self._next_check = 0.0 if self._clock is not None else math.inf
         self._primary: Any = None
 
-    def look(self) -> None:
-        """Disturb the clock when the primary has changed since the last look."""
+    def check_topology(self) -> None:
+        """Disturb the clock if the primary has changed since the last check."""
         now = time.monotonic()
-        if now < self._next_look or self._clock is None:
+        if now < self._next_check or self._clock is None:
             return
-        self._next_look = now + GLANCE
+        self._next_check = now + CHECK_INTERVAL_SECONDS
         topology = self._client.topology_description
-        if topology is self._seen:
+        if topology is self._topology:
             return
-        self._seen = topology
+        self._topology = topology
         leader = primary(self._client)
         if self._primary not in (None, leader):
             self._clock.disturb()
         self._primary = leader or self._primary
 
-    def told(self, error: Exception) -> Exception:
-        """Return a driver's error as flows know it; one of the network disturbs the clock.
+    def convert_error(self, error: Exception) -> Exception:
+        """Convert a driver error for flows; a network error disturbs the clock.
 
-        A refusal for want of a right, or of a server that is not the primary, gets a note that says what to do.
+        The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
         error = readable(error)
         known = interruption(error)

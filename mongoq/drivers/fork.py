@@ -1,4 +1,4 @@
-"""What starts afresh in a forked child."""
+"""Reset of objects in a forked child."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import os
 from typing import Protocol
 from weakref import WeakSet
 
-__all__ = ["attend"]
+__all__ = ["register"]
 
 
 class ResetInChild(Protocol):
-    """Something that a forked child must not go on with."""
+    """Object whose state a forked child must not use."""
 
     def forget(self) -> None:
-        """Start afresh."""
+        """Reset the state in the child."""
         ...
 
 
-_all: WeakSet[ResetInChild] = WeakSet()
+_objects: WeakSet[ResetInChild] = WeakSet()
 
 
-def attend(one: ResetInChild) -> None:
-    """Have it forget in every child that is forked while it lives."""
-    _all.add(one)
+def register(one: ResetInChild) -> None:
+    """Call ``forget`` of an object in every child that is forked while the object lives."""
+    _objects.add(one)
 
 
 def _after_fork() -> None:
-    for one in list(_all):
+    for one in list(_objects):
         one.forget()
 
 

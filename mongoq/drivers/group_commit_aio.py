@@ -23,8 +23,8 @@ Waiter = asyncio.Future[Any]
 class AioGroupCommit:
     """Sends the batches of lanes.
 
-    A caller's own task never sends for others: cancelled, it would take their command down. A caller who is cancelled
-    leaves at once; an item that comes for it goes to the next who waits for one, or is given back.
+    The task of a caller never sends for others: its cancellation would end their command. A cancelled caller leaves
+    at once; an item that arrives for it goes to the next waiting caller, or is given back.
     """
 
     def __init__(
@@ -33,40 +33,42 @@ class AioGroupCommit:
         run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]],
         undo: Callable[[Any, Any], Coroutine[Any, Any, None]],
     ) -> None:
-        self._own = own
+        self._start_driver_task = own
         self._run = run
         self._undo = undo
 
     def enter(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> Waiter:
-        """Let a caller wait for its part of a batch; the answer is what it is told."""
+        """Add a caller to the next batch, and return the future of its answer."""
         lane: Batcher = shared.lane
         waiter: Waiter = loop.create_future()
         shared.waiter = waiter
         lane.enter(shared, caller)
         if lane.flying < lane.abreast:
-            self._launch(lane)
+            self._start_task(lane)
         return waiter
 
     def go_on(self, lane: Batcher) -> None:
-        """Have those sent who came while a caller sent for itself; at the end of the loop they have gone as well."""
+        """Send the callers that arrived while a caller sent for itself; callers cancelled since are dropped."""
         while lane.waiting and lane.waiting[0].waiter.done():
             lane.waiting.popleft()
-        self._launch(lane)
+        self._start_task(lane)
 
-    def _launch(self, lane: Batcher) -> None:
+    def _start_task(self, lane: Batcher) -> None:
         """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
         if lane.waiting and lane.is_free:
             lane.flying += 1
-            self._own(self._fly(lane), Context()).add_done_callback(partial(self._landed, lane))
+            self._start_driver_task(self._send_batches(lane), Context()).add_done_callback(
+                partial(self._finish_task, lane)
+            )
 
-    def _landed(self, lane: Batcher, flight: asyncio.Task[bool]) -> None:
-        """Go on with who came at the last moment; when the driver gives up, or the loop ends, nobody is left behind."""
-        if flight.cancelled() or flight.exception() is not None or not flight.result():
+    def _finish_task(self, lane: Batcher, task: asyncio.Task[bool]) -> None:
+        """Send late arrivals; after a cancelled task (end of the driver or the loop), fail the waiting callers."""
+        if task.cancelled() or task.exception() is not None or not task.result():
             lane.flying -= 1
-        if flight.cancelled():
-            _strand(lane.waiting)
+        if task.cancelled():
+            _fail_waiting(lane.waiting)
             lane.waiting.clear()
-        self._launch(lane)
+        self._start_task(lane)
 
     def leave(self, shared: Shared[Any]) -> None:
         """Let a caller go that was cancelled; what came for it in that very moment is not lost."""
@@ -75,8 +77,8 @@ class AioGroupCommit:
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._hand_on(shared, waiter.result())
 
-    async def _fly(self, lane: Batcher) -> bool:
-        """Send batches until nobody waits; who comes in the meantime goes with the next one.
+    async def _send_batches(self, lane: Batcher) -> bool:
+        """Send batches until no caller waits; callers that arrive meanwhile form the next batch.
 
         Returns whether the lane knows already that it is over: a lone caller who goes on may then send for itself.
         """
@@ -84,28 +86,28 @@ class AioGroupCommit:
         try:
             while batch := lane.board(asyncio.Future.done):
                 if lane.waiting:
-                    self._launch(lane)
-                tolds = await self._told(lane, batch)
+                    self._start_task(lane)
+                answers = await self._send_batch(lane, batch)
                 over = lane.last is not None and len(batch) == 1 and not lane.waiting
                 if over:
                     lane.flying -= 1
-                for shared, told in zip(batch, tolds, strict=True):
+                for shared, answer in zip(batch, answers, strict=True):
                     waiter: Waiter = shared.waiter
                     if waiter.done():
-                        self._hand_on(shared, told)
-                    elif isinstance(told, Exception):
-                        waiter.set_exception(told)
+                        self._hand_on(shared, answer)
+                    elif isinstance(answer, Exception):
+                        waiter.set_exception(answer)
                     else:
-                        waiter.set_result(told)
+                        waiter.set_result(answer)
                 if over:
                     return True
                 if len(batch) == 1:
                     await asyncio.sleep(0)  # a lone caller who goes on at once has come back by then
         finally:
-            _strand(batch)  # nobody, unless this task was cancelled
+            _fail_waiting(batch)  # nobody, unless this task was cancelled
         return False
 
-    async def _told(self, lane: Batcher, batch: list[Shared[Any]]) -> list[Any]:
+    async def _send_batch(self, lane: Batcher, batch: list[Shared[Any]]) -> list[Any]:
         try:
             return list(await self._run(lane.send([shared.entry for shared in batch])))
         except Exception as error:
@@ -113,16 +115,16 @@ class AioGroupCommit:
         finally:
             lane.landed(batch)
 
-    def _hand_on(self, shared: Shared[Any], told: Any) -> None:
-        """Hand what came for a caller that has gone to the next who waits for it, or give it back."""
-        if isinstance(told, Exception):
-            logger.debug("a command whose caller was cancelled failed: %r", told)
-        elif shared.undo is not None and told is not None:
+    def _hand_on(self, shared: Shared[Any], answer: Any) -> None:
+        """Hand the item of a cancelled caller to the next waiting caller of its kind, or give it back."""
+        if isinstance(answer, Exception):
+            logger.debug("a command whose caller was cancelled failed: %r", answer)
+        elif shared.undo is not None and answer is not None:
             heir = shared.lane.take_over(shared.kind, asyncio.Future.done)
             if heir is not None:
-                heir.waiter.set_result(told)
+                heir.waiter.set_result(answer)
             else:
-                self._own(self._undo(shared, told))
+                self._start_driver_task(self._undo(shared, answer))
 
 
 def caller() -> int:
@@ -130,7 +132,7 @@ def caller() -> int:
     return id(asyncio.current_task())
 
 
-def _strand(waiting: Iterable[Shared[Any]]) -> None:
+def _fail_waiting(waiting: Iterable[Shared[Any]]) -> None:
     for shared in waiting:
         if not (shared.waiter.done() or shared.waiter.get_loop().is_closed()):
             shared.waiter.set_exception(BrokerClosed())

@@ -1,4 +1,4 @@
-"""Group commit among threads: the first who waits sends for those who wait with it, and then hands over."""
+"""Group commit of threads: the first waiting thread leads, sends one batch for all waiters, and passes the lead on."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ logger = logging.getLogger("mongoq.drive")
 
 
 class _Waiter:
-    """A thread in a lane, asleep until it is told something, or is the one to send.
+    """Thread that waits for its part of a batch. It sleeps until it gets its answer or becomes the leader.
 
     Attributes:
-        woken: set when there is something to do.
-        told: what it is told, once there is something.
-        leads: it is the one to send the next batch, or to say who does.
-        gone: it was interrupted, and waits no more.
+        woken: event, set when the thread has an answer or the lead.
+        answer: list with the thread's answer or error; empty until the batch is answered.
+        is_leader: True while the thread has to send the next batch or pass the lead on.
+        is_gone: True after the thread was interrupted; it no longer waits.
     """
 
-    __slots__ = ("gone", "leads", "told", "woken")
+    __slots__ = ("answer", "is_gone", "is_leader", "woken")
 
     def __init__(self) -> None:
         self.woken = threading.Event()
-        self.told: list[Any] = []
-        self.leads = self.gone = False
+        self.answer: list[Any] = []
+        self.is_leader = self.is_gone = False
 
-    def tell(self, told: Any) -> None:
-        self.told.append(told)
+    def answer_with(self, answer: Any) -> None:
+        self.answer.append(answer)
         self.woken.set()
 
     def lead(self) -> None:
-        self.leads = True
+        self.is_leader = True
         self.woken.set()
 
 
 def _is_gone(waiter: _Waiter) -> bool:
-    return waiter.gone
+    return waiter.is_gone
 
 
 class ThreadGroupCommit:
     """Sends the batches of lanes.
 
-    Nobody serves the others for longer than its own batch takes: who has its answer wakes the first of those who
-    wait, and that one sends the next batch. The main thread sends its own part alone, since a signal may interrupt it
-    anywhere. So does who calls while it is sending already, such as a listener to commands.
+    A thread serves the others for no longer than its own batch takes: with its answer, the leader wakes the first
+    waiting thread, which sends the next batch. The main thread sends its own part alone, since a signal may interrupt
+    it anywhere. So does a thread that calls while it is already sending, for example a command listener.
     """
 
     def __init__(
@@ -65,85 +65,85 @@ class ThreadGroupCommit:
         self._run = run
         self._undo = undo
         self._lock = threading.Lock()
-        self._here = threading.local()
-        fork.attend(self)
+        self._thread_state = threading.local()
+        fork.register(self)
 
     def forget(self) -> None:
-        """Start afresh in a forked child: who waits here is the parent's, and may hold the lock."""
+        """Reset in a forked child: the waiting threads belong to the parent, and one may hold the lock."""
         self._lock = threading.Lock()
-        self._here = threading.local()
+        self._thread_state = threading.local()
         self._lanes.clear()
 
-    def share(self, shared: Shared[Any], taken: list[Any]) -> Any:
+    def share(self, shared: Shared[Any], undo_log: list[Any]) -> Any:
         """Wait for this caller's part of a batch, or send it."""
-        if on_main_thread() or getattr(self._here, "sharing", False):
-            (told,) = self._run(shared.lane.send([shared.entry]))
+        if on_main_thread() or getattr(self._thread_state, "sharing", False):
+            (answer,) = self._run(shared.lane.send([shared.entry]))
         else:
-            self._here.sharing = True
+            self._thread_state.sharing = True
             try:
-                told = self._told(shared)
+                answer = self._wait_for_answer(shared)
             finally:
-                self._here.sharing = False
-        if isinstance(told, Exception):
-            raise told
+                self._thread_state.sharing = False
+        if isinstance(answer, Exception):
+            raise answer
         if shared.undo is not None:
-            taken.append((shared, told))
-        return told
+            undo_log.append((shared, answer))
+        return answer
 
-    def _told(self, shared: Shared[Any]) -> Any:
+    def _wait_for_answer(self, shared: Shared[Any]) -> Any:
         lane: Batcher = shared.lane
         waiter = shared.waiter = _Waiter()
         with self._lock:
             lane.enter(shared, threading.get_ident)
             if lane.is_free:
                 lane.flying += 1
-                waiter.leads = True
+                waiter.is_leader = True
         try:
-            while not waiter.told:
-                if waiter.leads:
-                    self._lead(lane)
+            while not waiter.answer:
+                if waiter.is_leader:
+                    self._send_batch(lane)
                 else:
                     waiter.woken.wait()
         except BaseException:
             self._abandon(lane, shared)
             raise
         self._hand_over(lane, waiter)
-        return waiter.told[0]
+        return waiter.answer[0]
 
-    def _lead(self, lane: Batcher) -> None:
+    def _send_batch(self, lane: Batcher) -> None:
         """Send the next batch."""
         with self._lock:
             batch = lane.board(_is_gone)
-        told: list[Any] = []
+        answer: list[Any] = []
         try:
             flow = lane.send([shared.entry for shared in batch])
-            told = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
+            answer = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
         except Exception as error:
-            told = copies(error, len(batch))
+            answer = copies(error, len(batch))
         finally:
-            if len(told) != len(batch):  # this thread was made to end
-                told = copies(ReplyLost(AutoReconnect("the thread that sent it has ended")), len(batch))
-            self._deliver(lane, batch, told)
+            if len(answer) != len(batch):  # this thread was made to end
+                answer = copies(ReplyLost(AutoReconnect("the thread that sent it has ended")), len(batch))
+            self._deliver(lane, batch, answer)
 
-    def _deliver(self, lane: Batcher, batch: list[Shared[Any]], told: list[Any]) -> None:
-        left: list[tuple[Shared[Any], Any]] = []
+    def _deliver(self, lane: Batcher, batch: list[Shared[Any]], answer: list[Any]) -> None:
+        abandoned: list[tuple[Shared[Any], Any]] = []
         with self._lock:
             lane.landed(batch)
-            for shared, one in zip(batch, told, strict=True):
-                if shared.waiter.gone:
-                    left.append((shared, one))
+            for shared, one in zip(batch, answer, strict=True):
+                if shared.waiter.is_gone:
+                    abandoned.append((shared, one))
                 else:
-                    shared.waiter.tell(one)
-        for shared, one in left:
-            self._leave(lane, shared, one)
+                    shared.waiter.answer_with(one)
+        for shared, one in abandoned:
+            self._hand_on(lane, shared, one)
 
     def _hand_over(self, lane: Batcher, waiter: _Waiter) -> None:
-        """Let the first of those who wait lead, if this thread led."""
-        if not waiter.leads:
+        """Pass the lead to the first waiting thread, if this thread led."""
+        if not waiter.is_leader:
             return
         with self._lock:
-            waiter.leads = False
-            heir = next((shared.waiter for shared in lane.waiting if not shared.waiter.gone), None)
+            waiter.is_leader = False
+            heir = next((shared.waiter for shared in lane.waiting if not shared.waiter.is_gone), None)
             if heir is None:
                 lane.flying -= 1
             else:
@@ -152,19 +152,19 @@ class ThreadGroupCommit:
     def _abandon(self, lane: Batcher, shared: Shared[Any]) -> None:
         waiter: _Waiter = shared.waiter
         with self._lock:
-            waiter.gone = True
-            told = list(waiter.told)
+            waiter.is_gone = True
+            answer = list(waiter.answer)
         self._hand_over(lane, waiter)
-        for one in told:
-            self._leave(lane, shared, one)
+        for one in answer:
+            self._hand_on(lane, shared, one)
 
-    def _leave(self, lane: Batcher, shared: Shared[Any], told: Any) -> None:
-        """Hand what came for a thread that has gone to the next who waits for it, or give it back."""
-        if isinstance(told, Exception) or told is None or shared.undo is None:
+    def _hand_on(self, lane: Batcher, shared: Shared[Any], answer: Any) -> None:
+        """Hand the item of an interrupted thread to the next waiting thread of its kind, or give it back."""
+        if isinstance(answer, Exception) or answer is None or shared.undo is None:
             return
         with self._lock:
             heir = lane.take_over(shared.kind, _is_gone)
             if heir is not None:
-                heir.waiter.tell(told)
+                heir.waiter.answer_with(answer)
         if heir is None:
-            self._undo(shared, told)
+            self._undo(shared, answer)

@@ -1,8 +1,8 @@
-"""Writes by the commands themselves, without the driver's layer that retries them.
+"""Raw commands: writes sent as command documents, without the driver's layer for retryable writes.
 
 For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
-all that is ours. A flow that finds out by itself what became of a command whose reply was lost needs neither; others
-have the record, under a number of ours (``mongoq.drivers.retryable_writes``).
+all code of mongoq. A flow that resolves a lost reply by itself needs neither. Other writes have the record, under a
+number of mongoq's own (``mongoq.drivers.retryable_writes``).
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError,
 
 from mongoq.protocol.flow.commands import Command
 
-__all__ = ["DUPLICATE_CODE", "Outcome", "is_one", "is_plain", "outcome", "spelled"]
+__all__ = ["DUPLICATE_CODE", "Outcome", "build_command", "is_raw_command", "is_single_write", "parse_reply"]
 
 DUPLICATE_CODE = 11000
 MAJORITY = {"w": "majority"}
-WRITES = frozenset(
+SINGLE_WRITES = frozenset(
     {"insert_one", "insert_many", "update_one", "delete_one", "find_one_and_update", "find_one_and_delete"}
 )
-TOLD = frozenset({"document", "documents", "ordered", "filter", "update", "sort"})
-COUNTS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
-"""What the driver's error for some of many statements calls those that happened, unless they are deletes."""
+SENT_ARGUMENTS = frozenset({"document", "documents", "ordered", "filter", "update", "sort"})
+COUNT_FIELDS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
+"""Field of ``BulkWriteError`` with the number of statements that happened, unless they are deletes."""
 
 
 class Outcome(NamedTuple):
-    """What an update or a delete has done, by the names of the driver's own results; nobody asks that of an insert."""
+    """Result of an update or a delete, with the driver's own names; no flow reads the result of an insert."""
 
     matched_count: int
     deleted_count: int
 
 
-def is_plain(command: Command[Any]) -> bool:
-    """Say whether it can be sent so; a bulk of both kinds is two commands, which the driver knows how to send."""
+def is_raw_command(command: Command[Any]) -> bool:
+    """Return whether a command can be sent raw; a bulk of updates and deletes is two commands, left to the driver."""
     if not command.resolved or command.session is not None:
         return False
     if command.method != "bulk_write":
@@ -43,18 +43,18 @@ def is_plain(command: Command[Any]) -> bool:
     return len(kinds) == 1
 
 
-def is_one(command: Command[Any]) -> bool:
-    """Say whether it can be sent so under a number: it writes single documents, and nothing it is told is left out."""
-    return command.method in WRITES and command.session is None and command.arguments.keys() <= TOLD
+def is_single_write(command: Command[Any]) -> bool:
+    """Return whether a write can be sent raw with a number: one document each, and no argument that would be lost."""
+    return command.method in SINGLE_WRITES and command.session is None and command.arguments.keys() <= SENT_ARGUMENTS
 
 
-def spelled(command: Command[Any], collection: str) -> dict[str, Any]:
-    """Return the command as the server takes it."""
-    return _SPELLINGS[command.method](collection, command.arguments)
+def build_command(command: Command[Any], collection: str) -> dict[str, Any]:
+    """Return the command document for the server."""
+    return _BUILDERS[command.method](collection, command.arguments)
 
 
-def outcome(command: Command[Any], reply: Mapping[str, Any]) -> Any:
-    """Return what the driver's method returns; raises what it raises."""
+def parse_reply(command: Command[Any], reply: Mapping[str, Any]) -> Any:
+    """Return the result that the driver's method returns, or raise its error."""
     if "writeErrors" in reply or "writeConcernError" in reply:
         raise _failure(command, reply)
     if command.method.startswith("find"):
@@ -72,8 +72,8 @@ def _deletes(command: Command[Any]) -> bool:
 
 def _failure(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
     refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
-    if command.method in COUNTS:
-        counts = {COUNTS[command.method] if not _deletes(command) else "nRemoved": reply["n"]}
+    if command.method in COUNT_FIELDS:
+        counts = {COUNT_FIELDS[command.method] if not _deletes(command) else "nRemoved": reply["n"]}
         concerns = [unconfirmed] if unconfirmed else []
         return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, **counts})
     if unconfirmed:
@@ -96,20 +96,20 @@ def _delete(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered
     return {"delete": collection, "ordered": ordered, "writeConcern": MAJORITY, "deletes": statements}
 
 
-def _updated(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
+def _update_statement(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
     return {"q": arguments["filter"], "u": arguments["update"], "multi": many}
 
 
-def _deleted(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
+def _delete_statement(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
     return {"q": arguments["filter"], "limit": 0 if many else 1}
 
 
 def _bulk(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     requests = arguments["requests"]
     if requests[0][0].startswith("Delete"):
-        deletes = [_deleted(each, many=kind == "DeleteMany") for kind, each in requests]
+        deletes = [_delete_statement(each, many=kind == "DeleteMany") for kind, each in requests]
         return _delete(collection, deletes, ordered=arguments["ordered"])
-    updates = [_updated(each, many=kind == "UpdateMany") for kind, each in requests]
+    updates = [_update_statement(each, many=kind == "UpdateMany") for kind, each in requests]
     return _update(collection, updates, ordered=arguments["ordered"])
 
 
@@ -130,11 +130,11 @@ def _find_and_delete(collection: str, arguments: Mapping[str, Any]) -> dict[str,
     return {**_find_and_modify(collection, arguments), "remove": True}
 
 
-_SPELLINGS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
-    "update_one": lambda collection, one: _update(collection, [_updated(one, many=False)]),
-    "update_many": lambda collection, one: _update(collection, [_updated(one, many=True)]),
-    "delete_one": lambda collection, one: _delete(collection, [_deleted(one, many=False)]),
-    "delete_many": lambda collection, one: _delete(collection, [_deleted(one, many=True)]),
+_BUILDERS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
+    "update_one": lambda collection, one: _update(collection, [_update_statement(one, many=False)]),
+    "update_many": lambda collection, one: _update(collection, [_update_statement(one, many=True)]),
+    "delete_one": lambda collection, one: _delete(collection, [_delete_statement(one, many=False)]),
+    "delete_many": lambda collection, one: _delete(collection, [_delete_statement(one, many=True)]),
     "find_one_and_update": _find_and_update,
     "find_one_and_delete": _find_and_delete,
     "insert_one": lambda collection, one: _insert(collection, [one["document"]]),

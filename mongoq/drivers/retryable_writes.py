@@ -1,8 +1,8 @@
-"""Writes with numbers, which the server performs once however often they are sent.
+"""Numbered writes: the server performs each once, however often it is sent.
 
-It keeps the highest number of each session with what that write came to, and answers a second one of the same number
-from there: https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md. The
-driver's layer for it numbers its own sessions, and takes longer than all that is ours; here are sessions of ours.
+The server keeps the highest number of each session with the result of that write, and answers a second write of the
+same number from there: https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md.
+The driver's layer for it numbers its own sessions, and takes longer than all code of mongoq; mongoq numbers its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pymongo.errors import BulkWriteError, OperationFailure, WriteError
 from mongoq.drivers import fork
 from mongoq.protocol.flow.commands import SENDS
 
-__all__ = ["Numbered", "Numbers", "numbering", "numbers_of"]
+__all__ = ["Numbered", "Numbers", "numbers_of", "take_sessions"]
 
-KEEPERS = frozenset({"RSPrimary", "Mongos", "LoadBalancer"})
+RETRYABLE_SERVER_TYPES = frozenset({"RSPrimary", "Mongos", "LoadBalancer"})
 """The servers that keep numbers."""
-PLACE = "_mongoq_numbers"
+CLIENT_ATTRIBUTE = "_mongoq_numbers"
 """Where a client keeps what is its own; a table of ours would keep the client alive."""
 
 
@@ -58,8 +58,8 @@ class Numbered:
         else:
             self._lender.free.insert(0, self)
 
-    def again(self, error: Exception, *, lost: bool) -> None:
-        """Have a write that failed sent again when its reply was ``lost``, or raise what it comes to.
+    def retry_or_raise(self, error: Exception, *, lost: bool) -> None:
+        """Return to send a write again when its reply was ``lost``, or raise its final error.
 
         What comes to no answer then stays lost.
         """
@@ -70,8 +70,8 @@ class Numbered:
         exact = not lost and isinstance(error, (WriteError, BulkWriteError))
         raise error if exact or self._lost is None else self._lost
 
-    def back(self) -> None:
-        """Give the session back, whose number was not used."""
+    def give_back(self) -> None:
+        """Give the session back with its number unused."""
         self._lender.free.append(self)
 
 
@@ -88,7 +88,7 @@ class Numbers:
 
     def __init__(self) -> None:
         self.free: list[Numbered] = []
-        fork.attend(self)
+        fork.register(self)
 
     def lend(self, client: Any) -> Numbered | None:
         """Return a session and a number for a write; ``None`` when no server is seen that keeps them."""
@@ -97,25 +97,25 @@ class Numbers:
         except IndexError:
             pass
         servers = client.topology_description.server_descriptions().values()
-        if not any(server.server_type_name in KEEPERS for server in servers):
+        if not any(server.server_type_name in RETRYABLE_SERVER_TYPES for server in servers):
             return None
         return Numbered(self, client.start_session(causal_consistency=False))
 
     def forget(self) -> None:
-        """Leave the sessions to the process that was forked: the server would take our writes for its own."""
+        """Drop the sessions in a forked child: the server would take the child's writes for the parent's."""
         self.free = []
 
 
 def numbers_of(client: Any) -> Numbers | None:
-    """Return the numbers of a PyMongo client; ``None`` of one that is told not to retry writes."""
+    """Return the numbers of a PyMongo client; ``None`` for a client with ``retryWrites=false``."""
     if not client.options.retry_writes:
         return None
     own = vars(client)
-    numbers: Numbers = own.get(PLACE) or own.setdefault(PLACE, Numbers())
+    numbers: Numbers = own.get(CLIENT_ATTRIBUTE) or own.setdefault(CLIENT_ATTRIBUTE, Numbers())
     return numbers
 
 
-def numbering(client: Any) -> list[Any]:
+def take_sessions(client: Any) -> list[Any]:
     """Take all sessions in which a client numbers writes, to be ended before it closes."""
-    numbers: Numbers | None = vars(client).pop(PLACE, None)
+    numbers: Numbers | None = vars(client).pop(CLIENT_ATTRIBUTE, None)
     return [] if numbers is None else [one.session for one in numbers.free]

@@ -16,7 +16,7 @@ STANDALONE = "Standalone"
 
 
 class Sessions:
-    """What the steps of a transaction are called on; what a driver's own method returns, an awaitable say, is returned.
+    """Target of the steps of a transaction. Methods return the driver's own result, for example an awaitable.
 
     PyMongo's sessions, PyMongo's for asyncio and Motor's have the same methods.
     """
@@ -75,7 +75,7 @@ class Sessions:
         return session.end_session()
 
     def closing(self, session: Any) -> None:
-        """Take note that the transaction is about to end, in a task of its own."""
+        """Record that the transaction is about to end, in a task of its own."""
         for tentative in self._of(session):
             tentative.closing = True
 
@@ -84,7 +84,7 @@ class Sessions:
         self._tentative[reservation] = Tentative(session)
 
     def knows(self, reservation: Any) -> bool:
-        """Say whether a reservation ends, or has ended, with a transaction."""
+        """Return whether a reservation ends, or has ended, with a transaction."""
         return reservation in self._tentative
 
     def forget(self, reservation: Any) -> Tentative | None:

@@ -1,4 +1,4 @@
-"""Signals put off: a handler that would raise in the middle of a command runs when its reply is there."""
+"""Deferred signals: a handler that could raise in the middle of a command runs after the reply."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal
 Handler = Callable[[int, FrameType | None], Any]
 
 
-_seen: tuple[Any, ...] = ()
-_found: tuple[tuple[int, Handler], ...] = ()
-"""The handlers in Python, with their numbers, among those that were ``_seen`` last."""
+_last_handlers: tuple[Any, ...] = ()
+_python_handlers: tuple[tuple[int, Handler], ...] = ()
+"""The handlers in Python, with their numbers, among those that were ``_last_handlers`` last."""
 
 
 class DeferredSignals:
-    """From here to ``end`` handlers of signals only take note; then those that were meant run, and may raise.
+    """Defers signal handlers from its creation to ``end``, which runs the deferred handlers; they may raise.
 
     For the main thread, ``thread``. A signal that comes a second time goes through at once, since the command may hang.
     """
 
-    __slots__ = ("_handlers", "_noted")
+    __slots__ = ("_handlers", "_pending")
 
     thread = threading.main_thread().ident
 
     def __init__(self) -> None:
-        global _seen, _found  # read and written on the main thread alone
+        global _last_handlers, _python_handlers  # read and written on the main thread alone
         seen = tuple(map(_signal.getsignal, _NUMBERS))
-        if seen != _seen:
+        if seen != _last_handlers:
             found = ((number, handler) for number, handler in zip(_NUMBERS, seen, strict=True) if callable(handler))
-            _seen, _found = seen, tuple(found)
-        self._handlers = _found
-        self._noted: dict[int, FrameType | None] = {}
+            _last_handlers, _python_handlers = seen, tuple(found)
+        self._handlers = _python_handlers
+        self._pending: dict[int, FrameType | None] = {}
         try:
             for number, _ in self._handlers:
                 _signal.signal(number, self._note)
@@ -49,50 +49,50 @@ class DeferredSignals:
             raise
 
     def end(self) -> None:
-        """Give the signals back to their handlers, and run those that were put off."""
+        """Restore the signal handlers, and run the deferred ones."""
         try:
             for number, handler in self._handlers:
                 _signal.signal(number, handler)
         except BaseException:  # one that was given back has raised
             self._end_all()
             raise
-        if self._noted:
+        if self._pending:
             self._run(dict(self._handlers))
 
     def _end_all(self) -> None:
         try:
-            _give_back(list(self._handlers))
+            _restore_all(list(self._handlers))
         finally:
             self._run(dict(self._handlers))
 
     def _run(self, handlers: dict[int, Handler]) -> None:
-        """Run what was put off, all of it, though one may raise."""
-        while self._noted:
-            number = next(iter(self._noted))
-            frame = self._noted.pop(number)
+        """Run all deferred handlers, even if one raises."""
+        while self._pending:
+            number = next(iter(self._pending))
+            frame = self._pending.pop(number)
             try:
                 handlers[number](number, frame)
             finally:
                 self._run(handlers)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number in self._noted:
+        if number in self._pending:
             dict(self._handlers)[number](number, frame)
-        self._noted[number] = frame
+        self._pending[number] = frame
 
 
-def _give_back(rest: list[tuple[int, Handler]]) -> None:
-    """Give signals back to their handlers, all of them, though one that is back may raise."""
+def _restore_all(rest: list[tuple[int, Handler]]) -> None:
+    """Restore all signal handlers, even if one that is restored raises."""
     if rest:
         try:
             _signal.signal(*rest[-1])
             rest.pop()
         finally:
-            _give_back(rest)
+            _restore_all(rest)
 
 
 def on_main_thread() -> bool:
-    """Say whether this is the thread in which Python runs the handlers of signals."""
+    """Return whether this is the thread in which Python runs signal handlers."""
     return threading.get_ident() == DeferredSignals.thread
 
 

@@ -1,4 +1,4 @@
-"""How waiters rest, with threads and with asyncio, and what a client allows the change stream to do."""
+"""Rest of waiters, in threads and on asyncio, and the limits that a client sets to the change stream."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow.event import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
-__all__ = ["rest", "rest_aio", "suit"]
+__all__ = ["limit_stream", "rest", "rest_aio"]
 
-LOOK = 1.0
+SIGNAL_CHECK_SECONDS = 1.0
 """Seconds after which the main thread looks whether a signal has come.
 
 One that the system hands to another thread, or that comes just before the wait begins, does not end a wait of Python's.
 """
-MOTOR = 2.0
+MOTOR_AWAIT_SECONDS = 2.0
 """Seconds that the server may hold an answer back from a thread of Motor's."""
 
 
 def rest(bell: WakeEvent, seconds: float) -> None:
-    """Block the thread until the bell rings, or for so many seconds.
+    """Block the thread until the event is set, at most ``seconds``.
 
-    On a lock and nothing more: a handler of a signal may ring this very bell.
+    It waits on a plain lock: a signal handler may set this very event.
     """
     gate = threading.Lock()
     gate.acquire()
@@ -38,24 +38,24 @@ def rest(bell: WakeEvent, seconds: float) -> None:
     bell.alarm = open_gate
     try:
         if not bell.rung:
-            _pass(gate, seconds)
+            _wait_for_gate(gate, seconds)
     finally:
         bell.alarm = None
 
 
-def _pass(gate: threading.Lock, seconds: float) -> None:
-    """Wait until a gate is open, or for so many seconds; handlers of signals run meanwhile."""
+def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
+    """Wait until a gate is open, at most ``seconds``; signal handlers run meanwhile."""
     if not on_main_thread():
         gate.acquire(timeout=seconds)
         return
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
-        if gate.acquire(timeout=min(left, LOOK)):
+        if gate.acquire(timeout=min(left, SIGNAL_CHECK_SECONDS)):
             return
 
 
 async def rest_aio(bell: WakeEvent, seconds: float) -> None:
-    """Suspend the task until the bell rings, or for so many seconds."""
+    """Suspend the task until the event is set, at most ``seconds``."""
     loop = asyncio.get_running_loop()
     gate: asyncio.Future[None] = loop.create_future()
 
@@ -73,10 +73,10 @@ async def rest_aio(bell: WakeEvent, seconds: float) -> None:
         bell.alarm = None
 
 
-def suit(hub: WaiterRegistry, client: Any) -> None:
+def limit_stream(hub: WaiterRegistry, client: Any) -> None:
     """Let the stream keep to the limits of a client: how many connections it has, and how long they wait."""
     if type(client).__module__.startswith("motor"):
-        hub.patience = MOTOR  # its threads cannot be told to stop waiting
+        hub.patience = MOTOR_AWAIT_SECONDS  # its threads cannot be told to stop waiting
     try:
         pool, patience = client.options.pool_options, client.options.timeout
     except AttributeError:

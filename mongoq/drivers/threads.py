@@ -1,4 +1,4 @@
-"""The driver for threads: runs flows on a PyMongo or mongomock collection."""
+"""Driver for threads: runs flows on a PyMongo or mongomock collection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.retryable_writes import Numbered
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.signals import DeferredSignals
-from mongoq.drivers.undo_log import Taken, told
+from mongoq.drivers.undo_log import UndoLog, log_reply
 from mongoq.errors import BrokerClosed
 from mongoq.model.process.clock import Clock
 from mongoq.model.process.counters import Counters
@@ -52,8 +52,8 @@ logger = logging.getLogger("mongoq.drive")
 class ThreadDriver:
     """Performs the requests of a flow in the caller's thread.
 
-    What a command took is given back when the flow does not end well. On the main thread, the only one that a signal
-    interrupts, handlers of signals wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
+    Items that a command took are given back when the flow fails. On the main thread, the only one that a signal
+    interrupts, signal handlers wait for the reply: PyMongo, interrupted within its pool, may leave a lock locked.
     """
 
     asynchronous = shares = False
@@ -61,125 +61,125 @@ class ThreadDriver:
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
-        self._disturbance = FailoverNotice(backend, clock)
+        self._failover = FailoverNotice(backend, clock)
         self._closed = False
-        self._background: ThreadCounterFlush | None = None
-        self._lanes: ThreadGroupCommit | None = None
+        self._counter_flush: ThreadCounterFlush | None = None
+        self._group_commit: ThreadGroupCommit | None = None
         self._hub: WaiterRegistry | None = None
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; driver's errors that the flow did not handle come out as they are."""
-        if self._background is not None and not self._background.armed:
-            self._background.attend()
-        taken: Taken = []
+        """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
+        if self._counter_flush is not None and not self._counter_flush.armed:
+            self._counter_flush.arm()
+        undo_log: UndoLog = []
         try:
             request = next(flow)
             while True:
                 try:
-                    reply = self._perform(request, taken)
+                    reply = self._perform(request, undo_log)
                 except Exception as error:
-                    request = flow.throw(self._disturbance.told(error))
+                    request = flow.throw(self._failover.convert_error(error))
                 else:
                     request = flow.send(reply)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         except BaseException as error:
-            if taken and not hands_over(error):
-                self._undo(*taken[-1])
+            if undo_log and not hands_over(error):
+                self._undo(*undo_log[-1])
             if isinstance(error, Interruption):
                 raise error.cause from None
             raise
         finally:
             flow.close()
-            if self._background is not None and not self._background.armed:
-                self._background.noticed()
+            if self._counter_flush is not None and not self._counter_flush.armed:
+                self._counter_flush.rearm()
 
     def run_within(self, seconds: float, flow: Flow[T]) -> T:
-        """Run a flow whose commands may take so many seconds together, waiting for a server included."""
+        """Run a flow with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
             return self.run(flow)
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions of the client."""
+        """Sessions of the client."""
         return self._backend.sessions
 
     def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a flow; in a thread nobody cancels it."""
+        """Run a flow; a thread is never cancelled."""
         return self.run(flow)
 
     def share_in(self, lanes: Batchers) -> None:
-        """Send what callers share in these lanes."""
-        self._lanes = ThreadGroupCommit(lanes, self.run, self._undo)
+        """Send the requests that callers share through these batchers."""
+        self._group_commit = ThreadGroupCommit(lanes, self.run, self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
-        """Write counters down now and then, and when the driver closes, by the flow that ``flush`` makes."""
-        self._background = ThreadCounterFlush(counters, flush, self.run)
+        """Write counters at intervals and at close, with the flow that ``flush`` makes."""
+        self._counter_flush = ThreadCounterFlush(counters, flush, self.run)
 
     def wake(self, hub: WaiterRegistry) -> None:
-        """Wake who rests when the driver closes."""
+        """Keep the registry, whose waiters ``close`` wakes, and adapt its change stream to the client."""
         self._hub = hub
-        sleep.suit(hub, self._backend.client)
+        sleep.limit_stream(hub, self._backend.client)
 
     def close(self) -> None:
-        """Write the counters, and refuse further commands, those of waiting calls as well. Idempotent."""
-        if self._background is not None and not self._closed:
-            self._background.stop()
-            self._background.write()
-        self._hush()
+        """Write the counters, and refuse further commands, of waiting calls as well. Idempotent."""
+        if self._counter_flush is not None and not self._closed:
+            self._counter_flush.stop()
+            self._counter_flush.write()
+        self._close_change_stream()
         self._closed = True
         if self._hub is not None:
             self._hub.wake()
 
-    def _hush(self) -> None:
-        """Close the change stream, whose reader would wait for the server's next answer."""
+    def _close_change_stream(self) -> None:
+        """Close the change stream: its reader would wait for the next answer of the server."""
         cursor = self._hub.close() if self._hub is not None and not self._closed else None
         if cursor is None:
             return
         try:
-            with pymongo.timeout(counter_flush.PATIENCE):
+            with pymongo.timeout(counter_flush.FLUSH_TIMEOUT_SECONDS):
                 self._send(self._backend.kill_command(cursor))
         except Exception as error:
             logger.debug("the change stream could not be closed: %r", error)
 
-    def _perform(self, request: Request, taken: Taken) -> Any:
+    def _perform(self, request: Request, undo_log: UndoLog) -> Any:
         if self._closed:
             raise BrokerClosed
         if isinstance(request, Shared):
-            assert self._lanes is not None
-            return self._lanes.share(request, taken)
+            assert self._group_commit is not None
+            return self._group_commit.share(request, undo_log)
         if isinstance(request, Begun):
-            return told(request.command, request.reply.result(), taken)
+            return log_reply(request.command, request.reply.result(), undo_log)
         if not isinstance(request, Command):
-            return self._otherwise(request)
-        self._disturbance.look()
-        deferral = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
+            return self._perform_other(request)
+        self._failover.check_topology()
+        deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
         try:
             reply = self._send(request)
-            if request.undo is not None:  # before a handler of a signal may raise
-                taken.append((request, reply))
+            if request.undo is not None:  # logged before a deferred signal handler may raise
+                undo_log.append((request, reply))
         finally:
-            if deferral is not None:
-                deferral.end()
+            if deferred is not None:
+                deferred.end()
         return reply if request.parse is None else request.parse(reply)
 
-    def _otherwise(self, request: Wait | Rest | Beside | Begin) -> Any:
+    def _perform_other(self, request: Wait | Rest | Beside | Begin) -> Any:
         if isinstance(request, Wait):
             return time.sleep(request.seconds)
         if isinstance(request, Rest):
             return sleep.rest(request.bell, request.seconds)
         if isinstance(request, Beside):
-            return self._beside(request.flow)
-        return self._begun(request.command)
+            return self._start_side_flow(request.flow)
+        return self._begin_command(request.command)
 
-    def _begun(self, command: Command[Any]) -> Begun:
-        """Send a command from a thread of its own."""
+    def _begin_command(self, command: Command[Any]) -> Begun:
+        """Send a command from its own thread."""
         reply: Future[Any] = Future()
         work = partial(copy_context().run, self._fulfil, command, reply)
         threading.Thread(target=work, name="mongoq-command", daemon=True).start()
         return Begun(command, reply)
 
-    def _beside(self, flow: Callable[[], Flow[None]]) -> None:
+    def _start_side_flow(self, flow: Callable[[], Flow[None]]) -> None:
         """Run a flow in a daemon thread, without the deadlines and settings of the caller's context."""
 
         def work() -> None:
@@ -197,31 +197,31 @@ class ThreadDriver:
             reply.set_exception(error)
 
     def _send(self, command: Command[Any]) -> Any:
-        if command.resolved and self._backend.is_plain(command):
-            return self._send_plain(command)
-        if (numbered := self._backend.numbered(command)) is not None:
-            return self._send_numbered(command, numbered)
+        if command.resolved and self._backend.is_raw_command(command):
+            return self._send_raw(command)
+        if (leased := self._backend.lend_for_write(command)) is not None:
+            return self._send_numbered(command, leased)
         reply = self._backend.call(command)
         return list(reply) if command.method in ("find", "aggregate") else reply
 
-    def _send_plain(self, command: Command[Any]) -> Any:
-        lent = self._backend.lend()
+    def _send_raw(self, command: Command[Any]) -> Any:
+        leased = self._backend.lend()
         try:
-            return raw_commands.outcome(command, self._backend.call_plain(command, lent))
+            return raw_commands.parse_reply(command, self._backend.call_raw(command, leased))
         finally:
-            if lent is not None:
-                lent.back()
+            if leased is not None:
+                leased.give_back()
 
-    def _send_numbered(self, command: Command[Any], numbered: Numbered) -> Any:
-        with numbered:
+    def _send_numbered(self, command: Command[Any], leased: Numbered) -> Any:
+        with leased:
             while True:
                 try:
-                    return raw_commands.outcome(command, self._backend.call_plain(command, numbered))
+                    return raw_commands.parse_reply(command, self._backend.call_raw(command, leased))
                 except Exception as error:
-                    numbered.again(error, lost=isinstance(interruption(error), ReplyLost))
+                    leased.retry_or_raise(error, lost=isinstance(interruption(error), ReplyLost))
 
     def _undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
-        """Give back what a command took for a call that failed; it is fenced, and so safe to send again."""
+        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
         back = command.undo(reply) if command.undo is not None else None
         for sends in range(SENDS if back is not None else 0):
             try:
@@ -234,7 +234,7 @@ class ThreadDriver:
 
 
 class ThreadCounterFlush(CounterFlush):
-    """Counters written by a daemon thread that lives for one interval at a time."""
+    """Writes counters from a daemon thread that lives for one interval at a time."""
 
     def __init__(self, counters: Counters, flush: Callable[[], Flow[None]], run: Callable[[Flow[None]], None]) -> None:
         super().__init__(counters, flush)
@@ -247,7 +247,7 @@ class ThreadCounterFlush(CounterFlush):
         self._timer.start()
 
     def write(self) -> None:
-        """Write what was counted."""
+        """Write the counters."""
         with self.writing():
             self._run(self.flush())
 

@@ -1,4 +1,4 @@
-"""What the commands of a flow took, so that it can be given back when the flow does not end well."""
+"""Undo log of a flow: commands that took items, with their replies, to give the items back if the flow fails."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from mongoq.protocol.flow.commands import Command, Shared
 
-__all__ = ["Taken", "told"]
+__all__ = ["UndoLog", "log_reply"]
 
-Taken = list[tuple[Command[Any] | Shared[Any], Any]]
+UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
 
 
-def told(command: Command[Any], reply: Any, taken: Taken) -> Any:
-    """Return what a flow is told of a reply, and remember what the command took."""
+def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
+    """Log a command that has an undo, and return its parsed reply for the flow."""
     if command.undo is not None:
-        taken.append((command, reply))
+        undo_log.append((command, reply))
     return reply if command.parse is None else command.parse(reply)

@@ -31,7 +31,7 @@ from mongoq.drivers.connection_string import (
     refusal_of,
     sentence_of,
 )
-from mongoq.drivers.documents import Document, decoded, slices
+from mongoq.drivers.documents import Document, decode, slices
 from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
@@ -228,7 +228,7 @@ class Scan:
         with self._collection.find_raw_batches(filter, projection, batch_size=rows, hint=hint) as cursor:
             for raw in cast("Iterator[bytes]", cursor):  # typed as documents, which it does not decode
                 for part in slices(raw) if raw else ():
-                    yield decoded(part, naive=naive)
+                    yield decode(part, naive=naive)
 
     def ends(
         self, filter: Filter, projection: Mapping[str, Any] | None, keys: Sequence[str], *, rows: int
@@ -250,7 +250,7 @@ class Scan:
         ) as cursor:
             for raw in cast("Iterator[bytes]", cursor):
                 for part in slices(raw) if raw else ():
-                    yield from decoded(part, naive=False)
+                    yield from decode(part, naive=False)
                 taken += len(raw)
                 if taken >= END:
                     return

@@ -51,7 +51,7 @@ class VirtualBroker(Broker):
             raise ArgumentInvalid("clock", f"a mongoq.VirtualClock, not {type(clock).__name__}")
         own = clock or VirtualClock()
         super().__init__(_collection(), clock=own)
-        self._driver._background = None  # it is a thread; stats() adds up the counters without it
+        self._driver._counter_flush = None  # it is a thread; stats() adds up the counters without it
         self._server = VirtualServer(self._driver, self._context, own, PrivateLoop(), {})
 
     @property

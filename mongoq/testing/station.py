@@ -26,7 +26,7 @@ from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.outcome_resolver import ending
+from mongoq.worker.outcome_resolver import ending_of
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["Steps", "VirtualStation"]
@@ -92,7 +92,7 @@ class VirtualStation:
         returned: Any = None
         raised: BaseException | None = None
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
-        refused = consumer.judge.refusal(consumer, items)
+        refused = consumer.resolver.refusal(consumer, items)
         if refused is None and consumer.pops:
             self._server.driver.run(commit_before_run(self._context, items))
             items = [self._context.preserved(item) for item in items]
@@ -102,11 +102,11 @@ class VirtualStation:
                 verdicts = refused
             else:
                 returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-                verdicts = run.context.call(consumer.judge.outcomes, consumer, items, returned)
+                verdicts = run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except FAILURES as error:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
-            raised, verdicts = error, consumer.judge.failures(consumer, items, error)
+            raised, verdicts = error, consumer.resolver.failures(consumer, items, error)
             logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
         return [
@@ -145,7 +145,7 @@ class VirtualStation:
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
-            return self._settled(item, self.consumer.judge.failure(self.consumer, item, refusal), entry, refusal)
+            return self._settled(item, self.consumer.resolver.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
 
     def _result(self, item: Item[Any], verdict: Outcome | None, entry: Any, raised: BaseException | None) -> Result:
@@ -157,7 +157,7 @@ class VirtualStation:
         error = entry if raised is None and isinstance(entry, BaseException) else raised
         if isinstance(verdict, Move):
             return Result(item, "moved", entry, error, to=getattr(verdict.to, "name", verdict.to))
-        if isinstance(verdict, Dead) or (fate := ending(verdict, spent=False)) == "dead":
+        if isinstance(verdict, Dead) or (fate := ending_of(verdict, spent=False)) == "dead":
             return Result(item, "dead", entry, error, to=self._context.settings.dead)
         return Result(item, "dropped" if fate == "dropped" else "done", entry, error)
 

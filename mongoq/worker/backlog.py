@@ -1,4 +1,4 @@
-"""The backlog of a consumer: what waits for a run, what runs, and what is to be settled. Decisions, and no I/O."""
+"""Backlog of a consumer: items that wait for a run, running items, and items to settle. It decides and does no I/O."""
 
 from __future__ import annotations
 
@@ -20,136 +20,136 @@ from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.leases import Lease, Leases
 from mongoq.worker.prefetch_sizer import PrefetchSizer
 
-__all__ = ["Backlog", "Verdict"]
+__all__ = ["Backlog", "ItemOutcome"]
 
-Verdict = tuple[Item[Any], Outcome | None]
+ItemOutcome = tuple[Item[Any], Outcome | None]
 
-LATELY = 1.0
-"""Seconds after a claim that got all it asked for in which the next one is expected to get something as well."""
-UNSETTLED = 2_000
-"""Items that wait to be settled, or are just being settled, before no more are claimed: the server is slower than the
-handler."""
+RECENT_CLAIM_SECONDS = 1.0
+"""Seconds after a full claim in which the next claim is expected to return items as well."""
+MAX_UNSETTLED = 2_000
+"""Unsettled items (waiting or in a settle command) above which claims pause: the server is slower than the handler."""
 
 
 class Backlog:
-    """What a consumer holds, on the way from its claim to its settlement; shared by the loops of its station.
+    """Items that a consumer holds, from claim to settlement; shared by the threads or tasks of one consumer loop.
 
     Attributes:
-        settling: rings when there is something to settle; several backlogs may share it.
-        fetching: rings when there may be room for more.
-        closed: nothing is started any more.
-        verdicts: what is to be settled, and how.
-        put_off: how many of those were put off when they were to be settled the last time.
-        running: the runs under way.
-        idle: the bells of runners that wait for something to do.
+        settle_event: wakes the settle loop when there is something to settle; several backlogs may share it.
+        fetch_event: wakes the fetch loop when there may be room for more items.
+        closed: True after ``close``; no further run starts.
+        verdicts: items to settle, each with its outcome (``None`` for success).
+        put_off: number of items that the last settlement put off; set by the settler.
+        running: handler calls under way.
+        idle: wake events of runners without work, in the order of their waiting.
     """
 
-    def __init__(self, consumer: Consumer, settling: WakeEvent | None = None) -> None:
+    def __init__(self, consumer: Consumer, settle_event: WakeEvent | None = None) -> None:
         self._consumer = consumer
         self._size = consumer.batch or 1
         self._lock = Lock()
         self._waiting: deque[Item[Any]] = deque()
         self._leases = Leases()
-        self._pace = PrefetchSizer(consumer.prefetch, least=self._size)
-        self._limit = ByteLimit(consumer.prefetch_bytes)
-        self._probe = CircuitBreaker(consumer.retry) if consumer.probe else None
-        # without a handler all that is claimed is to be settled at once, unless it may belong to what comes next
-        quick = consumer.claims is not None and consumer.gathering is None
-        self._bearable = self._size if quick else max(UNSETTLED, self._size)
-        self.settling, self.fetching = settling or WakeEvent(), WakeEvent()
+        self._sizer = PrefetchSizer(consumer.prefetch, least=self._size)
+        self._byte_limit = ByteLimit(consumer.prefetch_bytes)
+        self._breaker = CircuitBreaker(consumer.retry) if consumer.probe else None
+        # Without a handler a claimed item can be settled at once, unless it may belong to a later one (settle group).
+        quick = consumer.claims is not None and consumer.settle_group is None
+        self._max_unsettled = self._size if quick else max(MAX_UNSETTLED, self._size)
+        self.settle_event, self.fetch_event = settle_event or WakeEvent(), WakeEvent()
         self._filled_at = float("-inf")
         self.put_off = 0
         self.closed = False
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
         self.idle: dict[WakeEvent, None] = {}
 
     @property
     def held(self) -> int:
-        """How many items are held."""
+        """Number of items held."""
         return self._leases.items
 
     @property
     def is_at_work(self) -> bool:
-        """Say whether an item is held, or one that was lost still runs; nobody waits for a run that has timed out."""
+        """True while an item is held or a lost item still runs; calls that timed out do not count."""
         return bool(self._leases.items) or any(not run.timed_out for run in list(self.running))
 
     @property
     def _is_stuck(self) -> bool:
-        """Say whether handlers that do not end have taken all places of the consumer."""
+        """True when calls that timed out and have not ended take all the concurrency of the consumer."""
         return sum(run.timed_out for run in self.running) >= self._consumer.concurrency
 
     @property
     def is_probing(self) -> bool:
-        """Say whether the handler keeps failing, and one item at a time is tried."""
-        return self._probe is not None and self._probe.closed
+        """True while the circuit breaker is open: the handler keeps failing, and one item at a time is tried."""
+        return self._breaker is not None and self._breaker.is_open
 
     def room(self) -> int:
         """Return how many items to claim now."""
         with self._lock:
             now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
-            if self.closed or self._is_stuck or self._unsettled() > self._bearable:
+            if self.closed or self._is_stuck or self._count_unsettled() > self._max_unsettled:
                 return 0
-            if self._probe is not None and self._probe.closed:
-                return int(not self._leases.items and not self._probe.pause(now))
-            self._pace.look(now, waiting)
-            ahead = self._pace.ahead
+            if self._breaker is not None and self._breaker.is_open:
+                return int(not self._leases.items and not self._breaker.pause(now))
+            self._sizer.adjust(now, waiting)
+            ahead = self._sizer.target
             wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
-            return self._limit.number(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
+            # Claim only when half of the target is missing: a few large claims cost less than many small ones.
+            return self._byte_limit.claim_size(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
 
-    def _unsettled(self) -> int:
-        """Return of how many items the runs have ended; those that are just being settled are held as well."""
+    def _count_unsettled(self) -> int:
+        """Return the number of items whose calls have ended, items in a settle command included."""
         under_way = sum(len(run.items) for run in self.running if not run.timed_out)
         return self._leases.items - len(self._waiting) - under_way
 
     def is_filling(self) -> bool:
-        """Say whether more items are about to come: some wait or run, or the queue has more.
+        """Return whether more items are about to come: some wait or run, or the queue has more.
 
-        There is room for them unless too many were put off; the others that are just being settled will be gone.
+        There is room for more unless too many items were put off; items in a settle command will leave soon.
         """
         with self._lock:
             if self.closed:
                 return False
-            has_more = time.monotonic() - self._filled_at < LATELY and self.put_off <= self._bearable
+            has_more = time.monotonic() - self._filled_at < RECENT_CLAIM_SECONDS and self.put_off <= self._max_unsettled
             return bool(self._waiting or self.running) or has_more
 
     def pause(self, most: float) -> float:
-        """Return for how many seconds to rest when there is no room."""
-        pause = self._probe.pause(time.monotonic()) if self._probe is not None else 0.0
+        """Return the seconds to rest when there is no room, at most ``most``."""
+        pause = self._breaker.pause(time.monotonic()) if self._breaker is not None else 0.0
         return min(pause, most) if pause else most
 
-    def put(
+    def add(
         self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, seconds: float = 0.0, back: bool = False
     ) -> int:
-        """Take in what was claimed in so many seconds, or give it ``back``; returns for how many runs it is enough.
+        """Add items that a claim returned after ``seconds``, or release them if ``back``.
 
-        Items beyond the limit of bytes are given back as well.
+        Items beyond the byte limit are released as well. Returns the number of calls that the waiting items allow.
         """
         with self._lock:
-            fitting = self._limit.fitting(items, self._leases.bytes)
+            fitting = self._byte_limit.count_fitting(items, self._leases.bytes)
             self._leases.add(items, lease)
             now, full = time.monotonic(), len(items) >= asked
-            self._pace.took(now, full=full, seconds=seconds)
+            self._sizer.record_claim(now, full=full, seconds=seconds)
             self._filled_at = now if full else float("-inf")
             if self.closed or back or self._is_stuck:
                 self._release(items)
-                self.settling.ring()
+                self.settle_event.ring()
                 return 0
             self._waiting.extend(items[:fitting])
             if fitting < len(items):
                 self._release(items[fitting:])
-                self.settling.ring()
+                self.settle_event.ring()
             return -(-len(self._waiting) // self._size)
 
     def refuse(self, item: Item[Any], lease: timedelta, outcome: Outcome | None) -> None:
-        """Take in an item that cannot be run, and is settled at once."""
+        """Add an item that cannot run, with its outcome, to be settled at once."""
         with self._lock:
             self._leases.add([item], lease)
             self.verdicts.append((item, outcome))
-        self.settling.ring()
+        self.settle_event.ring()
 
-    def next(self, bell: WakeEvent) -> HandlerCall | None:
-        """Return the next run; when there is none, ``bell`` rings as soon as there may be one."""
+    def next_call(self, bell: WakeEvent) -> HandlerCall | None:
+        """Return the next call; if there is none, ``bell`` is set as soon as there may be one."""
         with self._lock:
             waiting = self._waiting
             if not waiting or self.closed:
@@ -160,14 +160,14 @@ class Backlog:
             self.idle.pop(bell, None)
             run = HandlerCall(items, time.monotonic())
             if not waiting:
-                self._pace.ran_out(run.started)
+                self._sizer.record_empty(run.started)
             self.running.add(run)
-            if len(waiting) * 2 <= self._pace.ahead and not self.fetching.rung:
-                self.fetching.ring()
+            if len(waiting) * 2 <= self._sizer.target and not self.fetch_event.rung:
+                self.fetch_event.ring()
             return run
 
     def wake(self, number: int) -> int:
-        """Ring for so many runners; returns for how many there was none."""
+        """Wake up to ``number`` idle runners; returns how many runners were missing."""
         with self._lock:
             bells = [self.idle.popitem()[0] for _ in range(min(number, len(self.idle)))]
         for bell in bells:
@@ -175,27 +175,27 @@ class Backlog:
         return number - len(bells)
 
     def finish(self, run: HandlerCall, outcomes: Sequence[Outcome | None]) -> bool:
-        """Take note of what a run came to; says whether anybody still wanted to know."""
+        """Record the outcomes of a call that has ended; returns whether they still counted."""
         with self._lock:
             self.running.discard(run)
             if run.timed_out:
-                self.fetching.ring()  # its place is free again
+                self.fetch_event.ring()  # the place of the call is free again
             if run.abandoned or run.timed_out:
                 return False
             for item, outcome in zip(run.items, outcomes, strict=True):
                 if not run.lost or id_key(item.id) not in run.lost:
-                    self.verdicts.append((item, outcome if self._probe is None else self._probed(outcome)))
-            if self._probe is not None and self._probe.closed:
+                    self.verdicts.append((item, outcome if self._breaker is None else self._apply_breaker(outcome)))
+            if self._breaker is not None and self._breaker.is_open:
                 self._release_waiting()
-        if not self.settling.rung:
-            self.settling.ring()
+        if not self.settle_event.rung:
+            self.settle_event.ring()
         return True
 
     def time_out(self, run: HandlerCall, outcomes: Sequence[Outcome | None] | None) -> bool:
-        """Let the leases of a run end, and ignore its result; says whether it was still under way.
+        """Let the leases of a call end and ignore its result; returns whether the call was still under way.
 
-        With ``outcomes`` its items are settled so, since they are in no queue that they could come back in. What waits
-        for a run is given back when no place is left where it could run, or when the handler is to be probed.
+        With ``outcomes`` its items are settled: they have left the queue and could not come back. Waiting items are
+        released when no place is left to run them, or when the consumer has a circuit breaker.
         """
         with self._lock:
             if run not in self.running or run.abandoned or run.timed_out:
@@ -206,31 +206,31 @@ class Backlog:
                     self._leases.drop(item)
             else:
                 self.verdicts += zip(run.items, outcomes, strict=True)
-            if self._probe is not None:
-                self._probe.failed(time.monotonic())
-            if self._is_stuck or self._probe is not None:
+            if self._breaker is not None:
+                self._breaker.record_failure(time.monotonic())
+            if self._is_stuck or self._breaker is not None:
                 self._release_waiting()
-        self.settling.ring()
+        self.settle_event.ring()
         return True
 
-    def _probed(self, outcome: Outcome | None) -> Outcome | None:
-        assert self._probe is not None
+    def _apply_breaker(self, outcome: Outcome | None) -> Outcome | None:
+        assert self._breaker is not None
         if not isinstance(outcome, Failed):
-            self._probe.succeeded()
+            self._breaker.record_success()
             return outcome
-        if self._probe.failed(time.monotonic()):
+        if self._breaker.record_failure(time.monotonic()):
             return outcome
         return Failed(outcome.error, outcome.delay, counted=False)
 
-    def take_verdicts(self) -> list[Verdict]:
-        """Take what is to be settled now, each item with the end of its lease.
+    def take_verdicts(self) -> list[ItemOutcome]:
+        """Take the outcomes to settle now; each item carries the current end of its lease.
 
-        An item that was claimed again before its first run could be settled has two verdicts, of which one is void. The
-        second one is left for the next time: what becomes of items together is told by their ids.
+        An item that was claimed again before its first run was settled has two outcomes, of which one is void. The
+        second one stays for the next time: results of a settle command are matched to items by id.
         """
         with self._lock:
-            first: dict[Any, Verdict] = {}
-            rest: list[Verdict] = []
+            first: dict[Any, ItemOutcome] = {}
+            rest: list[ItemOutcome] = []
             for verdict in self.verdicts:
                 if first.setdefault(id_key(verdict[0].id), verdict) is not verdict:
                     rest.append(verdict)
@@ -238,45 +238,45 @@ class Backlog:
             current = self._leases.current
             return [(current(item), outcome) for item, outcome in first.values()]
 
-    def again(self, verdicts: Iterable[Verdict]) -> None:
-        """Put back what could not be settled, to be tried again."""
+    def put_back(self, verdicts: Iterable[ItemOutcome]) -> None:
+        """Put back outcomes that could not be settled, for another try."""
         with self._lock:
             self.verdicts[:0] = verdicts
 
-    def settled(self, items: Iterable[Item[Any]]) -> None:
-        """Let go of what was settled, or is lost."""
+    def drop(self, items: Iterable[Item[Any]]) -> None:
+        """Drop items that were settled or lost."""
         with self._lock:
             for item in items:
                 self._leases.drop(item)
-        if not self.fetching.rung:
-            self.fetching.ring()
+        if not self.fetch_event.rung:
+            self.fetch_event.ring()
 
     def release_waiting(self) -> None:
-        """Give back what was not started."""
+        """Release the waiting items."""
         with self._lock:
             self._release_waiting()
-        self.settling.ring()
+        self.settle_event.ring()
 
     def close(self) -> None:
-        """Start nothing more, and give back what was not started."""
+        """Start no further call, and release the waiting items."""
         with self._lock:
             self.closed = True
             self._release_waiting()
-        self.settling.ring()
-        self.fetching.ring()
+        self.settle_event.ring()
+        self.fetch_event.ring()
         self.wake(len(self.idle))
 
     def abandon(self) -> list[HandlerCall]:
-        """Give back what runs as well; late results are ignored. Returns those runs."""
+        """Release the running items as well, and ignore late results. Returns the abandoned calls."""
         with self._lock:
             runs = list(self.running)
             for run in runs:
                 run.abandoned = True
                 if run.timed_out:
-                    continue  # its items come back when their leases end
+                    continue  # the items come back when their leases end
                 self._release(item for item in run.items if id_key(item.id) not in run.lost)
             self.running.clear()
-        self.settling.ring()
+        self.settle_event.ring()
         return runs
 
     def _release_waiting(self) -> None:
@@ -287,30 +287,31 @@ class Backlog:
         self.verdicts += [(item, Release()) for item in items]
 
     def is_due(self, now: datetime) -> bool:
-        """Say whether a lease is to be extended now."""
+        """Return whether a lease has to be extended now."""
         with self._lock:
             return self._leases.is_due(now)
 
     def due(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
-        """Return the leases that are to be extended now, or soon."""
+        """Return the leases to extend now, or soon."""
         with self._lock:
             return self._leases.due(now)
 
-    def extended(self, lease: Lease, until: datetime) -> None:
-        """Take note of the new end of a lease."""
+    def set_lease_end(self, lease: Lease, until: datetime) -> None:
+        """Record the new end of a lease."""
         with self._lock:
-            lease.until, lease.extended = until, True
+            lease.until, lease.is_extended = until, True
 
-    def extended_apart(self, items: Iterable[Item[Any]]) -> None:
-        """Take note of items that a handler has extended by itself: their leases end when they say."""
+    def split_leases(self, items: Iterable[Item[Any]]) -> None:
+        """Give items that a handler has extended leases of their own."""
         with self._lock:
             for item in items:
-                self._leases.part(item)
+                self._leases.split(item)
 
     def lose(self, token: Any, key: Any) -> HandlerCall | Item[Any] | None:
-        """Take note that somebody else has an item; returns the run that had it, or the item when it waited.
+        """Record the loss of an item to another worker; returns its call, or the item if it waited.
 
-        ``None`` when it is being settled or taken out of its queue, which will tell, or was.
+        Returns ``None`` for an item that is being, or was, settled or taken out of its queue: that command reports the
+        loss.
         """
         with self._lock:
             item = self._leases.find(token, key)

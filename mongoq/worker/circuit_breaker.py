@@ -1,4 +1,4 @@
-"""The breaker of a queue whose handler keeps failing: one item at a time is tried until one succeeds."""
+"""Circuit breaker of a consumer: while its handler keeps failing, one item at a time is tried until one succeeds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from mongoq.model.policy import RetryPolicy
 
 __all__ = ["CircuitBreaker"]
 
-LONGEST = 30.0
-"""Seconds between two tries, at most: the other side may be back."""
+MAX_PAUSE_SECONDS = 30.0
+"""Longest pause between two tries, in seconds: the remote system may be back."""
 
 
 class CircuitBreaker:
-    """Closed while the handler keeps failing; then failures are nobody's fault, and use up no attempts.
+    """Open while the handler keeps failing. Failures do not use up attempts then: the items are not at fault.
 
     Attributes:
-        closed: the last run has failed.
+        is_open: True when the last run has failed.
     """
 
     def __init__(self, retry: RetryPolicy) -> None:
@@ -23,22 +23,22 @@ class CircuitBreaker:
         self._resume_at = float("-inf")
 
     @property
-    def closed(self) -> bool:
+    def is_open(self) -> bool:
         return self._failures > 0
 
-    def failed(self, now: float) -> bool:
-        """Take note of a failure, and say whether the attempt counts: the one that closes it does."""
-        counts = not self.closed
+    def record_failure(self, now: float) -> bool:
+        """Record a failure; returns whether the attempt counts. The failure that opens the breaker does."""
+        counts = not self.is_open
         self._failures += 1
         pause = self._retry.delay(self._failures).total_seconds()
-        self._resume_at = now + min(pause, LONGEST)
+        self._resume_at = now + min(pause, MAX_PAUSE_SECONDS)
         return counts
 
-    def succeeded(self) -> bool:
-        """Take note of a success, and say whether it has opened."""
-        opened, self._failures = self.closed, 0
-        return opened
+    def record_success(self) -> bool:
+        """Record a success; returns whether the breaker was open."""
+        was_open, self._failures = self.is_open, 0
+        return was_open
 
     def pause(self, now: float) -> float:
-        """Return in how many seconds the next item may be tried."""
-        return max(0.0, self._resume_at - now) if self.closed else 0.0
+        """Return the seconds until the next item may be tried."""
+        return max(0.0, self._resume_at - now) if self.is_open else 0.0

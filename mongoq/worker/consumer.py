@@ -1,4 +1,4 @@
-"""Consumers: a queue, the handler of its items, and how it is run; all of it checked when it is registered."""
+"""Consumers: a queue, its handler, and the options of running it. All options are checked at registration."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from mongoq.worker.lazy_results import is_function
 from mongoq.worker.outcome_resolver import OutcomeResolver
 from mongoq.worker.settle_group import SettleGroup
 
-__all__ = ["PAIRS", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
+__all__ = ["BROKER_HINT", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
 
 Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
 
-PAIRS = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
-JUDGE = OutcomeResolver()
-MOST_CONCURRENT = 1_000
-MOST_AHEAD = 10_000
+BROKER_HINT = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
+DEFAULT_RESOLVER = OutcomeResolver()
+MAX_CONCURRENCY = 1_000
+MAX_ITEMS = 10_000
 PREFETCH_BYTES = 64 * 1024 * 1024
-"""Bytes of the items that a consumer holds, unless it says otherwise."""
+"""Default limit for the bytes of the items that a consumer holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Consumer:
-    """What a worker was told about a queue; durations are ``timedelta``.
+    """Options of one consumer, checked and fixed at registration; durations are ``timedelta``.
 
     Attributes:
-        queue: the handle of the queue, with the codec of its payloads.
-        handler: called with the payload, or a list of payloads; and the job, when it takes two arguments.
-        asynchronous: it is a coroutine function.
-        takes_job: it takes the job too.
-        concurrency: how many runs at a time.
-        prefetch: how many items wait for a run at most; ``None`` to go by how fast they are worked off.
-        prefetch_bytes: no more is claimed while the items that are held have so many bytes; ``None`` for no limit.
-        lease: how long a reservation lasts, or ``None`` for the queue's; it is extended while the handler runs.
-        retry: how long a failed item waits.
+        queue: queue handle, with the codec of its payloads.
+        handler: function called with the payload, or a list of payloads; and with the job if it takes two arguments.
+        asynchronous: True if the handler is a coroutine function.
+        takes_job: True if the handler takes the job as well.
+        concurrency: maximum number of concurrent calls.
+        prefetch: maximum number of items that wait for a run; ``None``: the worker finds it from the handler's speed.
+        prefetch_bytes: bytes of held items from which nothing more is claimed; ``None`` for no limit.
+        lease: length of a reservation, ``None`` for the queue's; the worker extends it while the handler runs.
+        retry: policy for the delay of a failed item.
         success_on: exceptions that count as success.
-        max_time: a run that takes longer is logged with its stack, once.
-        on_timeout: what becomes of it besides: ``"log"``: nothing; ``"release"``: its leases are extended no more;
-            ``"cancel"``: its task is cancelled as well.
-        batch: how many items a run takes at most; ``None`` for one, without a list.
-        probe: while the handler keeps failing, one item at a time is tried.
-        stage: the name of the pipeline's stage that it is, if it is one.
-        screen: which items it takes, and what becomes of the others; ``None`` for all.
-        judge: says what a run came to.
-        pops: an item leaves the queue before its run, which therefore happens once at most.
-        lingers: what is scheduled in the queue keeps nobody who drains it.
-        claims: what it claims from, where no handler runs that could kill the worker: what has lapsed is settled along
-            with the others. ``None`` for the queue, where that runs alone.
-        gathering: those whose items are settled together with its own; ``None`` when there are no others.
+        max_time: duration after which a call is logged once with its stack.
+        on_timeout: further effect of ``max_time``: ``"log"``: none; ``"release"``: the worker stops extending the
+            leases; ``"cancel"``: it cancels the task as well.
+        batch: maximum number of items per call; ``None`` for one item, without a list.
+        probe: True for a circuit breaker: while the handler keeps failing, one item at a time is tried.
+        stage: name of the pipeline stage, ``None`` outside of pipelines.
+        screen: filter of the items, and the outcome of the others; ``None`` to take all.
+        resolver: maps the result of a call to outcomes.
+        pops: True if an item leaves the queue before its run, which therefore happens at most once.
+        lingers: True if scheduled items of the queue do not keep a draining worker running.
+        claims: context to claim from where no handler runs that could kill the worker: lapsed items are settled along
+            with the others. ``None`` for the queue, where a lapsed item runs alone.
+        settle_group: consumers whose items are settled together with this one's; ``None`` without others.
     """
 
     queue: Any
@@ -76,25 +76,25 @@ class Consumer:
     prefetch_bytes: int | None = PREFETCH_BYTES
     stage: str | None = None
     screen: ItemFilter | None = None
-    judge: OutcomeResolver = JUDGE
+    resolver: OutcomeResolver = DEFAULT_RESOLVER
     pops: bool = False
     lingers: bool = False
     claims: QueueContext[Any] | None = None
-    gathering: SettleGroup | None = None
+    settle_group: SettleGroup | None = None
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """Name of the queue."""
         return self.queue.name  # type: ignore[no-any-return]
 
     @property
     def label(self) -> str:
-        """What a run of an item is known by: the name of the stage, or of the queue."""
+        """Name of the stage, or of the queue outside of pipelines; part of the delivery hash."""
         return self.stage or self.name
 
     @property
     def title(self) -> str:
-        """What logs call it."""
+        """Name of the consumer in logs."""
         return f"stage {self.stage!r}" if self.stage else f"queue {self.name!r}"
 
 
@@ -114,8 +114,8 @@ def consumer(
     on_timeout: OnTimeout = "log",
     prefetch_bytes: int | None = PREFETCH_BYTES,
 ) -> Consumer:
-    """Return a consumer, checked; ``coroutines`` says whether its handler may be a coroutine function."""
-    asynchronous, takes_job = _checked(handler, coroutines=coroutines)
+    """Check the options and return a consumer; ``coroutines`` allows coroutine functions as handlers."""
+    asynchronous, takes_job = _check_handler(handler, coroutines=coroutines)
     if not isinstance(probe, bool):
         raise ArgumentInvalid("probe", f"a bool, not {type(probe).__name__}")
     if retry is not None and not isinstance(retry, RetryPolicy):
@@ -127,13 +127,13 @@ def consumer(
         handler=handler,
         asynchronous=asynchronous,
         takes_job=takes_job,
-        concurrency=_bounded(concurrency, "concurrency", 1, MOST_CONCURRENT),
-        prefetch=None if prefetch is None else _bounded(prefetch, "prefetch", 0, MOST_AHEAD),
+        concurrency=_check_range(concurrency, "concurrency", 1, MAX_CONCURRENCY),
+        prefetch=None if prefetch is None else _check_range(prefetch, "prefetch", 0, MAX_ITEMS),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
         success_on=_exceptions(success_on),
         max_time=limit,
-        batch=None if batch is None else _bounded(batch, "batch", 1, MOST_AHEAD),
+        batch=None if batch is None else _check_range(batch, "batch", 1, MAX_ITEMS),
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
@@ -141,7 +141,7 @@ def consumer(
 
 
 async def any_handler(_: Any) -> None:
-    """Stand for a handler where options are checked before it is known."""
+    """Do nothing: a stand-in for checking options before the handler is known."""
 
 
 def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, asynchronous: bool) -> None:
@@ -154,25 +154,25 @@ def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, as
         raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
 
 
-def _bounded(value: Any, argument: str, least: int, most: int) -> int:
+def _check_range(value: Any, argument: str, least: int, most: int) -> int:
     number = count(value, argument, least=least)
     if number > most:
         raise ArgumentInvalid(argument, f"{most:,} at most, not {number:,}")
     return number
 
 
-def _exceptions(given: Any) -> tuple[type[BaseException], ...]:
-    kinds = (given,) if isinstance(given, type) else given
+def _exceptions(value: Any) -> tuple[type[BaseException], ...]:
+    kinds = (value,) if isinstance(value, type) else value
     if not isinstance(kinds, tuple | list | set | frozenset):
-        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(given).__name__}")
+        raise ArgumentInvalid("success_on", f"exception classes, such as (KeyError,), not {type(value).__name__}")
     for kind in kinds:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             raise ArgumentInvalid("success_on", f"exception classes, not {kind!r}")
     return tuple(kinds)
 
 
-def _checked(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
-    """Say whether a handler is a coroutine function, and whether it takes the job."""
+def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
+    """Check a handler; returns whether it is a coroutine function, and whether it takes the job."""
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a function, not {type(handler).__name__}")
     if is_function(inspect.isgeneratorfunction, handler) or is_function(inspect.isasyncgenfunction, handler):
@@ -189,7 +189,7 @@ def _checked(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
 def _takes_job(handler: Handler) -> bool:
     try:
         parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):  # some of those written in C do not say
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return False
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     needed = [one for one in positional if one.default is one.empty]

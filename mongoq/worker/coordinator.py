@@ -1,4 +1,4 @@
-"""The course of a worker: what all its consumers go by together. Decisions, and no I/O."""
+"""Coordinator of a worker: the state that all its consumers share. It decides and does no I/O."""
 
 from __future__ import annotations
 
@@ -23,26 +23,24 @@ __all__ = ["Coordinator"]
 
 logger = logging.getLogger("mongoq.worker")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds of rest after an error of the server's, at first and at most."""
-ALONE = 10.0
-"""Seconds for which one consumer may keep the others from working."""
-
-
-PATIENCE = 2.0
-"""Seconds for which one consumer waits at first until the others have ended what they run."""
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
+"""Seconds of rest after a server error, at first and at most."""
+MAX_EXCLUSIVE_SECONDS = 10.0
+"""Seconds for which one consumer may keep the others paused."""
+QUIET_WAIT_SECONDS = 2.0
+"""Seconds for which a consumer waits at first for the running calls of the others to end."""
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """What is wrong with one kind of command."""
+class _Outage:
+    """Failure of one kind of command, from the first error to the next success."""
 
     since: float
     kinds: set[type[Exception]] = field(default_factory=set)
-    pause: float = FIRST_PAUSE
+    pause: float = MIN_BACKOFF_SECONDS
 
 
-class _Station(Protocol):
+class _ConsumerLoop(Protocol):
     backlog: Backlog
     claiming: bool
     consumer: Consumer
@@ -50,119 +48,122 @@ class _Station(Protocol):
 
 
 class Coordinator:
-    """What all consumers of a worker go by.
+    """State that all consumers of a worker share.
 
     Attributes:
-        stations: the consumers at work.
-        hub: who waits for items in this process, to be woken.
-        emptied: rings when a consumer holds nothing any more.
-        changed: rings when the worker's main loop is to look.
-        settled: how many items were settled, by any consumer.
-        halted: the worker waits for nobody any more.
-        patience: for how many seconds one consumer waits for the others to have nothing left.
-        failure: why it cannot go on.
+        loops: consumer loops at work; set once by the engine.
+        hub: registry of the waiters for items in this process, woken when a consumer must stop waiting.
+        emptied: event, set when a consumer holds nothing any more.
+        changed: event, set when the worker's main loop has to check its state.
+        settled: number of items settled so far, by all consumers.
+        halted: True once the worker no longer waits for its calls to end.
+        quiet_wait: seconds for which an exclusive consumer waits for the others; doubles when it waited in vain.
+        failure: error that stops the worker, the first one; ``None`` while it can go on.
     """
 
     def __init__(self, hub: WaiterRegistry) -> None:
-        self.stations: Sequence[_Station] = ()
+        self.loops: Sequence[_ConsumerLoop] = ()
         self.hub = hub
         self.emptied, self.changed = WakeEvent(), WakeEvent()
         self.settled = 0
         self.halted = False
         self.failure: BaseException | None = None
         self._lock = Lock()
-        self._alone: Any = None
-        self._alone_since = self._tired_until = float("-inf")
-        self.patience = PATIENCE
-        self._troubles: dict[str, _Trouble] = {}
+        self._exclusive: Any = None
+        self._exclusive_since = self._others_until = float("-inf")
+        self.quiet_wait = QUIET_WAIT_SECONDS
+        self._outages: dict[str, _Outage] = {}
 
     def holds_anything(self) -> bool:
-        """Say whether any consumer holds an item, or runs one that it has lost."""
-        return any(station.backlog.is_at_work for station in self.stations)
+        """Return whether any consumer holds an item, or still runs a lost one."""
+        return any(loop.backlog.is_at_work for loop in self.loops)
 
     def is_at_work(self) -> bool:
-        """Say whether any consumer holds an item, or may be about to."""
-        return self.holds_anything() or any(station.claiming for station in self.stations)
+        """Return whether any consumer holds an item, or may be about to."""
+        return self.holds_anything() or any(loop.claiming for loop in self.loops)
 
-    # --- one by itself ---------------------------------------------------------------------------
+    # --- exclusive runs --------------------------------------------------------------------------
 
-    def is_hushed(self, station: Any) -> bool:
-        """Say whether a consumer is to leave the worker to another one for a moment."""
-        alone = self._alone
-        return alone is not None and alone is not station
+    def is_paused(self, loop: Any) -> bool:
+        """Return whether a consumer has to pause, because another one has the worker to itself."""
+        alone = self._exclusive
+        return alone is not None and alone is not loop
 
-    def hush(self, station: Any) -> bool:
-        """Let one consumer have the worker to itself, if no other one has: what was not started goes back."""
+    def pause_others(self, loop: Any) -> bool:
+        """Give the worker to one consumer, unless another one has it; all waiting items are released."""
         with self._lock:
-            if self._alone is not None:
+            if self._exclusive is not None:
                 return False
-            self._alone, self._alone_since = station, time.monotonic()
-        for one in self.stations:
+            self._exclusive, self._exclusive_since = loop, time.monotonic()
+        for one in self.loops:
             one.backlog.release_waiting()
         self.hub.wake()
         return True
 
-    def unhush(self, *, in_vain: bool) -> None:
-        """Let the others work again, for as long as they had to wait at least.
+    def resume_others(self, *, in_vain: bool) -> None:
+        """Let the other consumers work again, for at least as long as they had to wait.
 
-        When some of them ran for so long that the one has waited ``in_vain``, it waits for twice as long next time.
+        If their calls ran for so long that the exclusive consumer waited ``in_vain``, it waits twice as long next time.
         """
         with self._lock:
             now = time.monotonic()
-            waited = now - self._alone_since
-            self._alone, self._tired_until = None, max(self._tired_until, now + waited * (2 if in_vain else 1))
-            self.patience = self.patience * 2 if in_vain else PATIENCE
-        for one in self.stations:
-            one.backlog.fetching.ring()
+            waited = now - self._exclusive_since
+            self._exclusive, self._others_until = None, max(self._others_until, now + waited * (2 if in_vain else 1))
+            self.quiet_wait = self.quiet_wait * 2 if in_vain else QUIET_WAIT_SECONDS
+        for one in self.loops:
+            one.backlog.fetch_event.ring()
 
-    def is_tired(self) -> bool:
-        """Say whether the others are to have their turn."""
+    def is_turn_of_others(self) -> bool:
+        """Return whether the other consumers have to have their turn."""
         now = time.monotonic()
-        return now < self._tired_until or (self._alone is not None and now > self._alone_since + ALONE)
+        return now < self._others_until or (
+            self._exclusive is not None and now > self._exclusive_since + MAX_EXCLUSIVE_SECONDS
+        )
 
     # --- the server ------------------------------------------------------------------------------
 
-    def trouble(self, what: str, error: Exception) -> float | None:
-        """Take note of an error of the server's; returns the seconds to rest, or ``None`` when it is no use.
+    def report_error(self, what: str, error: Exception) -> float | None:
+        """Record a server error; returns the seconds to rest, or ``None`` if another try is useless.
 
-        Until that is over, it is logged once for ``what`` was tried and each kind of error: a driver that
-        looks for a server again and again meets two or three of them by turns.
+        Until ``report_recovery``, each error type is logged once per ``what``: a driver that keeps looking for a
+        server raises two or three types by turns.
         """
         if isinstance(error, BrokerClosed | CollectionUnsuitable):
             self.fail(error)
             return None
         with self._lock:
-            trouble = self._troubles.setdefault(what, _Trouble(time.monotonic()))
-            if type(error) not in trouble.kinds:
-                trouble.kinds.add(type(error))
+            outage = self._outages.setdefault(what, _Outage(time.monotonic()))
+            if type(error) not in outage.kinds:
+                outage.kinds.add(type(error))
                 logger.warning(
-                    "the server does not %s as it should, and the worker tries again: %s", what, _told(error)
+                    "the server does not %s as it should, and the worker tries again: %s", what, _error_text(error)
                 )
-            pause, trouble.pause = trouble.pause, min(trouble.pause * 2, LONGEST_PAUSE)
+            pause, outage.pause = outage.pause, min(outage.pause * 2, MAX_BACKOFF_SECONDS)
+        # Jitter, so that the loops of many workers do not come back to a recovered server together.
         return pause * dice.uniform(0.5, 1.0)
 
     @property
     def is_cut_off(self) -> bool:
-        """Say whether the broker was closed: nothing can be settled any more."""
+        """True after the broker was closed: nothing can be settled any more."""
         return isinstance(self.failure, BrokerClosed)
 
     def fail(self, error: BaseException) -> None:
-        """Take note of what the worker cannot go on with."""
+        """Record an error with which the worker cannot go on; the first one is kept."""
         self.failure = self.failure or error
         self.changed.ring()
 
-    def well(self, what: str) -> None:
-        """Take note that something is done again."""
-        if not self._troubles:
+    def report_recovery(self, what: str) -> None:
+        """Record that commands of this kind succeed again."""
+        if not self._outages:
             return
         with self._lock:
-            trouble = self._troubles.pop(what, None)
-        if trouble is not None:
-            logger.warning("the server does %s again, after %.1f s", what, time.monotonic() - trouble.since)
+            outage = self._outages.pop(what, None)
+        if outage is not None:
+            logger.warning("the server does %s again, after %.1f s", what, time.monotonic() - outage.since)
 
 
-def _told(error: Exception) -> str:
-    """Say what is wrong with the server; what it says of a refused document or command may quote payloads."""
+def _error_text(error: Exception) -> str:
+    """Return the log text of a server error: its code, since a server's own message may quote payloads."""
     code = getattr(error, "code", None)
     if code is None:
         return spoken(error)

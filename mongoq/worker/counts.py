@@ -1,4 +1,4 @@
-"""What a consumer has settled so far: how many items, by what became of them, and from when to when."""
+"""Counts of the items that a consumer has settled, by result, with the times of the first and the last."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["SettledCounts"]
 
 
 class SettledCounts:
-    """Counts what was settled.
+    """Counts settled items.
 
     Attributes:
-        endings: items by what became of them.
-        first: when the first ones were counted, on the monotonic clock; ``None`` before.
-        last: when the last ones were.
+        endings: number of items by result, such as ``done`` or ``dead``.
+        first: monotonic time of the first count; ``None`` before.
+        last: monotonic time of the latest count; ``None`` before.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class SettledCounts:
         self.last: float | None = None
 
     def add(self, endings: Iterable[str]) -> None:
-        """Count some."""
+        """Count the results of some items."""
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.endings.update(endings)

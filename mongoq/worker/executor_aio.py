@@ -1,4 +1,4 @@
-"""What runs the loops and handlers of an asynchronous worker: tasks, and threads for plain functions."""
+"""Executor of an asynchronous worker: runs loops and coroutine handlers in tasks, plain functions in threads."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["AioExecutor"]
 
 
 class AioExecutor:
-    """Starts tasks, and calls handlers.
+    """Starts loops as tasks, and calls handlers.
 
     Attributes:
-        context: the context in which the worker was started.
+        context: context in which the worker was started; each call runs in a copy.
     """
 
     asynchronous = True
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._failed = failed
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: set[asyncio.Task[None]] = set()
@@ -38,29 +38,37 @@ class AioExecutor:
         self._loop = asyncio.get_running_loop()
         self.context = RunContext.current()
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, runs: bool = False) -> None:
-        """Run a loop in a task of its own, which may be one that runs handlers; its error ends the worker."""
-        task = asyncio.create_task(self._guarded(work), name=name)
-        for tasks in (self._tasks, self._runners) if runs else (self._tasks,):
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, calls_handlers: bool = False) -> None:
+        """Run a loop in its own task; its error ends the worker. ``abandon`` cancels loops that ``calls_handlers``."""
+        task = asyncio.create_task(self._guard(work), name=name)
+        for tasks in (self._tasks, self._runners) if calls_handlers else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        task.add_done_callback(partial(self._start_again, work, name, runs=runs))
+        task.add_done_callback(partial(self._start_again, work, name, calls_handlers=calls_handlers))
 
     def _start_again(
-        self, work: Callable[[], Coroutine[Any, Any, None]], name: str, task: asyncio.Task[None], *, runs: bool
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        name: str,
+        task: asyncio.Task[None],
+        *,
+        calls_handlers: bool,
     ) -> None:
-        """Start a loop again whose task was cancelled before its first step: nothing has guarded it yet."""
+        """Start a loop again if its task was cancelled before its first step: ``_guard`` had not begun."""
         if task.cancelled() and not self._closing:
-            self.start(work, name, runs=runs)
+            self.start(work, name, calls_handlers=calls_handlers)
 
     def abandon(self) -> None:
-        """Cancel those that run handlers."""
+        """Cancel the tasks that call handlers."""
         self._closing = True
         for task in self._runners:
             task.cancel()
 
-    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Go on after a cancellation that is not ours: a handler may have left it behind, or the loop is ending."""
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Restart a loop after a cancellation that the worker did not ask for.
+
+        A handler may have left the cancellation behind, or the event loop is ending.
+        """
         task = asyncio.current_task()
         assert task is not None
         while True:
@@ -71,55 +79,55 @@ class AioExecutor:
                     raise
                 task.uncancel()
             except Exception as error:
-                return self._failed(error)
+                return self._on_failure(error)
 
     def ring(self, bell: WakeEvent) -> None:
-        """Ring a bell from any thread."""
+        """Set a wake event from any thread."""
         self._loop.call_soon_threadsafe(bell.ring)
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
-        """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
+        """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
         return listening(lambda: self._loop.call_soon_threadsafe(stop), signals=wanted)
 
     def cancel(self, run: HandlerCall) -> None:
-        """Cancel a coroutine function that runs; a plain one cannot be."""
+        """Cancel the call of a coroutine function; a plain function in a thread cannot be cancelled."""
         if isinstance(run.where, asyncio.Task):
             run.where.cancel()
 
     async def rest(self, bell: WakeEvent, seconds: float) -> None:
-        """Wait until the bell rings, or for so many seconds."""
+        """Wait until the event is set, at most ``seconds``, and clear it."""
         await rest_aio(bell, seconds)
         bell.rung = False
 
-    async def shielded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do something to its end, though the caller is cancelled meanwhile."""
+    async def shield(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run work to its end, even if the caller is cancelled meanwhile."""
         await asyncio.shield(asyncio.create_task(work()))
 
     async def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
-        """Call the handler, a plain function in a thread, and return what it returns."""
+        """Call the handler and return its result; a plain function runs in a thread."""
         if consumer.asynchronous:
             run.where = asyncio.current_task()
             arguments = (payload,) if run.job is None else (payload, run.job)
             try:
-                return await run.context.step(_awaited(consumer.handler, arguments))
+                return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
-                await self._uncancelled()
+                await self._clear_cancellation()
         if run.job is not None:
             run.job = JobInThread(run.job, self._loop)
         arguments = (payload,) if run.job is None else (payload, run.job)
-        returned, error = await self._threads.run(partial(_called, run, consumer.handler, arguments))
+        returned, error = await self._threads.run(partial(_run_in_thread, run, consumer.handler, arguments))
         if error is not None:
             raise error
         return returned
 
-    async def _uncancelled(self) -> None:
-        """Take back the cancellation that a handler has left behind, which would meet the next run."""
+    async def _clear_cancellation(self) -> None:
+        """Clear a cancellation that a handler has left behind: it would hit the next call in this task."""
         task = asyncio.current_task()
         assert task is not None
         if self._closing or not task.cancelling():
             return
         try:
-            await asyncio.sleep(0)  # it comes here if it has not come yet
+            await asyncio.sleep(0)  # a cancellation that was requested and not delivered yet is raised here
         except asyncio.CancelledError:
             if self._closing:
                 raise
@@ -127,7 +135,7 @@ class AioExecutor:
             task.uncancel()
 
     async def close(self, seconds: float) -> None:
-        """Wait so long for all tasks to end; then cancel what is left, and leave behind what will not be cancelled."""
+        """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind."""
         self._closing = True
         self._threads.close()
         for patience in (seconds, 1.0):
@@ -138,14 +146,14 @@ class AioExecutor:
                 task.cancel()
 
 
-async def _awaited(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _await_handler(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return await handler(*arguments)
 
 
-def _called(
+def _run_in_thread(
     run: HandlerCall, handler: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, None] | tuple[None, BaseException]:
-    """Return what the handler returns or raises: a future cannot carry every exception to a task."""
+    """Return the handler's result or exception as a pair: a future cannot carry every exception to a task."""
     run.where = get_ident()
     try:
         return run.context.call(handler, *arguments), None

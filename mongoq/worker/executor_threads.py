@@ -1,4 +1,4 @@
-"""What runs the loops and handlers of a worker: threads."""
+"""Executor of a threaded worker: runs loops and handlers in daemon threads."""
 
 from __future__ import annotations
 
@@ -19,66 +19,66 @@ __all__ = ["ThreadExecutor"]
 
 
 class ThreadExecutor:
-    """Starts threads, and calls handlers. They are daemons: a handler that hangs does not keep the process alive.
+    """Starts loops as daemon threads, and calls handlers. A handler that hangs does not keep the process alive.
 
     Attributes:
-        context: the context in which the worker was started.
+        context: context in which the worker was started; each call runs in a copy.
     """
 
     asynchronous = False
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._failed = failed
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()
         self.context = RunContext.current()
 
-    def start(self, work: Callable[[], None], name: str, *, runs: bool = False) -> None:
-        """Run a loop in a thread of its own, which may be one that runs handlers; its error ends the worker."""
-        thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+    def start(self, work: Callable[[], None], name: str, *, calls_handlers: bool = False) -> None:
+        """Run a loop in its own thread; its error ends the worker. ``abandon`` leaves loops that ``calls_handlers``."""
+        thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-        if runs:
+        if calls_handlers:
             self._runners.add(thread)
 
     def abandon(self) -> None:
-        """Leave those behind that run handlers: nobody can end a thread."""
+        """Stop waiting for the threads that call handlers: Python cannot end a thread."""
         self._threads = [thread for thread in self._threads if thread not in self._runners]
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            self._failed(error)
+            self._on_failure(error)
 
     def ring(self, bell: WakeEvent) -> None:
-        """Ring a bell from any thread."""
+        """Set a wake event from any thread."""
         bell.ring()
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
-        """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread."""
+        """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
         return listening(stop, signals=wanted)
 
     def cancel(self, run: HandlerCall) -> None:
         """Do nothing: a thread cannot be cancelled."""
 
     def rest(self, bell: WakeEvent, seconds: float) -> None:
-        """Wait until the bell rings, or for so many seconds."""
+        """Wait until the event is set, at most ``seconds``, and clear it."""
         rest(bell, seconds)
         bell.rung = False
 
-    def shielded(self, work: Callable[[], None]) -> None:
-        """Do something to its end."""
+    def shield(self, work: Callable[[], None]) -> None:
+        """Run work to its end; a thread is never cancelled."""
         work()
 
     def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
-        """Call the handler, and return what it returns."""
+        """Call the handler and return its result."""
         run.where = threading.get_ident()
         arguments = (payload,) if run.job is None else (payload, run.job)
         return run.context.call(consumer.handler, *arguments)
 
     def close(self, seconds: float) -> None:
-        """Wait so long for all threads to end, and leave behind what does not."""
+        """Wait up to ``seconds`` for all threads to end; threads that still run are left behind."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Errors as logs tell them: in one line, with a traceback, and without credentials and payloads."""
+"""Log lines of failed runs: one line and a traceback each, without credentials and payloads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["ExcInfo", "error_line", "exc_info_of", "log_failure"]
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
-LINE_BYTES = 500
-DEEPEST = 10
-"""Errors of a chain (``raise ... from``) that are looked at; of a longer one only the last error is printed."""
+MAX_LINE_BYTES = 500
+MAX_CHAIN = 10
+"""Errors of a chain (``raise ... from``) that are checked; of a longer chain only the last error is printed."""
 CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
 """User and password in a URI."""
 
@@ -39,34 +39,34 @@ def log_failure(
     gone: bool = False,
     traced: bool = True,
 ) -> None:
-    """Log a failed run: its error, its number, and what becomes of the item.
+    """Log a failed run: its error, its number, and the next step of the item.
 
     Args:
-        logger: where.
-        context: the queue, by the settings of the consumer.
-        item: as it was reserved.
-        verdict: what becomes of it.
-        title: the queue or the stage.
-        counted: the attempt counts.
-        gone: the item has left its queue before its run.
-        traced: whether with the traceback.
+        logger: receives the line.
+        context: the queue, with the settings of the consumer.
+        item: the item as it was reserved.
+        verdict: the outcome of the run.
+        title: name of the queue or the stage in logs.
+        counted: True if the attempt counts.
+        gone: True if the item left its queue before its run.
+        traced: True to add the traceback.
     """
     level, which, fate = logging.ERROR, "", "it stays in the queue, and the stage stops"
     if not verdict.halts:
         last = gone or (counted and context.settings.is_spent(item.attempts))
         which = ", its last" if last else ""
-        level, fate = _burial(context) if last else _another_run(context, verdict, counted=counted)
+        level, fate = _describe_burial(context) if last else _describe_rerun(context, verdict, counted=counted)
     words = item.id, title, item.attempts, which, error_line(verdict.error), fate
     exc_info = exc_info_of(verdict.error) if traced else None
     logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
 
 
-def _burial(context: QueueContext[Any]) -> tuple[int, str]:
+def _describe_burial(context: QueueContext[Any]) -> tuple[int, str]:
     dead = context.settings.dead
     return logging.ERROR, "it is lost" if dead is None else f"it goes to queue {dead!r}"
 
 
-def _another_run(context: QueueContext[Any], verdict: Failed, *, counted: bool) -> tuple[int, str]:
+def _describe_rerun(context: QueueContext[Any], verdict: Failed, *, counted: bool) -> tuple[int, str]:
     at = context.broker.clock.now() + duration(verdict.delay, "delay")
     free = "" if counted else ", and the attempt does not count"
     level = logging.WARNING if isinstance(verdict.error, BaseException) else logging.INFO
@@ -74,59 +74,59 @@ def _another_run(context: QueueContext[Any], verdict: Failed, *, counted: bool) 
 
 
 def error_line(error: BaseException | str | None) -> str:
-    """Return the type and the text of an error in one line; ``"Retry"`` where the handler declared it without one."""
+    """Return the type and text of an error in one line; ``"Retry"`` for a retry that the handler declared itself."""
     if not isinstance(error, BaseException):
         return "Retry" if error is None else f"Retry: {_line(error)}"
-    kind, text = _named(error)
+    kind, text = _type_and_text(error)
     return f"{kind}: {text}" if text else kind
 
 
 def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
     """Return ``exc_info`` for a logger; ``None`` for no exception.
 
-    A formatter prints the whole text of an error. Where that quotes a payload or a credential, the error stands in
-    there by its type and its line, without the errors that led to it.
+    A formatter prints the whole text of an error. If the text quotes a payload or a credential, a stand-in with the
+    same type name and the cleaned line replaces the error, without the errors that led to it.
     """
     if not isinstance(error, BaseException):
         return None
     trace = trace_of(error)
     if _may_be_printed(error):
         return type(error), error, trace
-    kind, text = _named(error)
+    kind, text = _type_and_text(error)
     stand_in = type(kind, (Exception,), {"__module__": "builtins"})
     return stand_in, stand_in(text), trace
 
 
-def _named(error: BaseException) -> tuple[str, str]:
+def _type_and_text(error: BaseException) -> tuple[str, str]:
     failure = error_document(error, datetime.now(UTC)) or {}
     text = failure["message"]
     try:
         text = _public_text(error, text)
-    except BaseException:  # noqa: S110  # the class is the user's, and may raise anything when it is looked at
+    except BaseException:  # noqa: S110  # an error class of the user may raise anything when its attributes are read
         pass
     return failure["type"], _line(text)
 
 
 def _line(text: str) -> str:
-    return shorten(CREDENTIALS.sub("***", " ".join(text.split())), LINE_BYTES)
+    return shorten(CREDENTIALS.sub("***", " ".join(text.split())), MAX_LINE_BYTES)
 
 
 def _public_text(error: BaseException, text: str) -> str:
-    """Return the text of an error, or what stands for it where it quotes values; its class may raise anything."""
-    if issubclass(type(error), ValidationError):  # ``__class__`` is the user's, and may raise anything
+    """Return the text of an error, or a summary if the text quotes values. Raises anything that the class raises."""
+    if issubclass(type(error), ValidationError):  # not isinstance: it reads ``__class__``, which may raise anything
         invalid: Any = error
         return f"{invalid.error_count()} validation error(s) for {invalid.title}"
     code = getattr(error, "code", None)
-    of_server = code is not None and hasattr(error, "has_error_label")  # its text may quote a refused document
+    of_server = code is not None and hasattr(error, "has_error_label")  # a server's text may quote a refused document
     return f"code {code}" if of_server else text
 
 
 def _may_be_printed(error: BaseException) -> bool:
-    """Say whether the whole text of an error, and of those that a formatter prints with it, may be printed."""
+    """Return whether the texts of an error and of all errors that a formatter prints with it may be printed."""
     try:
         chain = _chain(error)
-        return len(chain) <= DEEPEST and all(map(_is_public, chain)) and printable(error) is error
-    except BaseException:  # the error is the user's, and may raise anything
+        return len(chain) <= MAX_CHAIN and all(map(_is_public, chain)) and printable(error) is error
+    except BaseException:  # an error class of the user may raise anything
         return False
 
 
@@ -141,6 +141,6 @@ def _chain(error: BaseException) -> list[BaseException]:
         members: Any = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         more = (one.__cause__, None if one.__suppress_context__ else one.__context__, *members)
         found += [each for each in more if each is not None and not any(each is other for other in found)]
-        if len(found) > DEEPEST:
+        if len(found) > MAX_CHAIN:
             break
     return found

@@ -1,4 +1,4 @@
-"""A run: the items that one call of a handler takes, and what is known of it while it goes on."""
+"""Handler calls: the items of one run, and its state while it goes on."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class HandlerCall:
     """One call of a handler.
 
     Attributes:
-        items: what it takes; one, unless the consumer takes batches.
-        started: on the monotonic clock.
-        context: what its handler runs in; set when that is called.
-        where: the number of the thread it runs in, or its task.
-        job: what the handler was given beside the payload, if it takes that.
-        lost: which of its items somebody else has by now, by ``id_key``.
-        pops: its item leaves its queue for good, or has left: who does not find it there tells nothing by that.
-        abandoned: its worker has given its items back, and nobody waits for its end.
-        told: that it takes too long was logged.
-        timed_out: it took longer than its consumer allows; its leases are extended no more.
+        items: items of the call; one, unless the consumer takes batches.
+        started: start time on the monotonic clock.
+        context: context that the handler runs in; set right before the call.
+        where: thread id or task that runs the handler; set by the executor.
+        job: job passed to the handler; ``None`` if the handler takes none.
+        lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
+        pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
+        abandoned: True after the worker has released the items and no longer waits for the call.
+        reported: True after the log line about ``max_time``.
+        timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
     """
 
     __slots__ = (
@@ -32,9 +32,9 @@ class HandlerCall:
         "job",
         "lost",
         "pops",
+        "reported",
         "started",
         "timed_out",
-        "told",
         "where",
     )
 
@@ -45,4 +45,4 @@ class HandlerCall:
         self.where: Any = None
         self.job: Any = None
         self.lost: set[Any] = set()
-        self.abandoned = self.pops = self.told = self.timed_out = False
+        self.abandoned = self.pops = self.reported = self.timed_out = False

@@ -1,4 +1,4 @@
-"""Lazy values: what a handler returns that has not run, and that nothing will ever run."""
+"""Lazy results: generators, coroutines and the like, returned by a handler and never run by anything."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mongoq.errors import OutcomeInvalid
 
 __all__ = ["close_lazy", "is_function", "refuse_lazy"]
 
-AWAIT = "nobody awaits it; await it in the handler, and make the handler `async def`"
-LOOP = "nothing loops over it, so it never runs; loop over it in the handler, or return list(…)"
-LOOP_ASYNC = "nothing loops over it, so it never runs; loop over it with `async for` in the handler"
-ENTER = "nothing enters it, so it never runs; take the decorator for context managers from the handler"
-WAIT = "nobody waits for it; return its result()"
-SEVERAL = (list, tuple, set, frozenset)
+AWAIT_HINT = "nobody awaits it; await it in the handler, and make the handler `async def`"
+LOOP_HINT = "nothing loops over it, so it never runs; loop over it in the handler, or return list(…)"
+ASYNC_LOOP_HINT = "nothing loops over it, so it never runs; loop over it with `async for` in the handler"
+ENTER_HINT = "nothing enters it, so it never runs; take the decorator for context managers from the handler"
+WAIT_HINT = "nobody waits for it; return its result()"
+COLLECTIONS = (list, tuple, set, frozenset)
 
 
 def refuse_lazy(returned: Any) -> None:
-    """Refuse a value that stands for work that was not done, and close it; so are those in a list.
+    """Refuse a lazy value, or a list that holds one, and close it.
 
     Raises:
-        OutcomeInvalid: it says what to do instead.
+        OutcomeInvalid: the text says how to do the work instead.
     """
-    for value in _several(returned):
+    for value in _values_of(returned):
         hint = _hint(value)
         if hint is not None:
             close_lazy(returned)
@@ -37,47 +37,47 @@ def refuse_lazy(returned: Any) -> None:
 
 
 def close_lazy(returned: Any) -> None:
-    """Close a generator or a coroutine, or those in a list, so that Python does not warn that one was never awaited."""
-    for value in _several(returned):
+    """Close a generator, a coroutine or a list of them, so that Python does not warn about a missing await."""
+    for value in _values_of(returned):
         if inspect.isgenerator(value) or inspect.iscoroutine(value):
-            with suppress(Exception):  # it may run already, or raise as it is closed
+            with suppress(Exception):  # the value may be running already, or raise while it is closed
                 value.close()
 
 
-def _several(returned: Any) -> Iterable[Any]:
-    return returned if isinstance(returned, SEVERAL) else (returned,)
+def _values_of(returned: Any) -> Iterable[Any]:
+    return returned if isinstance(returned, COLLECTIONS) else (returned,)
 
 
 def _hint(value: Any) -> str | None:
-    """Return what to do instead of returning a value; ``None`` where nothing is wrong with it."""
+    """Return the advice against returning a lazy value; ``None`` for any other value."""
     if inspect.isawaitable(value):
-        return AWAIT
+        return AWAIT_HINT
     if isinstance(value, Future):
-        return WAIT
+        return WAIT_HINT
     try:
         if isinstance(value, AbstractContextManager | AbstractAsyncContextManager) and _is_generated(value):
-            return ENTER
-        # an iterator returns itself here; a mock has all methods, and returns something else
+            return ENTER_HINT
+        # An iterator returns itself from iter(). A mock has all methods too, but returns another object.
         if isinstance(value, Iterator) and not isinstance(value, IOBase) and iter(value) is value:
-            return LOOP
+            return LOOP_HINT
         if isinstance(value, AsyncIterator) and value.__aiter__() is value:
-            return LOOP_ASYNC
-    except Exception:  # the object is the user's, and may raise anything
+            return ASYNC_LOOP_HINT
+    except Exception:  # an object of the user may raise anything
         return None
     return None
 
 
 def _is_generated(manager: Any) -> bool:
-    """Say whether a context manager was made of a generator, by ``contextlib.contextmanager`` for instance."""
+    """Return whether a context manager was made from a generator, for example by ``contextlib.contextmanager``."""
     steps = getattr(manager, "gen", None)
     return inspect.isgenerator(steps) or inspect.isasyncgen(steps)
 
 
-def is_function(says: Callable[[Any], bool], handler: Any) -> bool:
-    """Say whether a predicate such as ``inspect.isgeneratorfunction`` holds for what a call of the handler runs.
+def is_function(predicate: Callable[[Any], bool], handler: Any) -> bool:
+    """Return whether a predicate such as ``inspect.isgeneratorfunction`` holds for the function that a call runs.
 
-    It is asked about the function behind a ``partial``, and about ``__call__`` of an object.
+    This is the function behind a ``partial``, or ``__call__`` of an object.
     """
     while isinstance(handler, partial):
         handler = handler.func
-    return says(handler) or (not inspect.isroutine(handler) and says(getattr(handler, "__call__", None)))  # noqa: B004
+    return predicate(handler) or (not inspect.isroutine(handler) and predicate(getattr(handler, "__call__", None)))  # noqa: B004

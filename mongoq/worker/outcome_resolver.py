@@ -1,4 +1,4 @@
-"""What a run came to: the outcome of each of its items, from what the handler returned or raised."""
+"""Outcome resolver: maps the return value or exception of a handler to an outcome for each item."""
 
 from __future__ import annotations
 
@@ -16,26 +16,35 @@ from mongoq.worker.lazy_results import close_lazy, refuse_lazy
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
 
-__all__ = ["OutcomeResolver", "Verdict", "checked", "ending", "entries", "is_success", "kind", "shown"]
+__all__ = [
+    "OutcomeResolver",
+    "Verdict",
+    "check_entries",
+    "check_result",
+    "ending_of",
+    "error_kind",
+    "is_success",
+    "type_name",
+]
 
 Verdict = Outcome | None
 
 
 class OutcomeResolver:
-    """Says what becomes of the items of a run: for a worker any value that a handler returns is success.
+    """Maps the result of a call to outcomes. For a worker, any returned value is success.
 
-    ``None`` is success.
+    The outcome ``None`` stands for success.
     """
 
     def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
-        """Return what becomes of items that are not to be run; ``None`` to run them."""
+        """Return the outcomes of items that must not run; ``None`` to run them."""
         return None
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
-        """Return what becomes of the items of a run that has ended by itself.
+        """Return the outcomes of the items of a call that has returned.
 
         Raises:
-            OutcomeInvalid: the handler returned what cannot be an outcome, or is most likely a mistake.
+            OutcomeInvalid: the returned value cannot be an outcome, or is most likely a mistake.
         """
         if returned is None:
             return [None] * len(items)
@@ -44,9 +53,9 @@ class OutcomeResolver:
         if consumer.batch is None:
             return [self._outcome(consumer, items[0], _single(returned))]
         try:
-            told = [_entry(one) for one in entries(items, returned)]
+            told = [_entry(one) for one in check_entries(items, returned)]
         except OutcomeInvalid:
-            close_lazy(returned)  # the entries behind the wrong one as well
+            close_lazy(returned)  # entries after the invalid one were not checked, and may be lazy as well
             raise
         return [self._outcome(consumer, item, one) for item, one in zip(items, told, strict=True)]
 
@@ -54,59 +63,59 @@ class OutcomeResolver:
         if isinstance(told, BaseException):
             return self.failure(consumer, item, told)
         if isinstance(told, Retry):
-            return self._failed(consumer, item, told.error, told.delay)
+            return self._retry(consumer, item, told.error, told.delay)
         if isinstance(told, Fork) and not told.moves:
             return Drop()
         return told  # type: ignore[no-any-return]  # an outcome, or None
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
-        """Return what becomes of an item whose run has failed: success after all, or another run later."""
+        """Return the outcome of an item whose run has failed: success (``success_on``), or a later run."""
         if is_success(consumer, error):
             return None
-        return self._failed(consumer, item, error, None)
+        return self._retry(consumer, item, error, None)
 
     def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[Verdict]:
-        """Return the same for all items of a run."""
+        """Return the outcomes of all items of a failed call."""
         return [self.failure(consumer, item, error) for item in items]
 
-    def _failed(
+    def _retry(
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
-        return Failed(error, later(consumer, item) if delay is None else delay)
+        return Failed(error, retry_delay(consumer, item) if delay is None else delay)
 
 
 def is_success(consumer: Consumer, error: object) -> bool:
-    """Say whether an error counts as success; their classes may answer in a way of their own, and raise anything."""
+    """Return whether an error counts as success. Classes may define ``__instancecheck__``, which may raise anything."""
     try:
         return isinstance(error, consumer.success_on)
     except BaseException:
         return False
 
 
-def later(consumer: Consumer, item: Item[Any]) -> timedelta:
-    """Return how long a failed item waits for its next run."""
+def retry_delay(consumer: Consumer, item: Item[Any]) -> timedelta:
+    """Return the delay of a failed item's next run."""
     return consumer.retry.delay(max(item.attempts, 1))
 
 
-def entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
-    """Return what a batch handler returned, an entry for each item; raises ``OutcomeInvalid``."""
+def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
+    """Return the list that a batch handler returned, one entry per item; raises ``OutcomeInvalid`` otherwise."""
     if not isinstance(returned, list | tuple):
         close_lazy(returned)
-        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {shown(returned)}")
+        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {type_name(returned)}")
     if len(returned) != len(items):
         close_lazy(returned)
         raise OutcomeInvalid(f"a batch of {len(items)} items got {len(returned)} outcomes; return one per item")
     return returned
 
 
-TOLD = (Dead, Drop, Fork, Move, Retry)
+RETURNABLE = (Dead, Drop, Fork, Move, Retry)
 """Outcomes that a handler may return."""
 
 
-def checked(returned: Any) -> Any:
-    """Return what a handler returned, unless it is most likely a mistake; raises ``OutcomeInvalid``."""
-    if isinstance(returned, Outcome) and not isinstance(returned, TOLD):
-        raise OutcomeInvalid(f"a {shown(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
+def check_result(returned: Any) -> Any:
+    """Return a handler's result; raises ``OutcomeInvalid`` if it is most likely a mistake."""
+    if isinstance(returned, Outcome) and not isinstance(returned, RETURNABLE):
+        raise OutcomeInvalid(f"a {type_name(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     refuse_lazy(returned)
@@ -114,20 +123,20 @@ def checked(returned: Any) -> Any:
 
 
 def _single(returned: Any) -> Outcome | None:
-    """Any value is success, but for what is most likely a mistake."""
-    return returned if isinstance(checked(returned), Outcome) else None
+    """Return the outcome of a single item: any other value means success, unless it is most likely a mistake."""
+    return returned if isinstance(check_result(returned), Outcome) else None
 
 
 def _entry(entry: Any) -> Any:
     if entry is None or isinstance(entry, BaseException):
         return entry
-    if not isinstance(checked(entry), Outcome):
-        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {shown(entry)}")
+    if not isinstance(check_result(entry), Outcome):
+        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {type_name(entry)}")
     return entry
 
 
-def shown(value: Any) -> str:
-    """Return how errors name a value: by its type."""
+def type_name(value: Any) -> str:
+    """Return the name of a value in error texts: its type."""
     return name_of(value)
 
 
@@ -140,8 +149,8 @@ _ENDINGS: dict[type[Outcome], str] = {
 }
 
 
-def ending(verdict: Verdict, *, spent: bool) -> str:
-    """Return what statistics call a verdict that was carried out; ``spent`` says that no run was left."""
+def ending_of(verdict: Verdict, *, spent: bool) -> str:
+    """Return the name of an applied outcome in statistics; ``spent``: the item had no run left."""
     if isinstance(verdict, Failed):
         return "dead" if spent and verdict.counted else "retried"
     if isinstance(verdict, SettledElsewhere):
@@ -149,6 +158,6 @@ def ending(verdict: Verdict, *, spent: bool) -> str:
     return next((called for outcome, called in _ENDINGS.items() if isinstance(verdict, outcome)), "done")
 
 
-def kind(error: BaseException | str | None) -> str:
-    """Return how logs name an error: by its type, since its text may tell what is nobody's business."""
+def error_kind(error: BaseException | str | None) -> str:
+    """Return the name of an error in logs: its type, since its text may hold private data."""
     return name_of(error) if isinstance(error, BaseException) else "Retry"

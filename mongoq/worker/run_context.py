@@ -1,4 +1,4 @@
-"""The context that a handler runs in: variables and decimal settings of its own, and the process that it began in."""
+"""Run contexts: context variables and decimal settings of one handler call, and the process that it began in."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from typing import Any, Never, TypeVar
 __all__ = ["RunContext"]
 
 T = TypeVar("T")
-WAITS = RuntimeError("a forked child cannot await anything: its event loop is the parent's; call os._exit before that")
+CHILD_AWAIT_ERROR = RuntimeError(
+    "a forked child cannot await anything: its event loop is the parent's; call os._exit before that"
+)
 
 
 class RunContext:
-    """A copy of the context in which a worker was started, for one run: nothing that a run sets is seen by another one.
+    """Copy of the context in which a worker was started, for one call: calls do not see each other's settings.
 
-    A handler may fork the process. A child that comes back from the handler ends there: the worker's leases,
-    connections and event loop are the parent's.
+    A handler may fork the process. A child that returns from the handler ends there: the worker's leases,
+    connections and event loop belong to the parent.
     """
 
     __slots__ = ("_context", "_process")
@@ -29,7 +31,7 @@ class RunContext:
     def __init__(self, context: Context, process: int) -> None:
         self._context = context
         self._process = process
-        context.run(_part_decimals)
+        context.run(_copy_decimals)
 
     @classmethod
     def current(cls) -> RunContext:
@@ -51,18 +53,18 @@ class RunContext:
         return result
 
     def step(self, coroutine: Coroutine[Any, Any, T]) -> Steps[T]:
-        """Return what to await in order to run a coroutine in this context, in the task of the caller."""
+        """Return an awaitable that runs a coroutine in this context, in the task of the caller."""
         return Steps(coroutine, self)
 
     def take_step(self, step: Callable[[Any], Any], value: Any) -> Any:
-        """Take one step of a coroutine; return what it waits for."""
+        """Take one step of a coroutine, and return the object that it waits for."""
         try:
             awaited = self._context.run(step, value)
         except BaseException as error:
-            ended = issubclass(type(error), StopIteration)  # ``isinstance`` asks the error for its class, too
+            ended = issubclass(type(error), StopIteration)  # ``isinstance`` would read ``__class__`` of a user's error
             self.check(None if ended else error)
             raise
-        self.check(WAITS)
+        self.check(CHILD_AWAIT_ERROR)
         return awaited
 
     def check(self, error: BaseException | None = None) -> None:
@@ -72,9 +74,9 @@ class RunContext:
 
 
 class Steps(Generator[Any, Any, T]):
-    """A coroutine each of whose steps runs in a context of its own.
+    """Awaitable that runs each step of a coroutine in a given context.
 
-    A task for each run would do that as well, and takes five times as long.
+    A task per call would do the same, and takes five times as long.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], context: RunContext) -> None:
@@ -82,11 +84,11 @@ class Steps(Generator[Any, Any, T]):
         self._context = context
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Return itself: it has the methods of a generator."""
+        """Return self, which has the methods of a generator."""
         return self
 
     def __next__(self) -> Any:
-        """Take the next step; that of the base class would be a frame in the tracebacks of handlers."""
+        """Take the next step. The base class's method would add a frame to the tracebacks of handlers."""
         return self._context.take_step(self._coroutine.send, None)
 
     def send(self, value: Any) -> Any:
@@ -94,27 +96,27 @@ class Steps(Generator[Any, Any, T]):
         return self._context.take_step(self._coroutine.send, value)
 
     def throw(self, kind: Any, value: Any = None, _: Any = None) -> Any:
-        """Take the next step with an error, such as a cancellation."""
+        """Raise an error, for example a cancellation, at the coroutine's await."""
         return self._context.take_step(self._coroutine.throw, kind if value is None else value)
 
     @property
     def cr_frame(self) -> Any:
-        """The frame of the coroutine, for a look where a task stands."""
+        """Frame of the coroutine; the watchdog reads it to find where a task stands."""
         return self._coroutine.cr_frame
 
     @property
     def cr_await(self) -> Any:
-        """What the coroutine waits for."""
+        """Awaitable that the coroutine waits for; the watchdog follows it."""
         return self._coroutine.cr_await
 
 
-def _part_decimals() -> None:
-    """Give this context decimal settings of its own: a copied one has the very object that the original has."""
+def _copy_decimals() -> None:
+    """Give this context its own decimal settings: a copied context shares the object of the original."""
     decimal.setcontext(decimal.getcontext().copy())
 
 
 def _end_child(error: BaseException | None) -> Never:
-    """End a forked child, with the exit code that Python would give it; nothing of its parent's is closed."""
+    """End a forked child with the exit code that Python would give it. Resources of the parent are not closed."""
     code = 1
     try:
         code = _exit_code(error)
@@ -126,13 +128,13 @@ def _end_child(error: BaseException | None) -> Never:
 
 
 def _exit_code(error: BaseException | None) -> int:
-    told = error.code if isinstance(error, SystemExit) else error
-    if told is None:
+    code = error.code if isinstance(error, SystemExit) else error
+    if code is None:
         return 0
-    if isinstance(told, int):
-        return told & 0xFF
-    if isinstance(told, BaseException):
-        traceback.print_exception(told)
+    if isinstance(code, int):
+        return code & 0xFF
+    if isinstance(code, BaseException):
+        traceback.print_exception(code)
     else:
-        sys.stderr.write(f"{told}\n")
+        sys.stderr.write(f"{code}\n")
     return 1

@@ -1,4 +1,4 @@
-"""Gatherings: consumers whose items are settled together, since those of one may belong to those of another."""
+"""Settle groups: consumers whose items are settled together, since items of one may belong to items of another."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ __all__ = ["SettleGroup"]
 
 
 class _Member(Protocol):
-    def is_about_to_have(self) -> bool: ...
+    def is_expecting_items(self) -> bool: ...
 
 
 class SettleGroup:
-    """What several consumers of an engine share: one loop settles the items of all of them.
+    """Several consumers of an engine with one settle loop for the items of all of them.
 
-    It takes what there is, and waits for none of them.
+    The loop takes the items that are ready, and waits for no consumer.
     """
 
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
-        self._stations: list[Any] = []
+        self._loops: list[Any] = []
 
-    def joined(self, queue: str, station: _Member) -> list[Any]:
-        """Take in who works for a consumer, and return the list of all; the first of them settles."""
-        self._members[queue] = station
-        self._stations.append(station)
-        return self._stations
+    def join(self, queue: str, loop: _Member) -> list[Any]:
+        """Add the loop of a consumer, and return the list of all loops; the first one settles."""
+        self._members[queue] = loop
+        self._loops.append(loop)
+        return self._loops
 
-    def coming(self, queue: str) -> bool:
-        """Say whether more items of a queue are about to come."""
+    def is_expecting(self, queue: str) -> bool:
+        """Return whether more items of a queue are about to come."""
         member = self._members.get(queue)
-        return member is not None and member.is_about_to_have()
+        return member is not None and member.is_expecting_items()

@@ -1,4 +1,4 @@
-"""Signals that end workers: heard for as long as one runs, and by all that run in the main thread."""
+"""Signals that stop workers: handled while a worker runs, for all workers of the main thread."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Listener:
-    """A handler of a signal, and what stood there before, which is called as well.
+    """Signal handler that also calls the handler installed before it.
 
     Attributes:
-        before: the handler that stood there: a function, another listener, or a number of the ``signal`` module.
-        over: it listens no more.
-        raised: the first error of a handler that stood there; the block raises it at its end.
+        before: earlier handler: a function, another listener, or a number of the ``signal`` module.
+        ended: True after the end of its block; the listener does nothing then.
+        raised: first error of an earlier handler; the block raises it at its end.
     """
 
     def __init__(self, stop: Callable[[], object], before: Any) -> None:
         self._stop = stop
         self.before = before
-        self.over = False
+        self.ended = False
         self.raised: BaseException | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        stops, below = self._stops(), self._below()
-        if not stops:  # a program has put it back after the end of its block
+        stops, below = self._stops(), self._base_handler()
+        if not stops:  # the program has installed this listener again after the end of its block
             signal.signal(number, below)
             signal.raise_signal(number)
             return
@@ -44,16 +44,16 @@ class _Listener:
         if callable(below) and not _is_default(below):
             try:
                 below(number, frame)
-            except BaseException as error:  # SystemExit for instance: the worker ends in good order first
+            except BaseException as error:  # such as SystemExit: the worker ends in good order first
                 self.raised = self.raised or error
 
     def _stops(self) -> list[Callable[[], object]]:
-        """Return what is to be called, each once, though it may listen in a block within its own."""
+        """Return the functions to call, each once, even if one listens in nested blocks."""
         earlier = self.before._stops() if isinstance(self.before, _Listener) else []
-        return earlier if self.over or self._stop in earlier else [self._stop, *earlier]
+        return earlier if self.ended or self._stop in earlier else [self._stop, *earlier]
 
-    def _below(self) -> Any:
-        """Return the handler below all listeners."""
+    def _base_handler(self) -> Any:
+        """Return the handler that was installed before all listeners."""
         below = self.before
         while isinstance(below, _Listener):
             below = below.before
@@ -61,9 +61,9 @@ class _Listener:
 
 
 def _is_default(handler: Any) -> bool:
-    """Say whether a handler is the one for Ctrl-C of a plain program, of ``asyncio.run``, or of PySpark.
+    """Return whether a handler is the Ctrl-C handler of a plain program, of ``asyncio.run``, or of PySpark.
 
-    They interrupt the main thread, or cancel all jobs of the session: the good order of the end would be gone.
+    These interrupt the main thread, or cancel all jobs of the session: the worker could not end in good order.
     """
     if handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark."):
         return True
@@ -72,41 +72,41 @@ def _is_default(handler: Any) -> bool:
 
 
 def check_signals(signals: Any) -> None:
-    """Raise ``ArgumentInvalid`` unless the option ``signals`` can be used."""
+    """Raise ``ArgumentInvalid`` unless the option ``signals`` is a bool."""
     if not isinstance(signals, bool):
         raise ArgumentInvalid("signals", f"a bool, not {type(signals).__name__}")
 
 
 @contextmanager
 def listening(stop: Callable[[], object], *, signals: bool = True) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT for the length of a block, where this is the main thread.
+    """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread.
 
-    The handlers that stood there are called as well, and so is what the event loop was told of them
-    (``loop.add_signal_handler``). What such a handler raises is raised when the block has ended. A handler that is not
-    Python's (``signal.getsignal`` returns ``None``) can be neither called nor put back, and stays.
+    Handlers installed before are called as well, callbacks of the event loop (``loop.add_signal_handler``) included.
+    An error of an earlier handler is raised at the end of the block. A handler that was not installed from Python
+    (``signal.getsignal`` returns ``None``) can be neither called nor restored, and stays.
     """
     if not (signals and on_main_thread()):
         yield
         return
-    stood = {number: signal.getsignal(number) for number in SIGNALS}
-    listeners = {number: _Listener(stop, before) for number, before in stood.items() if before is not None}
+    installed = {number: signal.getsignal(number) for number in SIGNALS}
+    listeners = {number: _Listener(stop, before) for number, before in installed.items() if before is not None}
     for number, listener in listeners.items():
         signal.signal(number, listener)
     try:
         yield
     finally:
         for number, listener in listeners.items():
-            listener.over = True
-            _put_back(number)
+            listener.ended = True
+            _restore(number)
     for listener in listeners.values():
         if listener.raised is not None:
             raise listener.raised
 
 
-def _put_back(number: int) -> None:
-    """Put back what stood there before those who listen no more."""
+def _restore(number: int) -> None:
+    """Restore the handler that was installed before listeners that have ended."""
     present = before = signal.getsignal(number)
-    while isinstance(before, _Listener) and before.over:
+    while isinstance(before, _Listener) and before.ended:
         before = before.before
     if before is not present and before is not None:
         signal.signal(number, before)

@@ -1,4 +1,4 @@
-"""Runs that take too long: a thread looks for them, and logs where each of them stands."""
+"""Watchdog: a thread that finds calls beyond their ``max_time``, and logs their stacks."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ __all__ = ["Watchdog", "stack_of"]
 logger = logging.getLogger("mongoq.worker")
 
 Overdue = Callable[[], Iterable[tuple[str, HandlerCall]]]
-DEEPEST = 100
+MAX_FRAMES = 100
 
 
 class Watchdog:
-    """Looks for runs beyond their ``max_time``.
+    """Looks for calls beyond their ``max_time``.
 
-    In a thread of its own: a handler that blocks the event loop is found as well.
+    It has its own thread, so that it also finds a handler that blocks the event loop.
     """
 
     def __init__(self, overdue: Overdue, every: float) -> None:
         self._overdue = overdue
         self._every = every
         self._ended = threading.Event()
-        self._home = threading.get_ident()
+        self._loop_thread = threading.get_ident()
 
     def start(self) -> None:
-        """Begin to look."""
-        threading.Thread(target=self._look, name="mongoq-watch", daemon=True).start()
+        """Start the thread."""
+        threading.Thread(target=self._watch, name="mongoq-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Let the thread end."""
         self._ended.set()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while not self._ended.wait(self._every):
             for queue, run in self._overdue():
                 seconds = time.monotonic() - run.started
@@ -51,21 +51,21 @@ class Watchdog:
                     queue,
                     seconds,
                     run.items[0].id,
-                    stack_of(run.where, self._home),
+                    stack_of(run.where, self._loop_thread),
                 )
 
 
 def stack_of(where: Any, home: int) -> str:
-    """Return the stack of a thread, by its number, or of a task; ``home`` is the thread of the event loop."""
+    """Return the stack of a thread, by its id, or of a task; ``home`` is the id of the event loop's thread."""
     frames = sys._current_frames()
     if not isinstance(where, asyncio.Task):
         frame = frames.get(where)
         return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)\n"
-    awaited = list(_awaited(where.get_coro()))
+    awaited = list(_follow_awaits(where.get_coro()))
     if not awaited:
         return "(it has just ended)\n"
     frame = frames.get(home)
-    if frame is not None and _is_in(awaited[-1], frame):  # it runs at this moment, and blocks the event loop
+    if frame is not None and _is_in(awaited[-1], frame):  # the task runs at this moment, and blocks the event loop
         return "".join(traceback.format_stack(frame))
     return "".join(traceback.StackSummary.extract((one, one.f_lineno) for one in awaited).format())
 
@@ -78,9 +78,9 @@ def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:
     return False
 
 
-def _awaited(coroutine: Any) -> Iterable[FrameType]:
-    """Follow a coroutine through what it awaits."""
-    for _ in range(DEEPEST):
+def _follow_awaits(coroutine: Any) -> Iterable[FrameType]:
+    """Yield the frames of a coroutine and of the coroutines that it awaits."""
+    for _ in range(MAX_FRAMES):
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is None:
             return

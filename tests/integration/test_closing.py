@@ -69,7 +69,7 @@ async def test_the_change_stream_is_read_after_its_first_reader_was_cancelled_be
         waiting = asyncio.create_task(queue.reserve(wait=PATIENCE))
         while not hub.running:
             await asyncio.sleep(0)
-        for task in list(broker._driver._beside_us):
+        for task in list(broker._driver._side_tasks):
             task.cancel()  # it has not had its first step
         first = hub.running
         while hub.cursor is None or hub.running == first:
@@ -84,10 +84,10 @@ async def test_the_change_stream_is_read_after_its_first_reader_was_cancelled_be
 async def test_counters_are_written_after_their_task_was_cancelled_before_it_began(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counter_flush, "INTERVAL", 0.05)
+    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.05)
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
-        written = broker._driver._background
+        written = broker._driver._counter_flush
         assert isinstance(written, counter_flush_aio.AioCounterFlush)
         await queue.push(1)
         assert written.armed

@@ -35,7 +35,7 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     uri: str, database: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item is there, and the task that waits for it has not run yet."""
-    told = AioGroupCommit._told
+    told = AioGroupCommit._send_batch
 
     async def before_it_goes_on(lanes: AioGroupCommit, lane: Any, batch: Any) -> list[Any]:
         tolds = await told(lanes, lane, batch)
@@ -46,7 +46,7 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         await queue.push(1)
-        monkeypatch.setattr(AioGroupCommit, "_told", before_it_goes_on)
+        monkeypatch.setattr(AioGroupCommit, "_send_batch", before_it_goes_on)
         task = asyncio.create_task(queue.reserve())
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -386,9 +386,9 @@ def told(one: Numbered, lost: list[Exception], answers: list[Exception]) -> Exce
     try:
         with one:
             for error in lost:
-                one.again(error, lost=True)
+                one.retry_or_raise(error, lost=True)
             for error in answers:
-                one.again(error, lost=False)
+                one.retry_or_raise(error, lost=False)
     except Exception as error:
         return error
     return None

@@ -299,7 +299,7 @@ def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
 
 def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Let so much time pass between an item's leaving its queue and the worker's hearing of it."""
-    threads, tasks = Fetcher._is_taken_for_good, AsyncFetcher._is_taken_for_good
+    threads, tasks = Fetcher._take_for_good, AsyncFetcher._take_for_good
 
     def heard(self: Fetcher, item: Any) -> bool:
         taken = threads(self, item)
@@ -311,5 +311,5 @@ def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Non
         await asyncio.sleep(seconds)
         return taken
 
-    monkeypatch.setattr(Fetcher, "_is_taken_for_good", heard)
-    monkeypatch.setattr(AsyncFetcher, "_is_taken_for_good", heard_async)
+    monkeypatch.setattr(Fetcher, "_take_for_good", heard)
+    monkeypatch.setattr(AsyncFetcher, "_take_for_good", heard_async)

@@ -452,7 +452,7 @@ def test_one_that_is_lost_takes_nobody_with_it(site: Site) -> None:
         consumer for consumer in consumers(pipeline.graph, site.broker, coroutines=False) if consumer.name == "b"
     ]
     [consumer] = arrivals
-    verdicts = consumer.judge.outcomes(consumer, items, None)
+    verdicts = consumer.resolver.outcomes(consumer, items, None)
     told = apply_outcomes(consumer.queue._context, list(zip(items, verdicts, strict=True)), context_of)
     failed = site.broker._driver.run(told)
     assert {key: type(error) for key, error in failed.items()} == {

@@ -49,9 +49,9 @@ class Meeting:
     def watch(self) -> None:
         """Let it be known whether more items are about to come."""
         for queue, coming in self.coming.items():
-            gathering = self.consumers[queue].gathering
+            gathering = self.consumers[queue].settle_group
             assert gathering is not None
-            gathering.joined(queue, coming)
+            gathering.join(queue, coming)
 
     def push(self, **payloads: list[Any]) -> list[tuple[Item[Any], Any]]:
         """Push to queues, reserve that, and return it as it is to be settled."""
@@ -59,7 +59,7 @@ class Meeting:
         for queue, given in payloads.items():
             self.broker.queue(queue).push_many(given)
             items = self.broker.queue(queue).reserve_many(len(given))
-            judged = self.consumers[queue].judge.outcomes(self.consumers[queue], items, None)
+            judged = self.consumers[queue].resolver.outcomes(self.consumers[queue], items, None)
             verdicts += zip(items, judged, strict=True)
         return verdicts
 
@@ -220,7 +220,7 @@ def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, ra
     [(item, _)] = verdicts
     raw.update_one({"_id": item.id}, {"$set": {"missed": True}})
     back = with_stored(item, "missed", value=True)
-    judged = meeting.consumers["a"].judge.outcomes(meeting.consumers["a"], [back], None)
+    judged = meeting.consumers["a"].resolver.outcomes(meeting.consumers["a"], [back], None)
     assert meeting.put_off([(back, judged[0])]) == []
     assert [one["id"] for one in meeting.parked()] == [1]
 

@@ -117,7 +117,7 @@ def test_losses_on_the_network_lose_and_repeat_nothing(
         for _ in range(4):
             proxy.lose(kind, command, times=1)
         assert run.wait(PATIENCE), "a run of nothing but sources ends with them"
-    [feed] = run._engine.feeds  # progress would meet the losses itself
+    [feed] = run._engine.source_runners  # progress would meet the losses itself
     assert (feed.pushed, feed.ended) == (400, True)
     assert numbers(broker) == list(range(400))
     assert proxy.lost > 0 or command in ("find", "findAndModify")

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mongoq.drivers.documents import decoded
+from mongoq.drivers.documents import decode
 from mongoq.model.encoding.codec import codec_options
 from mongoq.spark import ColumnMismatch
 from mongoq.spark.read.schema import Columns, default_schema
@@ -74,7 +74,7 @@ anything = settings(max_examples=400, deadline=None, suppress_health_check=[Heal
 def read_back(*payloads: Any, naive: bool) -> list[dict[str, Any]]:
     """Return items with these payloads as a reader gets them."""
     items = [{"_id": n, "q": "orders", "payload": payload, "when": NOW} for n, payload in enumerate(payloads)]
-    return decoded(b"".join(bson.encode(item, codec_options=codec_options()) for item in items), naive=naive)
+    return decode(b"".join(bson.encode(item, codec_options=codec_options()) for item in items), naive=naive)
 
 
 @anything
@@ -139,7 +139,7 @@ def test_what_is_inferred_holds_the_sample(sample: list[Any], naive: bool) -> No
 @pytest.mark.parametrize("strange", [{"$ref": 5, "$id": 1}, {"$ref": "a", "$id": 1, "$db": 7}, {"$ref": "a"}])
 def test_documents_that_look_like_references_are_documents_in_json(strange: Any) -> None:
     raw = bson.encode({"_id": 1, "payload": strange, "when": NOW})
-    [text] = Columns(default_schema()).batch(decoded(raw, naive=True), NOW).column("payload").to_pylist()
+    [text] = Columns(default_schema()).batch(decode(raw, naive=True), NOW).column("payload").to_pylist()
     assert json.loads(text) == strange
 
 

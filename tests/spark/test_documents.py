@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.drivers.documents import Garbled, decoded, slices
+from mongoq.drivers.documents import Garbled, decode, slices
 
 documents = st.lists(st.integers(0, 300), min_size=1, max_size=30).map(
     lambda sizes: [bson.encode({"n": n, "x": "x" * size}) for n, size in enumerate(sizes)]
@@ -24,7 +24,7 @@ def test_a_reply_is_cut_between_documents(parts: list[bytes], size: int) -> None
     assert b"".join(cut) == b"".join(parts)
     for each in cut:
         assert len(each) <= size or each in parts
-    assert [document["n"] for each in cut for document in decoded(each, naive=True)] == list(range(len(parts)))
+    assert [document["n"] for each in cut for document in decode(each, naive=True)] == list(range(len(parts)))
 
 
 @given(parts=documents, size=st.integers(0, 1_000))
@@ -56,14 +56,14 @@ STRING, REGEX = 2, 11
 
 def test_what_is_written_for_unreadable_text_is_text_where_somebody_wrote_it() -> None:
     name = "\ufffd".encode()
-    assert decoded(stored(name, text(name), kind=STRING), naive=True) == [{"\ufffd": "\ufffd", "u": Binary(b"", 4)}]
+    assert decode(stored(name, text(name), kind=STRING), naive=True) == [{"\ufffd": "\ufffd", "u": Binary(b"", 4)}]
 
 
 def test_text_that_is_not_utf_8_is_told_from_all_other_text() -> None:
-    [document] = decoded(stored(b"a", text(b"x\xff"), kind=STRING), naive=True)
+    [document] = decode(stored(b"a", text(b"x\xff"), kind=STRING), naive=True)
     assert document["a"] == Garbled("x\ufffd")
-    [document] = decoded(stored(b"a", b"x\xff\0i\0", kind=REGEX), naive=True)
+    [document] = decode(stored(b"a", b"x\xff\0i\0", kind=REGEX), naive=True)
     assert document["a"] == Garbled("x\ufffd")
     inner = stored(b"\xff", text(b"x"), kind=STRING)
-    [document] = decoded(bson.encode({"a": RawBSONDocument(inner)}), naive=True)
+    [document] = decode(bson.encode({"a": RawBSONDocument(inner)}), naive=True)
     assert document["a"] == Garbled("{'\ufffd': 'x', 'u': Binary(b'', 4)}")

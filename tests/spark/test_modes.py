@@ -13,7 +13,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
-from mongoq.drivers.documents import decoded
+from mongoq.drivers.documents import decode
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark import ColumnMismatch
 from mongoq.spark.read.schema import Columns
@@ -231,8 +231,8 @@ def test_a_batch_that_must_be_decoded_by_hand_holds_the_same_values() -> None:
     broken = plain + bson.encode({"_id": 2, "payload": "bad"}).replace(b"bad", b"b\xffd")
     broken += bson.encode({"_id": 3, "u": bson.Binary(b"short", 4), "v": bson.Binary(bytes(16), 4), "s": "x"})
     for naive in (True, False):
-        by_hand = decoded(broken, naive=naive)
-        assert by_hand[0] == decoded(plain, naive=naive)[0]
+        by_hand = decode(broken, naive=naive)
+        assert by_hand[0] == decode(plain, naive=naive)[0]
         assert [each["_id"] for each in by_hand] == [1, 2, 3]
         assert by_hand[2]["u"] == bson.Binary(b"short", 4)
         assert by_hand[2]["v"].int == 0

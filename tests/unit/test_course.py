@@ -17,10 +17,10 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
     course = Coordinator(WaiterRegistry())
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         for error in [GONE, UNFOUND, GONE, UNFOUND, GONE]:
-            course.trouble("settle", error)
-        course.trouble("claim", GONE)
-        course.well("settle")
-        course.trouble("settle", GONE)
+            course.report_error("settle", error)
+        course.report_error("claim", GONE)
+        course.report_recovery("settle")
+        course.report_error("settle", GONE)
     told = [record.args for record in caplog.records if "tries again" in record.msg]
     settling = [("settle", "AutoReconnect: gone"), ("settle", "ServerSelectionTimeoutError: unfound")]
     told = [(what, text.partition(", Timeout")[0]) for what, text in told]
@@ -36,13 +36,13 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
 )
 def test_what_the_server_refuses_is_told_by_its_code(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
-        Coordinator(WaiterRegistry()).trouble("settle", error)
+        Coordinator(WaiterRegistry()).report_error("settle", error)
     assert f"{type(error).__name__}, code " in caplog.text
     assert "secret" not in caplog.text
 
 
 def test_a_worker_rests_for_longer_while_an_error_lasts_whatever_its_kind() -> None:
     course = Coordinator(WaiterRegistry())
-    pauses = [course.trouble("claim", error) or 0 for error in [GONE, UNFOUND] * 5]
+    pauses = [course.report_error("claim", error) or 0 for error in [GONE, UNFOUND] * 5]
     assert pauses[0] <= 0.1
     assert 2.5 <= pauses[-1] <= 5.0

@@ -58,8 +58,8 @@ SPELLINGS = [
 
 @pytest.mark.parametrize(("given", "spelled"), SPELLINGS, ids=lambda value: getattr(value, "method", ""))
 def test_a_command_is_what_the_driver_would_send(given: Command[Any], spelled: dict[str, Any]) -> None:
-    assert raw_commands.is_plain(given)
-    made = raw_commands.spelled(given, "c")
+    assert raw_commands.is_raw_command(given)
+    made = raw_commands.build_command(given, "c")
     assert made == {**spelled, "writeConcern": MAJORITY}
     assert next(iter(made)) == next(iter(spelled))
 
@@ -74,15 +74,15 @@ def test_a_command_is_what_the_driver_would_send(given: Command[Any], spelled: d
     ids=["not resolved", "in a transaction", "both kinds"],
 )
 def test_what_the_driver_has_to_send_is_left_to_it(given: Command[Any]) -> None:
-    assert not raw_commands.is_plain(given)
+    assert not raw_commands.is_raw_command(given)
 
 
 def test_replies_are_the_drivers_results() -> None:
-    assert raw_commands.outcome(command("update_one", ONE), {"n": 1, "nModified": 0}) == (1, 0)
-    assert raw_commands.outcome(command("delete_one", {"filter": FENCE}), {"n": 1}) == (0, 1)
-    assert raw_commands.outcome(bulk(("DeleteMany", {"filter": FENCE})), {"n": 3}) == (0, 3)
-    assert raw_commands.outcome(INSERT, {"n": 3}) is None
-    assert raw_commands.outcome(command("find_one_and_update", ONE), {"value": {"a": 1}}) == {"a": 1}
+    assert raw_commands.parse_reply(command("update_one", ONE), {"n": 1, "nModified": 0}) == (1, 0)
+    assert raw_commands.parse_reply(command("delete_one", {"filter": FENCE}), {"n": 1}) == (0, 1)
+    assert raw_commands.parse_reply(bulk(("DeleteMany", {"filter": FENCE})), {"n": 3}) == (0, 3)
+    assert raw_commands.parse_reply(INSERT, {"n": 3}) is None
+    assert raw_commands.parse_reply(command("find_one_and_update", ONE), {"value": {"a": 1}}) == {"a": 1}
 
 
 INSERT = command("insert_many", {"documents": [{"_id": ID}], "ordered": False})
@@ -102,18 +102,20 @@ UNCONFIRMED = {"code": 64, "errmsg": "waiting timed out"}
 )
 def test_what_was_refused_or_not_confirmed_raises_as_the_driver_does(reply: Any, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
-        raw_commands.outcome(command("update_one", ONE), reply)
+        raw_commands.parse_reply(command("update_one", ONE), reply)
     assert raised.type is error
 
 
 def test_a_claim_that_was_not_confirmed_raises() -> None:
     with pytest.raises(WriteConcernError):
-        raw_commands.outcome(command("find_one_and_update", ONE), {"value": {"a": 1}, "writeConcernError": UNCONFIRMED})
+        raw_commands.parse_reply(
+            command("find_one_and_update", ONE), {"value": {"a": 1}, "writeConcernError": UNCONFIRMED}
+        )
 
 
 def test_a_bulk_says_what_was_refused_and_how_many_were_not() -> None:
     with pytest.raises(BulkWriteError) as raised:
-        raw_commands.outcome(
+        raw_commands.parse_reply(
             bulk(("UpdateOne", ONE)), {"n": 7, "writeErrors": [REFUSED], "writeConcernError": UNCONFIRMED}
         )
     details = raised.value.details
@@ -124,5 +126,5 @@ def test_a_bulk_says_what_was_refused_and_how_many_were_not() -> None:
 
 def test_an_insert_of_many_says_what_was_refused_and_how_many_were_not() -> None:
     with pytest.raises(BulkWriteError) as raised:
-        raw_commands.outcome(INSERT, {"n": 2, "writeErrors": [DUPLICATE]})
+        raw_commands.parse_reply(INSERT, {"n": 2, "writeErrors": [DUPLICATE]})
     assert raised.value.details == {"writeErrors": [DUPLICATE], "writeConcernErrors": [], "nInserted": 2}

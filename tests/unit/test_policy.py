@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from mongoq import Exponential, Fixed, Linear
-from mongoq.worker.prefetch_sizer import MOST, PrefetchSizer
+from mongoq.worker.prefetch_sizer import MAX_PREFETCH, PrefetchSizer
 
 DAY = 86_400
 
@@ -91,55 +91,55 @@ def test_a_policy_is_data() -> None:
 def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> None:
     pace, now, seen = PrefetchSizer(), 0.0, []
     for _ in range(7):
-        seen.append(pace.ahead)
-        pace.took(now, full=True)
-        pace.look(now + 0.01, waiting=0)
+        seen.append(pace.target)
+        pace.record_claim(now, full=True)
+        pace.adjust(now + 0.01, waiting=0)
         now += 0.01
-    assert seen == [1, 4, 16, 64, 256, 1024, MOST]
+    assert seen == [1, 4, 16, 64, 256, 1024, MAX_PREFETCH]
 
 
 def test_it_does_not_matter_when_somebody_looks_that_nothing_waits() -> None:
     pace, slow = PrefetchSizer(), PrefetchSizer()
     for one, out_at in ((pace, 0.1), (slow, 0.3)):
-        one.took(0, full=True)
-        one.ran_out(out_at)
-        one.look(5.0, waiting=0)
-    assert (pace.ahead, slow.ahead) == (4, 1)
+        one.record_claim(0, full=True)
+        one.record_empty(out_at)
+        one.adjust(5.0, waiting=0)
+    assert (pace.target, slow.target) == (4, 1)
 
 
 def test_items_that_are_worked_off_sooner_than_others_are_claimed_are_fetched_in_larger_numbers() -> None:
     pace = PrefetchSizer()
     for ran_out in (1.9, 2.1):
-        pace.took(0, full=True, seconds=2)
-        pace.ran_out(ran_out)
-        pace.look(5.0, waiting=0)
-    assert pace.ahead == 4
+        pace.record_claim(0, full=True, seconds=2)
+        pace.record_empty(ran_out)
+        pace.adjust(5.0, waiting=0)
+    assert pace.target == 4
 
 
 def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
     pace, now = PrefetchSizer(), 0.0
     for _ in range(7):
-        pace.took(now, full=True)
-        pace.look(now, waiting=0)
-    pace.took(now, full=True)
+        pace.record_claim(now, full=True)
+        pace.adjust(now, waiting=0)
+    pace.record_claim(now, full=True)
     seen = []
     for _ in range(12):
         now += 1.1
-        pace.look(now, waiting=5)
-        seen.append(pace.ahead)
+        pace.adjust(now, waiting=5)
+        seen.append(pace.target)
     assert seen == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1]
 
 
 def test_a_queue_that_has_no_more_does_not_grow_it() -> None:
     pace = PrefetchSizer()
-    pace.took(0, full=False)
-    pace.look(0.01, waiting=0)
-    assert pace.ahead == 1
+    pace.record_claim(0, full=False)
+    pace.adjust(0.01, waiting=0)
+    assert pace.target == 1
 
 
 def test_a_number_that_was_given_stays() -> None:
     pace = PrefetchSizer(5)
-    pace.took(0, full=True)
-    pace.look(0.01, waiting=0)
-    pace.look(10, waiting=5)
-    assert pace.ahead == 5
+    pace.record_claim(0, full=True)
+    pace.adjust(0.01, waiting=0)
+    pace.adjust(10, waiting=5)
+    assert pace.target == 5

@@ -153,33 +153,33 @@ def test_as_many_are_claimed_as_fit_by_the_largest_of_late(
     sizes: Sequence[int], wanted: int, held: int, asked: int
 ) -> None:
     limit = ByteLimit(100)
-    limit.fitting(of(*sizes), 0)
-    assert limit.number(wanted, held) == asked
+    limit.count_fitting(of(*sizes), 0)
+    assert limit.claim_size(wanted, held) == asked
 
 
 def test_a_large_item_is_remembered_for_some_claims() -> None:
     limit, numbers = ByteLimit(100), []
-    limit.fitting(of(40), 0)
+    limit.count_fitting(of(40), 0)
     for _ in range(5):
-        numbers.append(limit.number(1_000, 0))
-        limit.fitting(of(1, 1), 0)
+        numbers.append(limit.claim_size(1_000, 0))
+        limit.count_fitting(of(1, 1), 0)
     assert numbers == [2, 5, 10, 20, 50]
 
 
 def test_what_does_not_fit_is_given_back_at_once() -> None:
     held = backlog(prefetch=10, prefetch_bytes=100)
     items = of(40, 40, 40, 40)
-    assert held.put(items, LEASE, asked=4) == 2
+    assert held.add(items, LEASE, asked=4) == 2
     verdicts = held.take_verdicts()
     assert payloads(verdicts) == [2, 3]
     assert [type(outcome).__name__ for _, outcome in verdicts] == ["Release", "Release"]
-    held.settled(items[2:])
+    held.drop(items[2:])
     assert held.room() == 0
     for _ in range(2):
-        run = held.next(WakeEvent())
+        run = held.next_call(WakeEvent())
         assert run is not None
         held.finish(run, [None])
     assert held.room() == 0, "they are not settled yet"
-    held.settled(item for item, _ in held.take_verdicts())
+    held.drop(item for item, _ in held.take_verdicts())
     assert held.room() == 2
-    assert held.put(of(500), LEASE, asked=1) == 1, "one runs, however large"
+    assert held.add(of(500), LEASE, asked=1) == 1, "one runs, however large"

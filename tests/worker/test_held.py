@@ -15,7 +15,7 @@ import mongoq
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.flow.event import WakeEvent
-from mongoq.worker.backlog import LATELY, UNSETTLED, Backlog
+from mongoq.worker.backlog import MAX_UNSETTLED, RECENT_CLAIM_SECONDS, Backlog
 from mongoq.worker.consumer import consumer
 from mongoq.worker.settle_group import SettleGroup
 
@@ -63,22 +63,22 @@ def payloads(verdicts: Iterable[tuple[Item[Any], Any]]) -> list[int]:
 def test_it_asks_for_as_many_as_can_run_and_wait() -> None:
     held = backlog(prefetch=3)
     assert held.room() == 5
-    assert held.put(claimed(5), LEASE, asked=5) == 5
+    assert held.add(claimed(5), LEASE, asked=5) == 5
     assert held.room() == 0
-    held.next(WakeEvent())
-    held.next(WakeEvent())
+    held.next_call(WakeEvent())
+    held.next_call(WakeEvent())
     assert held.room() == 0
-    run = held.next(WakeEvent())
+    run = held.next_call(WakeEvent())
     assert run is not None
     assert held.held == 5
 
 
 def test_what_ran_out_at_once_is_asked_for_in_larger_numbers_by_who_comes_late() -> None:
     held = backlog(concurrency=1)
-    held.put(claimed(2), LEASE, asked=2)
-    runs = [held.next(WakeEvent()) for _ in range(2)]
-    held._pace._taken_at -= 10
-    held._pace._out_at -= 10
+    held.add(claimed(2), LEASE, asked=2)
+    runs = [held.next_call(WakeEvent()) for _ in range(2)]
+    held._sizer._claimed_at -= 10
+    held._sizer._empty_at -= 10
     for run in runs:
         assert run is not None
         held.finish(run, [None])
@@ -88,15 +88,15 @@ def test_what_ran_out_at_once_is_asked_for_in_larger_numbers_by_who_comes_late()
 def test_a_batch_takes_what_waits_up_to_its_size() -> None:
     held = backlog(batch=3, prefetch=6)
     assert held.room() == 12
-    assert held.put(claimed(4), LEASE, asked=12) == 2
-    runs = [held.next(WakeEvent()) for _ in range(3)]
+    assert held.add(claimed(4), LEASE, asked=12) == 2
+    runs = [held.next_call(WakeEvent()) for _ in range(3)]
     assert [run and len(run.items) for run in runs] == [3, 1, None]
 
 
 def test_a_runner_without_work_is_woken_by_what_comes() -> None:
     held, bell = backlog(), WakeEvent()
-    assert held.next(bell) is None
-    enough = held.put(claimed(1), LEASE, asked=3)
+    assert held.next_call(bell) is None
+    enough = held.add(claimed(1), LEASE, asked=3)
     assert held.wake(enough) == 0
     assert bell.rung
     assert held.wake(2) == 2, "there are no more"
@@ -104,31 +104,31 @@ def test_a_runner_without_work_is_woken_by_what_comes() -> None:
 
 def test_what_ends_is_held_until_it_is_settled() -> None:
     held = backlog()
-    held.put(claimed(1), LEASE, asked=1)
-    run = held.next(WakeEvent())
+    held.add(claimed(1), LEASE, asked=1)
+    run = held.next_call(WakeEvent())
     assert run is not None
     assert held.finish(run, [None])
-    assert held.settling.rung
+    assert held.settle_event.rung
     verdicts = held.take_verdicts()
     assert payloads(verdicts) == [0]
     assert held.held == 1
-    held.again(verdicts)
+    held.put_back(verdicts)
     assert held.take_verdicts() == verdicts
-    held.settled([item for item, _ in verdicts])
+    held.drop([item for item, _ in verdicts])
     assert held.held == 0
 
 
 def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
     """Else it would be settled by a command of its own, as one whose lease may be over."""
     held = backlog()
-    held.put(claimed(2), LEASE, asked=2)
+    held.add(claimed(2), LEASE, asked=2)
     later = NOW + timedelta(seconds=50)
     assert held.is_due(NOW + timedelta(seconds=11))
     assert not held.is_due(NOW + timedelta(seconds=9))
     for lease, wanted in held.due(NOW + timedelta(seconds=11)):
         assert len(wanted.ids) == 2
-        held.extended(lease, later)
-    run = held.next(WakeEvent())
+        held.set_lease_end(lease, later)
+    run = held.next_call(WakeEvent())
     assert run is not None
     held.finish(run, [None])
     ((item, _),) = held.take_verdicts()
@@ -139,42 +139,42 @@ def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
 def test_what_a_handler_has_extended_by_itself_ends_when_it_says() -> None:
     held = backlog()
     items = claimed(2)
-    held.put(items, LEASE, asked=2)
+    held.add(items, LEASE, asked=2)
     later = NOW + timedelta(hours=1)
-    held.extended_apart([items[0].held_until(later)])
+    held.split_leases([items[0].held_until(later)])
     assert held.held == 2
     ((lease, wanted),) = held.due(NOW + timedelta(seconds=20))
     assert wanted.ids == [items[1].id]
-    held.extended(lease, NOW + timedelta(seconds=50))
+    held.set_lease_end(lease, NOW + timedelta(seconds=50))
     for _ in range(2):
-        run = held.next(WakeEvent())
+        run = held.next_call(WakeEvent())
         assert run is not None
         held.finish(run, [None])
     verdicts = held.take_verdicts()
     assert [item.lease_until for item, _ in verdicts] == [later, NOW + timedelta(seconds=50)]
-    held.settled([item for item, _ in verdicts])
+    held.drop([item for item, _ in verdicts])
     assert held.held == 0
 
 
 def test_closing_gives_back_what_waits_and_starts_nothing() -> None:
     held = backlog()
-    held.put(claimed(3), LEASE, asked=3)
-    run = held.next(WakeEvent())
+    held.add(claimed(3), LEASE, asked=3)
+    run = held.next_call(WakeEvent())
     held.close()
-    assert held.next(WakeEvent()) is None
+    assert held.next_call(WakeEvent()) is None
     assert held.room() == 0
     verdicts = held.take_verdicts()
     assert payloads(verdicts) == [1, 2]
     assert all(isinstance(outcome, Release) for _, outcome in verdicts)
-    held.put(claimed(2), LEASE, asked=2)
+    held.add(claimed(2), LEASE, asked=2)
     assert payloads(held.take_verdicts()) == [0, 1], "a claim that was under way"
     assert run in held.running
 
 
 def test_what_was_given_up_counts_no_more_when_it_ends() -> None:
     held = backlog()
-    held.put(claimed(1), LEASE, asked=1)
-    run = held.next(WakeEvent())
+    held.add(claimed(1), LEASE, asked=1)
+    run = held.next_call(WakeEvent())
     assert run is not None
     assert held.abandon() == [run]
     assert [type(outcome) for _, outcome in held.take_verdicts()] == [Release]
@@ -185,13 +185,13 @@ def test_what_was_given_up_counts_no_more_when_it_ends() -> None:
 def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
     held = backlog(batch=2)
     items = claimed(3)
-    held.put(items, LEASE, asked=3)
-    run = held.next(WakeEvent())
+    held.add(items, LEASE, asked=3)
+    run = held.next_call(WakeEvent())
     assert run is not None
     keys = [(item.token, id_key(item.id)) for item in items]
     assert held.lose(*keys[1]) is run
     assert held.lose(*keys[2]) is items[2], "it waited"
-    assert held.next(WakeEvent()) is None
+    assert held.next_call(WakeEvent()) is None
     held.finish(run, [None, None])
     assert payloads(held.take_verdicts()) == [0]
     assert held.lose(*keys[0]) is None, "its settlement will tell"
@@ -201,8 +201,8 @@ def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
 @pytest.mark.parametrize("probe", [False, True])
 def test_failures_while_the_breaker_is_closed_do_not_count(probe: bool) -> None:
     held = backlog(probe=probe, retry=mongoq.Fixed(0), concurrency=3)
-    held.put(claimed(3), LEASE, asked=3)
-    runs = [run for _ in range(3) if (run := held.next(WakeEvent()))]
+    held.add(claimed(3), LEASE, asked=3)
+    runs = [run for _ in range(3) if (run := held.next_call(WakeEvent()))]
     for run in runs:
         held.finish(run, [Failed(ValueError())])
     counted = [outcome.counted for _, outcome in held.take_verdicts() if isinstance(outcome, Failed)]
@@ -211,16 +211,16 @@ def test_failures_while_the_breaker_is_closed_do_not_count(probe: bool) -> None:
 
 def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
     held = backlog(prefetch=10_000)
-    held.put(claimed(5_000), LEASE, asked=5_000)
-    while run := held.next(WakeEvent()):
+    held.add(claimed(5_000), LEASE, asked=5_000)
+    while run := held.next_call(WakeEvent()):
         held.finish(run, [None])
     assert held.room() == 0
     verdicts = held.take_verdicts()
     assert held.room() == 0, "they are on their way"
-    held.again(verdicts[:3_000])
-    held.settled(item for item, _ in verdicts[3_000:])
+    held.put_back(verdicts[:3_000])
+    held.drop(item for item, _ in verdicts[3_000:])
     assert held.room() == 0
-    held.settled(item for item, _ in held.take_verdicts())
+    held.drop(item for item, _ in held.take_verdicts())
     assert held.room() > 0
 
 
@@ -231,42 +231,42 @@ def joining() -> Backlog:
         Named(), print, concurrency=1, prefetch=2, batch=2, success_on=(), probe=False, coroutines=False, **told
     )
     claims: Any = Named()
-    return Backlog(replace(side, claims=claims, gathering=SettleGroup()))
+    return Backlog(replace(side, claims=claims, settle_group=SettleGroup()))
 
 
 def test_more_is_about_to_come_after_a_claim_that_got_all_it_asked_for() -> None:
     held = joining()
     assert not held.is_filling(), "nothing is known of the queue"
     for items, asked, more in ((2, 2, True), (1, 2, False)):
-        held.put(claimed(items), LEASE, asked=asked)
+        held.add(claimed(items), LEASE, asked=asked)
         assert held.is_filling(), "they wait for a run"
-        run = held.next(WakeEvent())
+        run = held.next_call(WakeEvent())
         assert run is not None
         assert held.is_filling(), "they run"
         held.finish(run, [None] * items)
         assert held.is_filling() == more
-        held.settled(item for item, _ in held.take_verdicts())
+        held.drop(item for item, _ in held.take_verdicts())
         assert held.is_filling() == more
 
 
 def test_a_full_claim_of_long_ago_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     held = joining()
-    held.put(claimed(2), LEASE, asked=2)
-    run = held.next(WakeEvent())
+    held.add(claimed(2), LEASE, asked=2)
+    run = held.next_call(WakeEvent())
     assert run is not None
     held.finish(run, [None, None])
-    later = time.monotonic() + LATELY
+    later = time.monotonic() + RECENT_CLAIM_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert not held.is_filling()
 
 
 def test_nothing_more_comes_where_too_much_was_put_off_or_that_is_closed() -> None:
     held = joining()
-    held.put(claimed(2), LEASE, asked=2)
-    run = held.next(WakeEvent())
+    held.add(claimed(2), LEASE, asked=2)
+    run = held.next_call(WakeEvent())
     assert run is not None
     held.finish(run, [None, None])
-    held.put_off = UNSETTLED + 1
+    held.put_off = MAX_UNSETTLED + 1
     assert not held.is_filling()
     held.put_off = 0
     assert held.is_filling()
@@ -276,9 +276,9 @@ def test_nothing_more_comes_where_too_much_was_put_off_or_that_is_closed() -> No
 
 def test_those_that_are_settled_together_share_a_bell() -> None:
     first = joining()
-    other = Backlog(first._consumer, first.settling)
+    other = Backlog(first._consumer, first.settle_event)
     other.refuse(claimed(1)[0], LEASE, None)
-    assert first.settling.rung
+    assert first.settle_event.rung
 
 
 def test_of_two_verdicts_on_one_item_the_second_one_is_settled_by_itself() -> None:
@@ -286,8 +286,8 @@ def test_of_two_verdicts_on_one_item_the_second_one_is_settled_by_itself() -> No
     held = backlog(prefetch=3)
     [first], [other], [later] = claimed(1), claimed(1), claimed(1)
     again = replaced(later, first.id)
-    held.put([first, other], LEASE, asked=2)
-    held.put([again], LEASE, asked=1)
+    held.add([first, other], LEASE, asked=2)
+    held.add([again], LEASE, asked=1)
     held.close()
     assert [item.token for item, _ in held.take_verdicts()] == [first.token, other.token]
     assert [item.token for item, _ in held.take_verdicts()] == [again.token]

@@ -356,7 +356,7 @@ def test_so_it_is_with_asyncio_though_the_handler_goes_on(
                 async with opened.transaction() as tx:
                     await queue.commit(job.item, session=tx.session)
                 jobs.append(job)
-                stations = worker._engine.stations if worker._engine else []
+                stations = worker._engine.loops if worker._engine else []
                 while stations[0].backlog.held:  # until the worker has noticed
                     await asyncio.sleep(0.02)
 

@@ -64,18 +64,18 @@ def test_what_is_dead_for_a_reason_of_its_own_does_not_close_it(desk: Desk, queu
 
 def test_the_first_failure_counts_and_those_behind_it_do_not() -> None:
     probe = CircuitBreaker(mongoq.Exponential(1, cap=600, jitter=0))
-    assert [probe.failed(0), probe.failed(0), probe.failed(0)] == [True, False, False]
-    assert probe.closed
-    assert probe.succeeded()
-    assert not probe.closed
-    assert not probe.succeeded()
-    assert probe.failed(0)
+    assert [probe.record_failure(0), probe.record_failure(0), probe.record_failure(0)] == [True, False, False]
+    assert probe.is_open
+    assert probe.record_success()
+    assert not probe.is_open
+    assert not probe.record_success()
+    assert probe.record_failure(0)
 
 
 @pytest.mark.parametrize(("failures", "pause"), [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (12, 30)])
 def test_tries_come_at_the_pace_of_the_policy_and_every_thirty_seconds_at_least(failures: int, pause: float) -> None:
     probe = CircuitBreaker(mongoq.Exponential(1, cap=600, jitter=0))
     for _ in range(failures):
-        probe.failed(100)
+        probe.record_failure(100)
     assert probe.pause(100) == pause
     assert probe.pause(100 + pause) == 0

@@ -292,8 +292,8 @@ def test_a_plain_function_of_an_async_worker_is_not_cancelled(uri: str, database
 def test_a_handler_that_hangs_is_probed_as_one_that_fails() -> None:
     held = backlog(prefetch=3, probe=True, max_time=1, on_timeout="release")
     items = claimed(4)
-    held.put(items, LEASES, asked=4)
-    run = held.next(WakeEvent())
+    held.add(items, LEASES, asked=4)
+    run = held.next_call(WakeEvent())
     assert run is not None
     assert held.time_out(run, None)
     assert held.is_probing

@@ -15,7 +15,7 @@ from mongoq.pipeline.frames.given import FrameRows, given
 from mongoq.pipeline.frames.results import Results, checked_columns
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.outcome_resolver import checked, entries, shown
+from mongoq.worker.outcome_resolver import check_entries, check_result, type_name
 
 __all__ = ["AsyncFrameHandler", "FrameHandler", "framed"]
 
@@ -95,7 +95,7 @@ class _Run:
         elif isinstance(returned, self._module.KIND):
             told = self._results(returned).entries()
         else:
-            told = self._listed(checked(returned))
+            told = self._listed(check_result(returned))
         return self._with_refused(told)
 
     def _results(self, returned: Any) -> Results:
@@ -110,8 +110,8 @@ class _Run:
         if not isinstance(returned, list | tuple):
             kind = kind_name(self._frames.format)
             hint = f"return a {kind}, a list with an entry for each row, or None"
-            raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {shown(returned)}; {hint}")
-        return entries(self._given.items, returned)
+            raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {type_name(returned)}; {hint}")
+        return check_entries(self._given.items, returned)
 
     def _with_refused(self, told: Sequence[Any]) -> Sequence[Any]:
         refused = self._given.refused

@@ -54,7 +54,7 @@ class Monitor:
             whens = self._broker._driver.run_within(PATIENCE, find_next_dues(self._broker._context, queues))
         except Exception as error:
             return self._in_trouble(error)
-        self._course.well("count")
+        self._course.report_recovery("count")
         return any(when <= self._broker._context.clock.now() for when in whens.values())
 
     def is_empty(self, stopped: Collection[str]) -> bool:
@@ -79,5 +79,5 @@ class Monitor:
 
     def _in_trouble(self, error: Exception) -> bool:
         """Rest after an error of the server's; nothing is known."""
-        self._stopping.wait(self._course.trouble("count", error) or 0)
+        self._stopping.wait(self._course.report_error("count", error) or 0)
         return False

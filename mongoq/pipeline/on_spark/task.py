@@ -194,13 +194,13 @@ class _Ear:
 
 def _has_come_on(engine: Engine) -> bool:
     """Say whether every source has pushed something: one that has not would begin again where it began."""
-    return all(feed.pushed or feed.over for feed in engine.feeds)
+    return all(feed.pushed or feed.over for feed in engine.source_runners)
 
 
 def _stations(engine: Engine) -> list[Stop]:
     return [
         Stop(station.consumer.label, station.halted[0].queue, station.halted[0].id, _text(station.halted[1]))
-        for station in engine.stations
+        for station in engine.loops
         if station.halted is not None
     ]
 
@@ -208,7 +208,7 @@ def _stations(engine: Engine) -> list[Stop]:
 def _feeds(engine: Engine) -> list[Stop]:
     return [
         Stop(feed.plan.name, feed.plan.queue.name, None, _text(feed.failure))
-        for feed in engine.feeds
+        for feed in engine.source_runners
         if feed.failure is not None
     ]
 

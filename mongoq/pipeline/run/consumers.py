@@ -65,7 +65,7 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
     return replace(
         framed(told, stage),
         stage=stage.name,
-        judge=stage_judge(graph, stage, handle, broker),
+        resolver=stage_judge(graph, stage, handle, broker),
         screen=_screen(graph, stage, handle, broker),
         pops=stage.delivery == "at-most-once",
     )

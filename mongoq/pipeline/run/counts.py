@@ -68,10 +68,10 @@ class PipelineCounts:
     def of(cls, engine: Any) -> Self:
         """Return what the stations and feeds of an engine have counted so far; times are on the monotonic clock."""
         told = cls()
-        for station in engine.stations:
+        for station in engine.loops:
             name = station.consumer.stage
             told.stages[name] = told.stages.get(name, StageCounts()) + _of_station(station)
-        for feed in engine.feeds:
+        for feed in engine.source_runners:
             told.sources[feed.plan.name] = SourceCounts(feed.pushed, feed.ended, feed.failure is not None)
         return told
 
@@ -98,13 +98,13 @@ class PipelineCounts:
 
 
 def _of_station(station: Any) -> StageCounts:
-    endings, unfit = Counter(station.tally.endings), station.context.unfit
+    endings, unfit = Counter(station.counts.endings), station.context.unfit
     if unfit:
         endings["dead"] += unfit
     return StageCounts(
         endings,
         len(station.backlog.running),
-        station.tally.first,
-        station.tally.last,
+        station.counts.first,
+        station.counts.last,
         station.halted is not None,
     )

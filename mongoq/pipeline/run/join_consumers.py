@@ -55,14 +55,15 @@ def joining(
 
     def own(handle: Any, judge: OutcomeResolver) -> Consumer:
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
-        return replace(told, stage=stage.name, judge=judge, claims=_unlimited(handle._context))
+        return replace(told, stage=stage.name, resolver=judge, claims=_unlimited(handle._context))
 
     judge = stage_judge(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
     )
     joins = partial(arrived, spec)  # the same for all sides, so that they go together
     found = [
-        replace(own(handle, _Arrivals(judge, stage, handle.name, spec, joins)), gathering=gathering) for handle in sides
+        replace(own(handle, _Arrivals(judge, stage, handle.name, spec, joins)), settle_group=gathering)
+        for handle in sides
     ]
     if spec.timeout is not None:
         parked = type(sides[0])(sides[0]._driver, spec.parked)
@@ -70,7 +71,7 @@ def joining(
     pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
-    return [*found, replace(runs, stage=stage.name, judge=judge)]
+    return [*found, replace(runs, stage=stage.name, resolver=judge)]
 
 
 def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any]]:
@@ -86,7 +87,7 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
         timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
         missing=join.missing,
         late=join.late,
-        coming=gathering.coming,
+        coming=gathering.is_expecting,
     )
     return spec, sides
 

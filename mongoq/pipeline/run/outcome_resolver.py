@@ -16,7 +16,7 @@ from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Relea
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.stage import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, checked, entries, is_success, shown
+from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, check_entries, check_result, is_success, type_name
 
 __all__ = ["StageOutcomeResolver"]
 
@@ -73,7 +73,7 @@ class StageOutcomeResolver(OutcomeResolver):
             return [self._outcome(consumer, items[0], self._told(returned))]
         if returned is None:
             return [self._outcome(consumer, item, self._nothing()) for item in items]
-        pairs = zip(items, entries(items, returned), strict=True)
+        pairs = zip(items, check_entries(items, returned), strict=True)
         return [self._outcome(consumer, item, self._entry(entry)) for item, entry in pairs]
 
     def _entry(self, entry: Any) -> Any:
@@ -86,7 +86,7 @@ class StageOutcomeResolver(OutcomeResolver):
 
     def _told(self, returned: Any) -> Outcome | None:
         """Return the outcome that was meant; raises ``OutcomeInvalid``."""
-        told = checked(returned)
+        told = check_result(returned)
         if isinstance(told, Outcome):
             return self._routed(told) if isinstance(told, Fork | Move) else told
         if told is None:
@@ -96,11 +96,11 @@ class StageOutcomeResolver(OutcomeResolver):
         if self._only is None:
             several = ", ".join(map(repr, self._targets))
             raise self._wrong(
-                f"returned a {shown(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
+                f"returned a {type_name(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
             )
         if isinstance(returned, SEVERAL):
             hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
-            raise self._wrong(f"returned a {shown(returned)} where one payload is due; {hint}")
+            raise self._wrong(f"returned a {type_name(returned)} where one payload is due; {hint}")
         to = self._towards(next(iter(self._targets)), returned)
         return Move(to, payload=self._encoded(to, returned))
 
@@ -145,7 +145,7 @@ class StageOutcomeResolver(OutcomeResolver):
         """Return what becomes of an item whose run has failed; one that has succeeded after all goes on as it is."""
         if is_success(consumer, error):
             return None if self._only is None else Move(self._only)
-        return self._failed(consumer, item, error, None)
+        return self._retry(consumer, item, error, None)
 
     def given_up(self, item: Item[Any], reason: str) -> Verdict:
         """Return what becomes of an item that cannot be joined: it goes to the error queue, or the stage stops."""
@@ -158,13 +158,13 @@ class StageOutcomeResolver(OutcomeResolver):
             return Failed(told.reason or "declared dead", counted=False, halts=True)
         return super()._outcome(consumer, item, told)
 
-    def _failed(
+    def _retry(
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
         most = None if self._most is None else self._most()
         if most is not None and item.attempts >= most:
             return Failed(error, counted=False, halts=True)
-        return super()._failed(consumer, item, error, delay)
+        return super()._retry(consumer, item, error, delay)
 
 
 def _is_target(to: Any) -> bool:

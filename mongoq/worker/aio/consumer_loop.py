@@ -1,4 +1,4 @@
-"""One consumer at work: loops that claim, run and settle, around a backlog that decides."""
+"""Consumer loop: fetches, runs and settles the items of one consumer, around a backlog that decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
 from mongoq.protocol.flow.event import WakeEvent
-from mongoq.worker.aio.consumer_state import REST
+from mongoq.worker.aio.consumer_state import POLL_SECONDS
 from mongoq.worker.aio.fetcher import AsyncFetcher
 from mongoq.worker.aio.job import AsyncJob
 from mongoq.worker.aio.settler import AsyncSettler
@@ -20,27 +20,27 @@ __all__ = ["AsyncConsumerLoop"]
 
 logger = logging.getLogger("mongoq.worker")
 
-NEVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
-"""When the lease of an item ends that is no longer there."""
+NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+"""End of the lease of an item that has left its queue."""
 
 
 class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     """Claims, runs and settles the items of one consumer."""
 
     def start(self) -> None:
-        """Start the loops; runners start when there is something to run."""
-        self._hands.start(self._fetch, f"mongoq-fetch-{self.consumer.name}")
-        if self.together[0] is self:
-            self._hands.start(self._settle, f"mongoq-settle-{self.consumer.name}")
+        """Start the fetch and settle loops; runners start when there is something to run."""
+        self._executor.start(self._fetch, f"mongoq-fetch-{self.consumer.name}")
+        if self.members[0] is self:
+            self._executor.start(self._settle, f"mongoq-settle-{self.consumer.name}")
 
     def close(self) -> None:
-        """Claim and start nothing more, and give back what was not started; what runs goes on."""
+        """Claim and start nothing more, and release the waiting items; running calls go on."""
         self.backlog.close()
 
     def end(self) -> None:
-        """Let the loops end as soon as everything is settled."""
+        """Have the loops end as soon as everything is settled."""
         self._ended = True
-        self.backlog.settling.ring()
+        self.backlog.settle_event.ring()
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -48,28 +48,28 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         bell = WakeEvent()
         try:
             while True:
-                run = self.backlog.next(bell)
+                run = self.backlog.next_call(bell)
                 if run is not None:
-                    await self._ran(run)
+                    await self._process(run)
                 elif self.backlog.closed:
                     return
                 else:
-                    await self._hands.rest(bell, REST * 60)
+                    await self._executor.rest(bell, POLL_SECONDS * 60)
         finally:
             self.backlog.idle.pop(bell, None)
 
-    async def _ran(self, run: HandlerCall) -> None:
+    async def _process(self, run: HandlerCall) -> None:
         consumer, items = self.consumer, run.items
-        verdicts = consumer.judge.refusal(consumer, items)
+        verdicts = consumer.resolver.refusal(consumer, items)
         if verdicts is None and consumer.pops:
-            verdicts = await self._popped(run)
+            verdicts = await self._take_out(run)
         if verdicts is None:
-            verdicts = await self._called(run)
+            verdicts = await self._call_handler(run)
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
             self._report(run, verdicts)
         if self.backlog.finish(run, verdicts):
-            self._tell_lost(run)
+            self._report_lost(run)
         elif cancelled and not run.abandoned:
             self._fail_cancelled(run, verdicts)
         else:
@@ -78,12 +78,12 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
             self.settled_by_handlers.difference_update(map(reservation_key, items))
 
     def _fail_cancelled(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
-        """Roll back at once what a cancelled run had, though its leases are extended no more."""
+        """Settle the items of a cancelled call at once, instead of leaving them until their leases end."""
         for item, verdict in zip(run.items, verdicts, strict=True):
             if id_key(item.id) not in run.lost:
                 self.backlog.refuse(item, self.lease(), verdict)
 
-    def _tell_lost(self, run: HandlerCall) -> None:
+    def _report_lost(self, run: HandlerCall) -> None:
         """Log the loss of items that the handler has not settled itself."""
         lost = {reservation_key(item): item for item in run.items if run.lost and id_key(item.id) in run.lost}
         others = [item for key, item in lost.items() if key not in self.settled_by_handlers]
@@ -91,25 +91,25 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
             logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
         self.settled_by_handlers.difference_update(lost)
 
-    async def _called(self, run: HandlerCall) -> list[Outcome | None]:
-        """Call the handler, and say what becomes of the items."""
+    async def _call_handler(self, run: HandlerCall) -> list[Outcome | None]:
+        """Call the handler, and return the outcomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
             self._watch_reservations(run)
-            extended, gone = self.backlog.extended_apart, consumer.pops
+            extended, gone = self.backlog.split_leases, consumer.pops
             run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
-        run.context = context = self._hands.context.copy()
+        run.context = context = self._executor.context.copy()
         try:
-            returned = await self._hands.call(consumer, run, payload)
+            returned = await self._executor.call(consumer, run, payload)
             if run.timed_out:
-                return consumer.judge.failures(consumer, items, self.timeout())
-            outcomes: list[Outcome | None] = context.call(consumer.judge.outcomes, consumer, items, returned)
+                return consumer.resolver.failures(consumer, items, self.timeout_error())
+            outcomes: list[Outcome | None] = context.call(consumer.resolver.outcomes, consumer, items, returned)
             return outcomes
-        except BaseException as error:  # whatever a handler raises is its run's alone
-            if self._course.halted and not issubclass(type(error), Exception):
+        except BaseException as error:  # an error of a handler concerns its own call alone
+            if self._coordinator.halted and not issubclass(type(error), Exception):
                 raise
-            return consumer.judge.failures(consumer, items, self.timeout(error) if run.timed_out else error)
+            return consumer.resolver.failures(consumer, items, self.timeout_error(error) if run.timed_out else error)
         finally:
             if consumer.takes_job:
                 self._note_settled(run)
@@ -117,7 +117,7 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     # --- settled by the handler ------------------------------------------------------------------
 
     def _watch_reservations(self, run: HandlerCall) -> None:
-        """Let settlements of its own items by a handler be noticed, which need not be told as losses."""
+        """Track the items of a call, so that an item settled by its handler is not reported as lost."""
         if not run.pops:
             self.context.broker.unsettled.update(map(reservation_key, run.items))
 
@@ -132,26 +132,26 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
             unsettled.discard(key)
 
     def _is_settled_by_handler(self, item: Item[Any]) -> bool:
-        """Say whether a handler that still runs has settled its item, or is about to, in a transaction."""
+        """Return whether a running handler has settled its item, or is about to in a transaction."""
         key = reservation_key(item)
         return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
 
-    async def _popped(self, run: HandlerCall) -> list[Outcome | None] | None:
-        """Take the item of a run out of the queue for good; returns what becomes of it if that fails."""
+    async def _take_out(self, run: HandlerCall) -> list[Outcome | None] | None:
+        """Take the item of a call out of the queue for good; returns its outcome if that fails, else ``None``."""
         [item] = run.items
         run.pops = True
-        if not await self._is_taken_for_good(item):
+        if not await self._take_for_good(item):
             return [Release()]
         run.items[:] = [self.context.preserved(item)]
-        self.backlog.extended_apart([item.held_until(NEVER)])
+        self.backlog.split_leases([item.held_until(NEVER_ENDS)])
         return None
 
     def _report(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
-        """Log what has failed, and stop for what has failed for good; each error with its traceback once."""
+        """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
         previous: object = None
         for item, verdict in zip(run.items, verdicts, strict=True):
             if run.abandoned or (run.lost and id_key(item.id) in run.lost):
-                continue  # its result is ignored
+                continue  # the result of a lost item is ignored
             if isinstance(verdict, Failed):
                 self._log_failure(item, verdict, traced=verdict.error is not previous)
                 previous = verdict.error
@@ -163,7 +163,7 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     # --- leases ----------------------------------------------------------------------------------
 
     def lose(self, token: Any, key: Any) -> None:
-        """Take note that somebody else has an item."""
+        """Record the loss of an item to another worker, and log it unless its own handler has settled it."""
         loser = self.backlog.lose(token, key)
         if loser is None:
             return
@@ -175,14 +175,14 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         if isinstance(loser, HandlerCall) and loser.job is not None:
             loser.job.lost.set()
 
-    def overdue(self) -> list[HandlerCall]:
-        """Return the runs that have taken too long since the last look."""
-        runs = [run for run in self._late() if not run.told]
-        for run in runs:
-            run.told = True
-        return runs
+    def take_overdue(self) -> list[HandlerCall]:
+        """Return the calls that have exceeded ``max_time`` since the last check."""
+        calls_handlers = [run for run in self._find_overdue() if not run.reported]
+        for run in calls_handlers:
+            run.reported = True
+        return calls_handlers
 
-    def _late(self) -> list[HandlerCall]:
+    def _find_overdue(self) -> list[HandlerCall]:
         limit = self.consumer.max_time
         if limit is None:
             return []
@@ -190,16 +190,16 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         return [run for run in list(self.backlog.running) if run.started < late]
 
     def time_out(self) -> list[list[Item[Any]]]:
-        """Give up the runs that have taken too long, as the consumer is to; returns the items that are let go of."""
+        """Give up overdue calls, if the consumer says so; returns the items left to their leases, by call."""
         if self.consumer.on_timeout == "log":
             return []
-        called = [run for run in self._late() if run.where is not None]
+        called = [run for run in self._find_overdue() if run.where is not None]
         return [run.items for run in called if self._give_up(run) and not run.pops]
 
     def _give_up(self, run: HandlerCall) -> bool:
-        """Give up a run that has taken too long; says whether it was still under way."""
+        """Give up an overdue call; returns whether it was still under way."""
         consumer, [item, *_] = self.consumer, run.items
-        outcomes = consumer.judge.failures(consumer, run.items, self.timeout()) if run.pops else None
+        outcomes = consumer.resolver.failures(consumer, run.items, self.timeout_error()) if run.pops else None
         if not self.backlog.time_out(run, outcomes):
             return False
         cancelled = consumer.on_timeout == "cancel"
@@ -212,11 +212,11 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
         if run.job is not None:
             run.job.lost.set()
         if cancelled:
-            self._hands.cancel(run)
+            self._executor.cancel(run)
         return True
 
-    def timeout(self, cause: BaseException | None = None) -> TimeoutError:
-        """Return the error of a run that took too long."""
+    def timeout_error(self, cause: BaseException | None = None) -> TimeoutError:
+        """Return the error of an overdue call."""
         assert self.consumer.max_time is not None
         seconds = self.consumer.max_time.total_seconds()
         error = TimeoutError(f"the handler had not ended after max_time, {seconds:g} s")

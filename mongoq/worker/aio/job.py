@@ -1,4 +1,4 @@
-"""What a handler is given beside the payload."""
+"""Jobs: the second argument of a handler, beside the payload."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AsyncJob(Local):
         return delivery_hash(self._name, self.items)
 
     def hash_of(self, item: Item[Any]) -> str:
-        """Return the delivery hash of one item of a batch: another attempt may be of another batch."""
+        """Return the delivery hash of one item of a batch: the next attempt may be in another batch."""
         return delivery_hash(self._name, [item])
 
     async def extend(self, *, lease: Duration | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer settles: all that has come to its end since the last time, in as few commands as that takes."""
+"""Settler of a consumer: settles all finished items since the last time, in as few commands as possible."""
 
 from __future__ import annotations
 
@@ -13,81 +13,81 @@ from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes
 from mongoq.protocol.settle.at_most_once import push_outputs
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.aio.consumer_state import REST, AsyncConsumerState
-from mongoq.worker.backlog import Verdict
-from mongoq.worker.outcome_resolver import ending
+from mongoq.worker.aio.consumer_state import POLL_SECONDS, AsyncConsumerState
+from mongoq.worker.backlog import ItemOutcome
+from mongoq.worker.outcome_resolver import ending_of
 
 __all__ = ["AsyncSettler"]
 
 logger = logging.getLogger("mongoq.worker")
 
-MOMENT = 0.05
-"""Seconds after which what was put off is looked at again, though nothing rings."""
-NAMED = 5
-"""Items that a line of the log names, at most."""
+PUT_OFF_REST_SECONDS = 0.05
+"""Seconds after which outcomes that were put off are tried again, even without a wake-up."""
+MAX_LOGGED_IDS = 5
+"""Maximum number of item ids in a log line."""
 
 
 class AsyncSettler(AsyncConsumerState):
-    """The side of a station that settles."""
+    """Part of a consumer loop that settles items."""
 
     async def _settle(self) -> None:
-        """Settle what has come to its end, here and where it is settled together with that."""
-        bell = self.backlog.settling
+        """Settle the finished items of all members of the group, until the loops end."""
+        bell = self.backlog.settle_event
         while True:
             bell.rung = False
-            taken = [(one, verdicts) for one in self.together if (verdicts := one.backlog.take_verdicts())]
+            taken = [(one, verdicts) for one in self.members if (verdicts := one.backlog.take_verdicts())]
             if taken:
-                if await self._settled(taken):
-                    await self._hands.rest(bell, MOMENT)
-                if self._ended and any(one.backlog.verdicts for one in self.together):
-                    return  # nobody can settle them
-            elif self._ended or all(one.is_over() for one in self.together):
+                if await self._settle_batch(taken):
+                    await self._executor.rest(bell, PUT_OFF_REST_SECONDS)
+                if self._ended and any(one.backlog.verdicts for one in self.members):
+                    return  # the last try failed after the end; the leases bring these items back
+            elif self._ended or all(one.is_over() for one in self.members):
                 return
             else:
-                await self._hands.rest(bell, REST)
+                await self._executor.rest(bell, POLL_SECONDS)
 
     def is_over(self) -> bool:
-        """Say whether it will have nothing more to settle."""
+        """Return whether this consumer will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
-    async def _settled(self, taken: list[tuple[AsyncSettler, list[Verdict]]]) -> bool:
-        """Settle, and say whether all of it was put off."""
+    async def _settle_batch(self, taken: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> bool:
+        """Settle outcomes, and return whether all of them were put off."""
         try:
-            failed = await self._carried_out(taken)
+            failed = await self._apply_outcomes(taken)
         except BaseException as error:
             for one, verdicts in taken:
-                one.backlog.again(verdicts)
+                one.backlog.put_back(verdicts)
             if not isinstance(error, Exception):
                 raise
-            await self._got_over("settle", error, self.backlog.settling)
+            await self._back_off("settle", error, self.backlog.settle_event)
             return False
         if not failed:
-            self._course.well("settle")
-        again = [entry for one, verdicts in taken for entry in one.concluded(verdicts, failed)]
+            self._coordinator.report_recovery("settle")
+        again = [entry for one, verdicts in taken for entry in one.apply_results(verdicts, failed)]
         errors = [error for error in again if error is not None]
         if errors:
-            await self._got_over("settle", errors[0], self.backlog.settling)
+            await self._back_off("settle", errors[0], self.backlog.settle_event)
         put_off = sum(isinstance(error, PutOff) for error in failed.values())
         return put_off == sum(len(verdicts) for _, verdicts in taken)
 
-    def concluded(self, verdicts: list[Verdict], failed: Mapping[Any, Exception]) -> list[Exception | None]:
-        """Take note of what became of items; returns for those that come again the server's error, if any."""
+    def apply_results(self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
+        """Record the results of a settlement; returns one entry per retry: the server's error, or ``None``."""
         if not failed:
             self.backlog.put_off = 0
             self._let_go(verdicts)
             return []
         self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in verdicts)
-        again = self._sorted(verdicts, failed)
+        again = self._sort_results(verdicts, failed)
         if again:
-            self.backlog.again([verdict for verdict, _ in again])
+            self.backlog.put_back([verdict for verdict, _ in again])
         return [error for _, error in again]
 
-    def _sorted(
-        self, verdicts: list[Verdict], failed: Mapping[Any, Exception]
-    ) -> list[tuple[Verdict, Exception | None]]:
-        """Let go of what was settled or lost; returns what is to be settled again, with the server's error if any."""
-        again: list[tuple[Verdict, Exception | None]] = []
-        gone: list[Verdict] = []
+    def _sort_results(
+        self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]
+    ) -> list[tuple[ItemOutcome, Exception | None]]:
+        """Drop settled and lost items; returns the outcomes to settle again, with the server's error if any."""
+        again: list[tuple[ItemOutcome, Exception | None]] = []
+        gone: list[ItemOutcome] = []
         lost: list[Item[Any]] = []
         unknown: list[Any] = []
         for item, outcome in verdicts:
@@ -111,49 +111,49 @@ class AsyncSettler(AsyncConsumerState):
                 lost.append(item)
             else:
                 logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
-                verdict = self.consumer.judge.failure(self.consumer, item, error)
+                verdict = self.consumer.resolver.failure(self.consumer, item, error)
                 if isinstance(verdict, Failed):
                     self._log_failure(item, verdict)
                 self._halt_for(item, verdict)
                 again.append(((item, verdict), None))
         if unknown:
             self._report_unknown(unknown)
-        self.backlog.settled(lost)
+        self.backlog.drop(lost)
         self.settled_by_handlers.difference_update(map(reservation_key, lost))
         self._let_go(gone)
         return again
 
     def _report_unknown(self, ids: list[Any]) -> None:
-        """Log once for all items of a command: nothing is lost, and the worker goes on."""
-        named = ", ".join(map(str, ids[:NAMED])) + ("…" if len(ids) > NAMED else "")
+        """Log one line for all items of a command whose reply was lost: no item is lost, and the worker goes on."""
+        named = ", ".join(map(str, ids[:MAX_LOGGED_IDS])) + ("…" if len(ids) > MAX_LOGGED_IDS else "")
         logger.warning(
             "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
             *(len(ids), self.context.name, named),
         )
 
-    async def _carried_out(self, taken: list[tuple[AsyncSettler, list[Verdict]]]) -> Mapping[Any, Exception]:
-        """Settle items, and return the errors of those that were not, by ``id_key``."""
+    async def _apply_outcomes(self, taken: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
+        """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
         if self.consumer.pops:
-            return await self._pushed_on(taken[0][1])
+            return await self._settle_popped(taken[0][1])
         parts = [(one.context, verdicts) for one, verdicts in taken]
         failed: Mapping[Any, Exception] = await self._driver.run(apply_outcomes_of_queues(parts, context_of))
         return failed
 
-    async def _pushed_on(self, verdicts: list[Verdict]) -> Mapping[Any, Exception]:
-        """Do the same for items that have left the queue before their runs."""
+    async def _settle_popped(self, verdicts: list[ItemOutcome]) -> Mapping[Any, Exception]:
+        """Send the outcomes of items that left the queue before their runs, and return the errors."""
         kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
         gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
         failed = await self._driver.run(apply_outcomes(self.context, kept, context_of))
         return {**failed, **(await self._driver.run(push_outputs(self.context, gone, context_of)))}
 
-    def _let_go(self, verdicts: list[Verdict]) -> None:
-        """Let go of what was settled, and count it by what became of it."""
+    def _let_go(self, verdicts: list[ItemOutcome]) -> None:
+        """Drop settled items, and count them by result."""
         items = [item for item, _ in verdicts]
-        self.backlog.settled(items)
+        self.backlog.drop(items)
         if self.settled_by_handlers:
             self.settled_by_handlers.difference_update(map(reservation_key, items))
-        self._course.settled += len(verdicts)
+        self._coordinator.settled += len(verdicts)
         is_spent, pops = self.context.settings.is_spent, self.consumer.pops
-        self.tally.add([ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
+        self.counts.add([ending_of(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
-            self._course.emptied.ring()
+            self._coordinator.emptied.ring()

@@ -1,4 +1,4 @@
-"""One source at work: it takes the lease, reads what the generator yields, and pushes that."""
+"""Source runner: takes the lease of a source, reads its generator, and pushes the records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, Ta
 from mongoq.protocol.flow.event import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.outcome_resolver import kind
+from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources.plan import SourcePlan
 from mongoq.worker.sources.reader import SourceReader
 
@@ -21,220 +21,222 @@ __all__ = ["AsyncSourceRunner"]
 
 logger = logging.getLogger("mongoq.source")
 
-LOOK = 1.0
-"""Seconds between two looks whether a lease that another process has is free, at most."""
-SHARE = 3
-"""How often a lease is extended while it lasts."""
+FOREIGN_LEASE_POLL_SECONDS = 1.0
+"""Longest time between two tries for a lease that another process has, in seconds."""
+EXTENSIONS_PER_LEASE = 3
+"""Number of extensions in the length of a lease."""
 
 
 class AsyncSourceRunner:
     """Runs one source, in one process at a time.
 
-    A process that dies leaves the lease behind, and in the queue all that was committed; when the lease ends, another
-    process goes on behind that.
+    A process that dies leaves the lease, and its committed records in the queue; when the lease ends, another process
+    goes on after the last committed record.
 
     Attributes:
-        plan: what it was told.
-        active: it is at work, or is about to give back the lease.
-        ended: the generator has come to its end, and is not called again.
-        failure: why the source has stopped by itself.
-        pushed: how many records were pushed here.
+        plan: options of the source.
+        active: True while the loop works, or has to give back the lease.
+        ended: True after the end of a generator that is not called again.
+        failure: error that stopped the source; ``None`` while it can go on.
+        pushed: number of records pushed by this process.
     """
 
-    def __init__(self, plan: SourcePlan, course: Coordinator, hands: AioExecutor) -> None:
+    def __init__(self, plan: SourcePlan, coordinator: Coordinator, executor: AioExecutor) -> None:
         self.plan = plan
         self.active = self.ended = False
         self.failure: BaseException | None = None
         self.pushed = 0
         self._context = plan.queue._context
         self._driver = plan.queue._driver
-        self._course = course
-        self._hands = hands
+        self._coordinator = coordinator
+        self._executor = executor
         self._bell = WakeEvent()
-        self._ring = partial(hands.ring, self._bell)
+        self._wake = partial(executor.ring, self._bell)
         self._once = self._closing = self._abandoned = self._waits = False
         self._due = 0.0
 
     @property
     def over(self) -> bool:
-        """Whether it has nothing more to do in this run."""
+        """True when the source has nothing more to do in this run."""
         return self.ended or self.failure is not None
 
     @property
     def waits(self) -> bool:
-        """Whether another process has the lease."""
+        """True while another process has the lease."""
         return self._waits
 
     def start(self, *, once: bool) -> None:
-        """Start the loop; ``once``: the source is called once, whatever ``every`` says."""
+        """Start the loop; ``once``: call the source once, whatever its ``every`` says."""
         self._once = once or self.plan.every is None
         self.active = True
-        self._hands.start(self._work, f"mongoq-source-{self.plan.name}")
+        self._executor.start(self._work, f"mongoq-source-{self.plan.name}")
 
     def stop(self) -> None:
-        """Let the generator be closed, push what is left of it, and give back the lease."""
+        """Have the loop close the generator, push the remaining records, and give back the lease."""
         self._closing = True
-        self._hands.ring(self._bell)
+        self._executor.ring(self._bell)
 
     def abandon(self) -> None:
-        """Wait for the generator no more."""
+        """Stop waiting for the generator."""
         self._closing = self._abandoned = True
-        self._hands.ring(self._bell)
+        self._executor.ring(self._bell)
 
     async def _work(self) -> None:
         try:
-            while self._goes_on():
-                tenure = await self._taken()
-                if tenure is not None:
-                    await self._held(tenure)
+            while self._is_running():
+                lease = await self._acquire_lease()
+                if lease is not None:
+                    await self._run_under_lease(lease)
         finally:
             self.active = False
-            self._course.changed.ring()
+            self._coordinator.changed.ring()
 
-    def _goes_on(self) -> bool:
+    def _is_running(self) -> bool:
         return not (self._closing or self.over)
 
     # --- the lease -------------------------------------------------------------------------------
 
-    async def _taken(self) -> DocumentLease | None:
-        """Take the lease; after a while without it, return ``None``."""
+    async def _acquire_lease(self) -> DocumentLease | None:
+        """Try to take the lease; after a rest without it, return ``None``."""
         plan = self.plan
         try:
             found: DocumentLease | ForeignLease = await self._driver.run(
                 sources.taken(self._context.broker, plan.id, plan.lease)
             )
         except Exception as error:
-            await self._got_over("lease sources", error)
+            await self._back_off("lease sources", error)
             return None
-        self._course.well("lease sources")
+        self._coordinator.report_recovery("lease sources")
         if isinstance(found, ForeignLease):
             if not self._waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self._waits = True
-            await self._hands.rest(self._bell, min(LOOK, self._third()))
+            await self._executor.rest(self._bell, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
             return None
         self._waits = False
-        self._put_off()
+        self._schedule_extension()
         return found
 
-    def _third(self) -> float:
-        return self.plan.lease.total_seconds() / SHARE
+    def _extension_interval(self) -> float:
+        return self.plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
 
-    def _put_off(self) -> None:
-        """Take note that the lease was just extended."""
-        self._due = time.monotonic() + self._third()
+    def _schedule_extension(self) -> None:
+        """Set the time of the next extension: the lease was just taken or extended."""
+        self._due = time.monotonic() + self._extension_interval()
 
-    async def _kept(self, tenure: DocumentLease) -> None:
-        """Extend the lease when that is due."""
+    async def _extend_if_due(self, lease: DocumentLease) -> None:
+        """Extend the lease if its extension is due."""
         if time.monotonic() < self._due:
             return
         try:
-            await self._driver.run(sources.extended(self._context.broker, tenure))
+            await self._driver.run(sources.extended(self._context.broker, lease))
         except TakenOver:
             raise
         except Exception as error:
-            await self._got_over("extend the leases of sources", error)
+            await self._back_off("extend the leases of sources", error)
         else:
-            self._course.well("extend the leases of sources")
-            self._put_off()
+            self._coordinator.report_recovery("extend the leases of sources")
+            self._schedule_extension()
 
-    async def _given_back(self, tenure: DocumentLease) -> None:
+    async def _release_lease(self, lease: DocumentLease) -> None:
         try:
-            await self._driver.run(sources.given_back(self._context.broker, tenure))
+            await self._driver.run(sources.given_back(self._context.broker, lease))
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
-    async def _held(self, tenure: DocumentLease) -> None:
-        """Work for as long as the lease is ours."""
+    async def _run_under_lease(self, lease: DocumentLease) -> None:
+        """Call the source for as long as this process has the lease."""
         try:
-            while self._goes_on():
-                await self._called(tenure)
-                if self._goes_on():
-                    await self._paused(tenure)
+            while self._is_running():
+                await self._call_source(lease)
+                if self._is_running():
+                    await self._rest_until_next_call(lease)
         except TakenOver as lost:
             words = self.plan.name, lost.held.by or "nobody"
             logger.warning("source %r has lost its lease, which %s has; nothing more is pushed under it", *words)
         else:
-            await self._given_back(tenure)
+            await self._release_lease(lease)
 
-    async def _paused(self, tenure: DocumentLease) -> None:
-        """Rest until the source is to be called again."""
+    async def _rest_until_next_call(self, lease: DocumentLease) -> None:
+        """Rest until the next call of the source, and keep the lease."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
-            await self._kept(tenure)
-            await self._hands.rest(self._bell, min(left, self._third()))
+            await self._extend_if_due(lease)
+            await self._executor.rest(self._bell, min(left, self._extension_interval()))
 
     # --- the generator ---------------------------------------------------------------------------
 
-    async def _called(self, tenure: DocumentLease) -> None:
-        """Call the source once, and push what it yields."""
-        reading = self.plan.reading(tenure.position, self._ring)
-        reading.start(self._hands.context.copy())
+    async def _call_source(self, lease: DocumentLease) -> None:
+        """Call the source once, and push its records."""
+        reader = self.plan.open_reader(lease.position, self._wake)
+        reader.start(self._executor.context.copy())
         try:
-            while self._goes_on() and not reading.over:
-                await self._step(tenure, reading)
+            while self._is_running() and not reader.over:
+                await self._step(lease, reader)
         finally:
-            await self._closed(reading)
-        while not (self._abandoned or reading.over):
-            await self._pushed(tenure, reading)
-        self._judge(reading)
+            await self._close_reader(reader)
+        while not (self._abandoned or reader.over):
+            await self._push_batch(lease, reader)
+        self._conclude(reader)
 
-    async def _step(self, tenure: DocumentLease, reading: SourceReader) -> None:
-        wait = reading.wait()
+    async def _step(self, lease: DocumentLease, reader: SourceReader) -> None:
+        wait = reader.wait()
         if wait == 0:
-            await self._pushed(tenure, reading)
+            await self._push_batch(lease, reader)
             return
-        await self._kept(tenure)
-        await self._hands.rest(self._bell, self._third() if wait is None else min(wait, self._third()))
+        await self._extend_if_due(lease)
+        await self._executor.rest(
+            self._bell, self._extension_interval() if wait is None else min(wait, self._extension_interval())
+        )
 
-    async def _closed(self, reading: SourceReader) -> None:
+    async def _close_reader(self, reader: SourceReader) -> None:
         """Wait until the generator is closed."""
-        reading.close()
-        while not (reading.ended or self._abandoned):
-            await self._hands.rest(self._bell, LOOK)
-        if not reading.ended:
+        reader.close()
+        while not (reader.ended or self._abandoned):
+            await self._executor.rest(self._bell, FOREIGN_LEASE_POLL_SECONDS)
+        if not reader.ended:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
-    def _judge(self, reading: SourceReader) -> None:
-        """Say what the end of the generator means."""
-        error = self.failure or (reading.failure if reading.over else None)
+    def _conclude(self, reader: SourceReader) -> None:
+        """Set the state of the source after the end of its generator."""
+        error = self.failure or (reader.failure if reader.over else None)
         if error is not None:
             self.failure = error
-            words = self.plan.name, kind(error)
+            words = self.plan.name, error_kind(error)
             logger.error(
                 "source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=printable(error)
             )
-            self._course.changed.ring()
+            self._coordinator.changed.ring()
         elif self._once and not self._closing:
             self.ended = True
-            self._course.changed.ring()
+            self._coordinator.changed.ring()
 
-    async def _pushed(self, tenure: DocumentLease, reading: SourceReader) -> None:
-        """Push a batch, however long that takes; told to stop, try once."""
-        batch = reading.take()
+    async def _push_batch(self, lease: DocumentLease, reader: SourceReader) -> None:
+        """Push a batch, however long that takes; after ``stop``, try once."""
+        batch = reader.take()
         while batch and self.failure is None:
             try:
-                number = await self._driver.run(sources.pushed(self._context, tenure, batch))
+                number = await self._driver.run(sources.pushed(self._context, lease, batch))
             except TakenOver:
                 raise
             except ArgumentInvalid as error:
                 self.failure = error
             except Exception as error:
                 if self._closing:
-                    self._abandoned = True  # what is left comes again
+                    self._abandoned = True  # the next call of the source yields the remaining records again
                     return
-                await self._got_over("push what sources yield", error)
+                await self._back_off("push what sources yield", error)
             else:
-                self._course.well("push what sources yield")
-                self._put_off()
+                self._coordinator.report_recovery("push what sources yield")
+                self._schedule_extension()
                 self.pushed += number
                 batch = batch[number:]
 
-    async def _got_over(self, what: str, error: Exception) -> None:
-        """Rest after an error; where it is no use to try again, end."""
-        pause = self._course.trouble(what, error)
+    async def _back_off(self, what: str, error: Exception) -> None:
+        """Rest after an error; end the loop if another try is useless."""
+        pause = self._coordinator.report_error(what, error)
         if pause is None:
             self._closing = self._abandoned = True
         else:
-            await self._hands.rest(self._bell, pause)
+            await self._executor.rest(self._bell, pause)

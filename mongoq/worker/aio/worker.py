@@ -1,4 +1,4 @@
-"""The worker: registers consumers, and runs them."""
+"""Worker: registers consumers, and runs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.process.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 
 __all__ = ["AsyncWorker"]
@@ -22,7 +22,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class AsyncWorker(Local):
-    """Runs handlers for the items of queues, until it is told to stop.
+    """Runs handlers for the items of queues, until it is stopped.
 
     ```python
     worker = mongoq.AsyncWorker(broker)
@@ -72,7 +72,7 @@ class AsyncWorker(Local):
         settings: SettingsFrom | None = None,
     ) -> None:
         if not isinstance(broker, AsyncBroker):
-            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {PAIRS}")
+            raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {BROKER_HINT}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
@@ -158,7 +158,7 @@ class AsyncWorker(Local):
         return register
 
     def _handle(self, queue: str | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
-        """Return a handle of the queue that goes by the consumer's own settings, and stores them if they are to win."""
+        """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
         handle = queue if isinstance(queue, AsyncQueue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")

@@ -1,4 +1,4 @@
-"""Sources as a worker runs them: ``plan`` checks a source, ``reader`` calls its generator and holds what it yields.
+"""Sources in a worker: ``plan`` checks a source, ``reader`` calls its generator and buffers the records.
 
-``reader_aio`` does the same for async generators; ``mongoq.worker.aio.source_runner`` pushes what was read.
+``reader_aio`` does the same for async generators; ``mongoq.worker.aio.source_runner`` pushes the records.
 """

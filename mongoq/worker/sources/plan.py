@@ -1,4 +1,4 @@
-"""Sources as an engine runs them, all of it checked when they are declared."""
+"""Plans of sources: the options of a source, checked when it is declared."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from mongoq.worker.lazy_results import is_function
 from mongoq.worker.sources.reader import SourceReader
 from mongoq.worker.sources.reader_aio import AsyncSourceReader
 
-__all__ = ["MOST", "SourcePlan", "source_plan"]
+__all__ = ["MAX_BATCH", "SourcePlan", "source_plan"]
 
-MOST = 10_000
-"""Records of a batch."""
-SHORTEST = timedelta(milliseconds=100)
-"""A lease that is extended three times before it ends."""
+MAX_BATCH = 10_000
+"""Maximum number of records in a batch."""
+MIN_LEASE = timedelta(milliseconds=100)
+"""Shortest lease: the runner extends a lease three times before it ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourcePlan:
-    """What an engine is told about a source; durations are ``timedelta``.
+    """Options of a source for the engine; durations are ``timedelta``.
 
     Attributes:
-        name: of the source.
-        id: of its control document.
-        queue: the handle of the queue that it pushes to, with the codec of its payloads.
-        handler: a generator function, called with the position.
-        asynchronous: it is an async generator function.
-        batch: how many records are pushed in one transaction, at most.
-        every: how long after its end it is called again; ``None``: it is not.
-        lease: how long the source stays with a process that has died.
+        name: name of the source.
+        id: id of the source's control document.
+        queue: handle of the target queue, with the codec of its payloads.
+        handler: generator function, called with the position.
+        asynchronous: True if the handler is an async generator function.
+        batch: maximum number of records per transaction.
+        every: time from the end of a call to the next call; ``None`` to call once.
+        lease: time for which the source stays with a process that has died.
     """
 
     name: str
@@ -46,8 +46,8 @@ class SourcePlan:
     every: timedelta | None
     lease: timedelta
 
-    def reading(self, position: Any, ring: Callable[[], None]) -> SourceReader:
-        """Return a call of the handler, about to start; ``ring`` is called when there is something to look at."""
+    def open_reader(self, position: Any, ring: Callable[[], None]) -> SourceReader:
+        """Return a reader of one call of the handler, not started; it calls ``ring`` when its state changes."""
         kind = AsyncSourceReader if self.asynchronous else SourceReader
         return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, ring=ring)
 
@@ -63,13 +63,13 @@ def source_plan(
     lease: Duration,
     coroutines: bool,
 ) -> SourcePlan:
-    """Return a source, checked; ``coroutines`` says whether it may be an async generator function."""
+    """Check the options and return a plan; ``coroutines`` allows async generator functions."""
     return SourcePlan(
         name=name,
         id=id,
         queue=queue,
         handler=handler,
-        asynchronous=_checked(handler, coroutines=coroutines),
+        asynchronous=_check_handler(handler, coroutines=coroutines),
         batch=_batch(batch),
         every=None if every is None else duration(every, "every", zero=False),
         lease=_lease(lease),
@@ -78,20 +78,20 @@ def source_plan(
 
 def _batch(value: Any) -> int:
     number = count(value, "batch")
-    if number > MOST:
-        raise ArgumentInvalid("batch", f"{MOST:,} at most, not {number:,}")
+    if number > MAX_BATCH:
+        raise ArgumentInvalid("batch", f"{MAX_BATCH:,} at most, not {number:,}")
     return number
 
 
 def _lease(value: Any) -> timedelta:
     length = duration(value, "lease", zero=False)
-    if length < SHORTEST:
+    if length < MIN_LEASE:
         raise ArgumentInvalid("lease", f"a tenth of a second or longer, not {value!r}")
     return length
 
 
-def _checked(handler: Any, *, coroutines: bool) -> bool:
-    """Say whether a handler is an async generator function."""
+def _check_handler(handler: Any, *, coroutines: bool) -> bool:
+    """Check a handler, and return whether it is an async generator function."""
     if not callable(handler):
         raise ArgumentInvalid("handler", f"a generator function, not {type(handler).__name__}")
     name = getattr(handler, "__qualname__", None) or type(handler).__name__

@@ -1,4 +1,4 @@
-"""Readings: a call of a source's generator, and what it has yielded that is not pushed yet."""
+"""Source readers: one call of a source's generator, with the records that are not pushed yet."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from mongoq.protocol.flow.event import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["REST", "SourceReader"]
+__all__ = ["POLL_SECONDS", "SourceReader"]
 
 logger = logging.getLogger("mongoq.source")
 
-BYTES = 8 * 1024 * 1024
-"""Of the payloads of a batch, beyond which no further record is added to it."""
-AGE = 0.5
-"""Seconds after which a record is pushed, though its batch is not full."""
-AHEAD = 2
-"""Batches that a generator may be ahead of what is pushed."""
-REST = 60.0
-"""Seconds after which a generator looks around, though nobody has taken anything."""
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes of payloads from which no further record is added to a batch."""
+MAX_RECORD_AGE_SECONDS = 0.5
+"""Seconds after which a record is pushed even if its batch is not full."""
+MAX_BATCHES_AHEAD = 2
+"""Batches that a generator may be ahead of the pushes."""
+POLL_SECONDS = 60.0
+"""Seconds after which a waiting generator checks for room again, even without a wake-up."""
 
 
 class SourceReader:
-    """A plain generator that is read in a thread of its own, from its start to its end.
+    """Reads a plain generator in its own thread, from start to end.
 
-    It waits when it is too far ahead. Nothing of what it holds is in the queue: when the process dies, the next one
-    calls the source with the position of what is.
+    The thread waits when it is too far ahead of the pushes. Buffered records are not in the queue: when the process
+    dies, the next one calls the source with the position of the last pushed record.
 
     Attributes:
-        ended: the generator was closed, and yields nothing more.
-        failure: why it has ended: what it raised, or what it yielded that cannot be pushed.
+        ended: True after the generator was closed; it yields nothing more.
+        failure: error that ended the generator: its own, or that of a record that cannot be pushed; else ``None``.
     """
 
     def __init__(
@@ -58,84 +58,88 @@ class SourceReader:
         self._position = position
         self._context = context
         self._batch = batch
-        self._ring = ring
+        self._notify = ring
         self._records: deque[Yielded] = deque()
-        self._read_bytes = self._taken_bytes = 0  # each is written by one thread alone
+        # Two totals instead of one difference: each is written by one thread alone, so no lock is needed.
+        self._read_bytes = self._taken_bytes = 0
         self._since = 0.0
-        self._room = WakeEvent()
-        self._closed = self._told_full = False
+        self._room_event = WakeEvent()
+        self._closed = self._reported_full = False
         self._began_in: RunContext | None = None
         self.ended = False
         self.failure: BaseException | None = None
 
-    # --- what is pushed --------------------------------------------------------------------------
+    # --- records to push -------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        """Whether all that it will ever yield was taken."""
+        """True when the generator has ended and all its records were taken."""
         return self.ended and not self._records
 
     def wait(self) -> float | None:
-        """Return in how many seconds there is something to take; ``None`` when nothing was yielded."""
+        """Return the seconds until a batch is due; ``None`` without records."""
         if not self._records:
             return None
         if self._is_ahead_by(1) or self.ended or self._closed:
             return 0.0
-        return max(0.0, self._since + AGE - time.monotonic())
+        return max(0.0, self._since + MAX_RECORD_AGE_SECONDS - time.monotonic())
 
     def take(self) -> list[Yielded]:
-        """Take what is to be pushed next: the oldest records, a batch at most."""
+        """Remove and return the oldest records, at most one batch."""
         taken: list[Yielded] = []
         size = 0
-        while self._records and len(taken) < self._batch and size < BYTES:
+        while self._records and len(taken) < self._batch and size < MAX_BATCH_BYTES:
             record = self._records.popleft()
             taken.append(record)
             size += len(record.wrapped)
         self._taken_bytes += size
         self._since = time.monotonic()
-        self._room.ring()
+        self._room_event.ring()
         return taken
 
     def _is_ahead_by(self, batches: int) -> bool:
         size = self._read_bytes - self._taken_bytes
-        return len(self._records) >= self._batch * batches or size >= BYTES * batches
+        return len(self._records) >= self._batch * batches or size >= MAX_BATCH_BYTES * batches
 
     # --- the generator ---------------------------------------------------------------------------
 
     def start(self, context: RunContext) -> None:
-        """Begin to read, in this context."""
+        """Start reading, in this context."""
         self._began_in = context
         work = partial(context.call, self._read)
         threading.Thread(target=work, name=f"mongoq-read-{self._name}", daemon=True).start()
 
     def close(self) -> None:
-        """Let the generator be closed where it stands; what it yields from now on is ignored."""
+        """Have the generator closed at its current yield; later records are ignored."""
         self._closed = True
-        self._room.ring()
+        self._room_event.ring()
 
     def _read(self) -> None:
         generator = None
         try:
             generator = self._handler(self._position)
             for record in generator:
-                if not self._put(record):
+                if not self._add(record):
                     break
                 while self._is_ahead():
-                    rest(self._room, REST)
-                    self._room.rung = False
+                    rest(self._room_event, POLL_SECONDS)
+                    self._room_event.rung = False
                 if self._is_closed():
                     break
         except BaseException as error:
-            self._failed(error)
+            self._record_failure(error)
         try:
             if generator is not None:
                 generator.close()
         except BaseException as error:
-            self._not_closed(error)
+            self._log_close_error(error)
         self._end()
 
-    def _put(self, record: Any) -> bool:
-        """Keep a record, as it is now, unless this was closed; raises ``ArgumentInvalid`` when it cannot be pushed."""
+    def _add(self, record: Any) -> bool:
+        """Check and encode a record and add it, unless the reader was closed; returns whether to go on.
+
+        Raises ``ArgumentInvalid`` for a record that cannot be pushed.
+        """
         self._check_process()
         if self._closed:
             return False
@@ -145,33 +149,33 @@ class SourceReader:
         self._read_bytes += len(checked.wrapped)
         self._records.append(checked)
         full = self._is_ahead_by(1)
-        if (full and not self._told_full) or len(self._records) == 1:
-            self._ring()
-        self._told_full = full
+        if (full and not self._reported_full) or len(self._records) == 1:
+            self._notify()
+        self._reported_full = full
         return True
 
     def _is_closed(self) -> bool:
         return self._closed
 
     def _is_ahead(self) -> bool:
-        return not self._closed and self._is_ahead_by(AHEAD)
+        return not self._closed and self._is_ahead_by(MAX_BATCHES_AHEAD)
 
     def _check_process(self, error: BaseException | None = None) -> None:
-        """End a forked child of the generator's, in which nobody takes what it yields."""
+        """End a child process that the generator has forked: no runner takes its records there."""
         if self._began_in is not None:
             self._began_in.check(error)
 
-    def _failed(self, error: BaseException) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         self._check_process(error)
         if self._closed:
             logger.debug("source %r raised an error after it was told to end: %s", self._name, spoken(error))
         else:
             self.failure = error
 
-    def _not_closed(self, error: BaseException) -> None:
+    def _log_close_error(self, error: BaseException) -> None:
         logger.warning("source %r raised an error when its generator was closed: %s", self._name, spoken(error))
 
     def _end(self) -> None:
         self.ended = True
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            self._ring()
+        with suppress(RuntimeError):  # the event loop has ended, so no runner waits
+            self._notify()

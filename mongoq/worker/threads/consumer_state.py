@@ -1,5 +1,5 @@
 # Generated from mongoq/worker/aio/consumer_state.py by scripts/unasync.py. Do not edit.
-"""What the sides of a station share: what it was told, what it holds, and how it stops by itself."""
+"""State of a consumer loop, shared by its fetcher, runners and settler."""
 
 from __future__ import annotations
 
@@ -16,81 +16,81 @@ from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.counts import SettledCounts
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.outcome_resolver import kind
+from mongoq.worker.outcome_resolver import error_kind
 
-__all__ = ["REST", "ConsumerState"]
+__all__ = ["POLL_SECONDS", "ConsumerState"]
 
 logger = logging.getLogger("mongoq.worker")
 
-REST = 1.0
-"""Seconds after which a loop looks around, though nothing rings."""
+POLL_SECONDS = 1.0
+"""Seconds after which a loop checks its state again, even without a wake-up."""
 
 
 class ConsumerState:
-    """What the sides of a station share.
+    """Shared state of the fetcher, the runners and the settler of one consumer.
 
     Attributes:
-        consumer: what it was told.
-        backlog: what it holds.
-        context: the queue, by the consumer's own settings.
-        claiming: a claim may be under way, or will be.
-        halted: the item that has made it stop by itself, and why.
-        tally: what it has settled.
-        settled_by_handlers: the reservations that handlers have settled themselves, perhaps in a transaction.
-        together: whose items are settled together, its own and maybe those of others; the first of them does it.
+        consumer: options of the consumer.
+        backlog: items held, from claim to settlement.
+        context: the queue, with the consumer's own settings.
+        claiming: True while a claim is under way or may follow; False after the fetch loop has ended.
+        halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
+        counts: counts of settled items.
+        settled_by_handlers: keys of reservations that handlers have settled themselves, perhaps in a transaction.
+        members: consumer loops whose items are settled together, this one included; the first one settles.
     """
 
-    def __init__(self, consumer: Consumer, course: Coordinator, hands: ThreadExecutor) -> None:
+    def __init__(self, consumer: Consumer, coordinator: Coordinator, executor: ThreadExecutor) -> None:
         self.consumer = consumer
-        self.together: list[Any] = [self]
-        if consumer.gathering is not None:
-            self.together = consumer.gathering.joined(consumer.name, self)
-        first = self.together[0]
-        self.backlog = Backlog(consumer, None if first is self else first.backlog.settling)
+        self.members: list[Any] = [self]
+        if consumer.settle_group is not None:
+            self.members = consumer.settle_group.join(consumer.name, self)
+        first = self.members[0]
+        self.backlog = Backlog(consumer, None if first is self else first.backlog.settle_event)
         self.context = consumer.queue._context
         self._driver = consumer.queue._driver
-        self._course = course
-        self._hands = hands
+        self._coordinator = coordinator
+        self._executor = executor
         self._runners = 0
         self._ended = False
         self.claiming = True
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
-        self.tally = SettledCounts()
+        self.counts = SettledCounts()
         self.settled_by_handlers: set[Any] = set()
 
     def lease(self) -> timedelta:
-        """Return how long its reservations last."""
+        """Return the length of the consumer's reservations."""
         return self.consumer.lease or self.context.settings.lease
 
-    def is_about_to_have(self) -> bool:
-        """Say whether it is about to have more items."""
-        return not self._course.is_hushed(self) and self.backlog.is_filling()
+    def is_expecting_items(self) -> bool:
+        """Return whether more items are about to come to this consumer."""
+        return not self._coordinator.is_paused(self) and self.backlog.is_filling()
 
-    def _got_over(self, what: str, error: Exception, bell: WakeEvent) -> None:
-        """Rest after an error; where it is no use to try again, end."""
-        pause = self._course.trouble(what, error)
+    def _back_off(self, what: str, error: Exception, bell: WakeEvent) -> None:
+        """Rest after an error; end the loops if another try is useless."""
+        pause = self._coordinator.report_error(what, error)
         if pause is None:
             self.backlog.close()
             self._ended = True
         else:
-            self._hands.rest(bell, pause)
+            self._executor.rest(bell, pause)
 
     def _log_failure(self, item: Item[Any], verdict: Failed, *, traced: bool = True) -> None:
-        """Log a failed run: the error, and what becomes of the item; ``traced`` says whether with the traceback."""
+        """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
         counted = verdict.counted and not self.backlog.is_probing
         context, gone = self.context, self.consumer.pops
         log_failure(logger, context, item, verdict, self.consumer.title, counted=counted, gone=gone, traced=traced)
 
     def _halt_for(self, item: Item[Any], verdict: Any) -> None:
-        """Take nothing more when an item has failed for good, and there is nowhere to send it."""
+        """Stop the consumer if an item has failed for good and has no queue to go to."""
         if not (isinstance(verdict, Failed) and verdict.halts) or self.halted is not None:
             return
         self.halted = item, verdict.error
-        words = self.consumer.title, item.id, item.queue, kind(verdict.error)
+        words = self.consumer.title, item.id, item.queue, error_kind(verdict.error)
         logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
         self.backlog.close()
-        for other in self._course.stations:
+        for other in self._coordinator.loops:
             if self.consumer.stage is not None and other.consumer.stage == self.consumer.stage:
-                other.halted = other.halted or self.halted  # it takes items from several queues
+                other.halted = other.halted or self.halted  # a stage may take items from several queues
                 other.backlog.close()
-        self._course.changed.ring()
+        self._coordinator.changed.ring()

@@ -1,5 +1,5 @@
 # Generated from mongoq/worker/aio/job.py by scripts/unasync.py. Do not edit.
-"""What a handler is given beside the payload."""
+"""Jobs: the second argument of a handler, beside the payload."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Job(Local):
         return delivery_hash(self._name, self.items)
 
     def hash_of(self, item: Item[Any]) -> str:
-        """Return the delivery hash of one item of a batch: another attempt may be of another batch."""
+        """Return the delivery hash of one item of a batch: the next attempt may be in another batch."""
         return delivery_hash(self._name, [item])
 
     def extend(self, *, lease: Duration | None = None) -> None:

@@ -1,5 +1,5 @@
 # Generated from mongoq/worker/aio/worker.py by scripts/unasync.py. Do not edit.
-"""The worker: registers consumers, and runs them."""
+"""Worker: registers consumers, and runs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.process.local import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
 from mongoq.sync import Broker, Queue
-from mongoq.worker.consumer import PAIRS, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
 
@@ -23,7 +23,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class Worker(Local):
-    """Runs handlers for the items of queues, until it is told to stop.
+    """Runs handlers for the items of queues, until it is stopped.
 
     ```python
     worker = mongoq.Worker(broker)
@@ -73,7 +73,7 @@ class Worker(Local):
         settings: SettingsFrom | None = None,
     ) -> None:
         if not isinstance(broker, Broker):
-            raise ArgumentInvalid("broker", f"{Broker.__name__}, not {type(broker).__name__}; {PAIRS}")
+            raise ArgumentInvalid("broker", f"{Broker.__name__}, not {type(broker).__name__}; {BROKER_HINT}")
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
@@ -159,7 +159,7 @@ class Worker(Local):
         return register
 
     def _handle(self, queue: str | Queue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
-        """Return a handle of the queue that goes by the consumer's own settings, and stores them if they are to win."""
+        """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
         handle = queue if isinstance(queue, Queue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")

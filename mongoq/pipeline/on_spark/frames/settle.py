@@ -33,7 +33,7 @@ from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown
 from mongoq.worker.consumer import consumer
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.outcome_resolver import Verdict, ending, later
+from mongoq.worker.outcome_resolver import Verdict, ending_of, retry_delay
 
 __all__ = ["TOLD", "Settler", "StageSettings"]
 
@@ -90,7 +90,7 @@ class StageSettings:
             refused = self.judge.refusal(self.consumer, [item])
             return self._told(item, Retry()) if refused is None else refused[0]
         if kind == "unblamed":
-            return Failed(named(*json.loads(text)), later(self.consumer, item), counted=False)
+            return Failed(named(*json.loads(text)), retry_delay(self.consumer, item), counted=False)
         try:
             return self._told(item, self._entry(kind, text, fate))
         except MongoqError as error:
@@ -140,7 +140,7 @@ class StageSettings:
         for item, verdict in self._carried_out(verdicts, endings):
             if isinstance(verdict, Failed):
                 log_failure(logger, self.context, item, verdict, self._title, counted=verdict.counted)
-            endings[ending(verdict, spent=self.context.settings.is_spent(item.attempts))] += 1
+            endings[ending_of(verdict, spent=self.context.settings.is_spent(item.attempts))] += 1
             if isinstance(verdict, Failed) and verdict.halts:
                 halted.append((str(item.id), str(verdict.error)))
         return +endings, halted

@@ -15,7 +15,7 @@ from mongoq.pipeline.on_spark.frames.failures import cause
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY
-from mongoq.worker.outcome_resolver import checked, shown
+from mongoq.worker.outcome_resolver import check_result, type_name
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["ATTEMPTS", "FrameWriter"]
@@ -130,11 +130,11 @@ class FrameWriter:
         made = self._context.copy().call(self._function, columns)
         if isinstance(made, Exception):
             raise made
-        checked(made)
+        check_result(made)
         if stage.is_sink and not (isinstance(made, DataFrame) and {RETRY, DEAD} & set(made.columns)):
             return None
         if not isinstance(made, DataFrame):
-            raise OutcomeInvalid(f"stage {stage.name!r} returned a {shown(made)}; return a DataFrame")
+            raise OutcomeInvalid(f"stage {stage.name!r} returned a {type_name(made)}; return a DataFrame")
         return made.mapInArrow(Encoder(made.schema, stage.name, several=len(stage.targets) > 1), ROWS)
 
     @staticmethod
