@@ -91,7 +91,7 @@ def _windows(queue: Queue[Any], quiet: Queue[Any], seconds: float, length: float
             if now - drained >= min(DRAIN_EVERY, length / 2):
                 _drain(queue, quiet, window)
                 drained = monotonic()
-        window.fast = queue._context.state.heads.fast
+        window.fast = queue._context.state.claim_hints.fast
         yield window
 
 

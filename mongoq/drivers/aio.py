@@ -74,7 +74,7 @@ class AioDriver:
         self._closed = False
         self._counter_flush: AioCounterFlush | None = None
         self._group_commit: AioGroupCommit | None = None
-        self._hub: WaiterRegistry | None = None
+        self._registry: WaiterRegistry | None = None
         self._side_tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, flow: Flow[T], perform: Perform | None = None) -> T:
@@ -158,20 +158,20 @@ class AioDriver:
             raise BrokerClosed
         return await asyncio.shield(self._start_task(self.run(flow)))
 
-    def share_in(self, lanes: Batchers) -> None:
+    def share_in(self, batchers: Batchers) -> None:
         """Send the requests that callers share through these batchers."""
-        lanes.divides = True
+        batchers.divides = True
         self._group_commit = AioGroupCommit(self._start_task, partial(self.run, perform=self._perform_here), self._undo)
-        lanes.caller, lanes.go_on = caller, self._group_commit.go_on
+        batchers.caller, batchers.go_on = caller, self._group_commit.go_on
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters at intervals and at close, with the flow that ``flush`` makes."""
         self._counter_flush = AioCounterFlush(counters, flush, self._start_task, self.run)
 
-    def wake(self, hub: WaiterRegistry) -> None:
+    def wake(self, registry: WaiterRegistry) -> None:
         """Keep the registry, whose waiters ``close`` wakes, and adapt its change stream to the client."""
-        self._hub = hub
-        sleep.limit_stream(hub, self._backend.client)
+        self._registry = registry
+        sleep.limit_stream(registry, self._backend.client)
 
     async def close(self) -> None:
         """Write the counters, refuse further commands (of waiting calls as well), and wait for running commands.
@@ -185,8 +185,8 @@ class AioDriver:
         self._closed = True
         for task in _filter_this_loop(self._side_tasks):
             task.cancel()
-        if self._hub is not None:
-            self._hub.wake()
+        if self._registry is not None:
+            self._registry.wake()
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
         while under_way := _filter_this_loop(self._tasks | self._caller_commands):
             _, late = await asyncio.wait(under_way, timeout=counter_flush.FLUSH_TIMEOUT_SECONDS)
@@ -198,7 +198,7 @@ class AioDriver:
 
     async def _close_change_stream(self) -> None:
         """Close the change stream: its reader would wait for the next answer of the server."""
-        cursor = self._hub.close() if self._hub is not None and not self._closed else None
+        cursor = self._registry.close() if self._registry is not None and not self._closed else None
         if cursor is None:
             return
         try:

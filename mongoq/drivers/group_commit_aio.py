@@ -1,4 +1,4 @@
-"""Group commit on asyncio: callers wait in lanes, and tasks of the driver's send what they share."""
+"""Group commit on asyncio: callers wait in batchers, and tasks of the driver's send what they share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Waiter = asyncio.Future[Any]
 
 
 class AioGroupCommit:
-    """Sends the batches of lanes.
+    """Sends the batches of batchers.
 
     The task of a caller never sends for others: its cancellation would end their command. A cancelled caller leaves
     at once; an item that arrives for it goes to the next waiting caller, or is given back.
@@ -39,36 +39,36 @@ class AioGroupCommit:
 
     def enter(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> Waiter:
         """Add a caller to the next batch, and return the future of its answer."""
-        lane: Batcher = shared.lane
+        batcher: Batcher = shared.batcher
         waiter: Waiter = loop.create_future()
         shared.waiter = waiter
-        lane.enter(shared, caller)
-        if lane.flying < lane.abreast:
-            self._start_task(lane)
+        batcher.enter(shared, caller)
+        if batcher.batches_in_flight < batcher.max_in_flight:
+            self._start_task(batcher)
         return waiter
 
-    def go_on(self, lane: Batcher) -> None:
+    def go_on(self, batcher: Batcher) -> None:
         """Send the callers that arrived while a caller sent for itself; callers cancelled since are dropped."""
-        while lane.waiting and lane.waiting[0].waiter.done():
-            lane.waiting.popleft()
-        self._start_task(lane)
+        while batcher.waiting and batcher.waiting[0].waiter.done():
+            batcher.waiting.popleft()
+        self._start_task(batcher)
 
-    def _start_task(self, lane: Batcher) -> None:
+    def _start_task(self, batcher: Batcher) -> None:
         """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
-        if lane.waiting and lane.is_free:
-            lane.flying += 1
-            self._start_driver_task(self._send_batches(lane), Context()).add_done_callback(
-                partial(self._finish_task, lane)
+        if batcher.waiting and batcher.is_free:
+            batcher.batches_in_flight += 1
+            self._start_driver_task(self._send_batches(batcher), Context()).add_done_callback(
+                partial(self._finish_task, batcher)
             )
 
-    def _finish_task(self, lane: Batcher, task: asyncio.Task[bool]) -> None:
+    def _finish_task(self, batcher: Batcher, task: asyncio.Task[bool]) -> None:
         """Send late arrivals; after a cancelled task (end of the driver or the loop), fail the waiting callers."""
         if task.cancelled() or task.exception() is not None or not task.result():
-            lane.flying -= 1
+            batcher.batches_in_flight -= 1
         if task.cancelled():
-            _fail_waiting(lane.waiting)
-            lane.waiting.clear()
-        self._start_task(lane)
+            _fail_waiting(batcher.waiting)
+            batcher.waiting.clear()
+        self._start_task(batcher)
 
     def leave(self, shared: Shared[Any]) -> None:
         """Let a caller go that was cancelled; what came for it in that very moment is not lost."""
@@ -77,20 +77,20 @@ class AioGroupCommit:
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._hand_on(shared, waiter.result())
 
-    async def _send_batches(self, lane: Batcher) -> bool:
+    async def _send_batches(self, batcher: Batcher) -> bool:
         """Send batches until no caller waits; callers that arrive meanwhile form the next batch.
 
-        Returns whether the lane knows already that it is over: a lone caller who goes on may then send for itself.
+        Returns whether the batcher knows already that it is over: a lone caller who goes on may then send for itself.
         """
         batch: list[Shared[Any]] = []
         try:
-            while batch := lane.board(asyncio.Future.done):
-                if lane.waiting:
-                    self._start_task(lane)
-                answers = await self._send_batch(lane, batch)
-                over = lane.last is not None and len(batch) == 1 and not lane.waiting
+            while batch := batcher.next_batch(asyncio.Future.done):
+                if batcher.waiting:
+                    self._start_task(batcher)
+                answers = await self._send_batch(batcher, batch)
+                over = batcher.last is not None and len(batch) == 1 and not batcher.waiting
                 if over:
-                    lane.flying -= 1
+                    batcher.batches_in_flight -= 1
                 for shared, answer in zip(batch, answers, strict=True):
                     waiter: Waiter = shared.waiter
                     if waiter.done():
@@ -107,20 +107,20 @@ class AioGroupCommit:
             _fail_waiting(batch)  # nobody, unless this task was cancelled
         return False
 
-    async def _send_batch(self, lane: Batcher, batch: list[Shared[Any]]) -> list[Any]:
+    async def _send_batch(self, batcher: Batcher, batch: list[Shared[Any]]) -> list[Any]:
         try:
-            return list(await self._run(lane.send([shared.entry for shared in batch])))
+            return list(await self._run(batcher.send([shared.entry for shared in batch])))
         except Exception as error:
             return list(copies(error, len(batch)))
         finally:
-            lane.landed(batch)
+            batcher.finish(batch)
 
     def _hand_on(self, shared: Shared[Any], answer: Any) -> None:
         """Hand the item of a cancelled caller to the next waiting caller of its kind, or give it back."""
         if isinstance(answer, Exception):
             logger.debug("a command whose caller was cancelled failed: %r", answer)
         elif shared.undo is not None and answer is not None:
-            heir = shared.lane.take_over(shared.kind, asyncio.Future.done)
+            heir = shared.batcher.reassign(shared.kind, asyncio.Future.done)
             if heir is not None:
                 heir.waiter.set_result(answer)
             else:

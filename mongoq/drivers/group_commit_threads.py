@@ -51,7 +51,7 @@ def _is_gone(waiter: _Waiter) -> bool:
 
 
 class ThreadGroupCommit:
-    """Sends the batches of lanes.
+    """Sends the batches of batchers.
 
     A thread serves the others for no longer than its own batch takes: with its answer, the leader wakes the first
     waiting thread, which sends the next batch. The main thread sends its own part alone, since a signal may interrupt
@@ -59,9 +59,9 @@ class ThreadGroupCommit:
     """
 
     def __init__(
-        self, lanes: Batchers, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]
+        self, batchers: Batchers, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]
     ) -> None:
-        self._lanes = lanes
+        self._batchers = batchers
         self._run = run
         self._undo = undo
         self._lock = threading.Lock()
@@ -72,12 +72,12 @@ class ThreadGroupCommit:
         """Reset in a forked child: the waiting threads belong to the parent, and one may hold the lock."""
         self._lock = threading.Lock()
         self._thread_state = threading.local()
-        self._lanes.clear()
+        self._batchers.clear()
 
     def share(self, shared: Shared[Any], undo_log: list[Any]) -> Any:
         """Wait for this caller's part of a batch, or send it."""
         if on_main_thread() or getattr(self._thread_state, "sharing", False):
-            (answer,) = self._run(shared.lane.send([shared.entry]))
+            (answer,) = self._run(shared.batcher.send([shared.entry]))
         else:
             self._thread_state.sharing = True
             try:
@@ -91,79 +91,79 @@ class ThreadGroupCommit:
         return answer
 
     def _wait_for_answer(self, shared: Shared[Any]) -> Any:
-        lane: Batcher = shared.lane
+        batcher: Batcher = shared.batcher
         waiter = shared.waiter = _Waiter()
         with self._lock:
-            lane.enter(shared, threading.get_ident)
-            if lane.is_free:
-                lane.flying += 1
+            batcher.enter(shared, threading.get_ident)
+            if batcher.is_free:
+                batcher.batches_in_flight += 1
                 waiter.is_leader = True
         try:
             while not waiter.answer:
                 if waiter.is_leader:
-                    self._send_batch(lane)
+                    self._send_batch(batcher)
                 else:
                     waiter.woken.wait()
         except BaseException:
-            self._abandon(lane, shared)
+            self._abandon(batcher, shared)
             raise
-        self._hand_over(lane, waiter)
+        self._hand_over(batcher, waiter)
         return waiter.answer[0]
 
-    def _send_batch(self, lane: Batcher) -> None:
+    def _send_batch(self, batcher: Batcher) -> None:
         """Send the next batch."""
         with self._lock:
-            batch = lane.board(_is_gone)
+            batch = batcher.next_batch(_is_gone)
         answer: list[Any] = []
         try:
-            flow = lane.send([shared.entry for shared in batch])
+            flow = batcher.send([shared.entry for shared in batch])
             answer = list(Context().run(self._run, flow))  # not this thread's: its timeouts are not the others'
         except Exception as error:
             answer = copies(error, len(batch))
         finally:
             if len(answer) != len(batch):  # this thread was made to end
                 answer = copies(ReplyLost(AutoReconnect("the thread that sent it has ended")), len(batch))
-            self._deliver(lane, batch, answer)
+            self._deliver(batcher, batch, answer)
 
-    def _deliver(self, lane: Batcher, batch: list[Shared[Any]], answer: list[Any]) -> None:
+    def _deliver(self, batcher: Batcher, batch: list[Shared[Any]], answer: list[Any]) -> None:
         abandoned: list[tuple[Shared[Any], Any]] = []
         with self._lock:
-            lane.landed(batch)
+            batcher.finish(batch)
             for shared, one in zip(batch, answer, strict=True):
                 if shared.waiter.is_gone:
                     abandoned.append((shared, one))
                 else:
                     shared.waiter.answer_with(one)
         for shared, one in abandoned:
-            self._hand_on(lane, shared, one)
+            self._hand_on(batcher, shared, one)
 
-    def _hand_over(self, lane: Batcher, waiter: _Waiter) -> None:
+    def _hand_over(self, batcher: Batcher, waiter: _Waiter) -> None:
         """Pass the lead to the first waiting thread, if this thread led."""
         if not waiter.is_leader:
             return
         with self._lock:
             waiter.is_leader = False
-            heir = next((shared.waiter for shared in lane.waiting if not shared.waiter.is_gone), None)
+            heir = next((shared.waiter for shared in batcher.waiting if not shared.waiter.is_gone), None)
             if heir is None:
-                lane.flying -= 1
+                batcher.batches_in_flight -= 1
             else:
                 heir.lead()
 
-    def _abandon(self, lane: Batcher, shared: Shared[Any]) -> None:
+    def _abandon(self, batcher: Batcher, shared: Shared[Any]) -> None:
         waiter: _Waiter = shared.waiter
         with self._lock:
             waiter.is_gone = True
             answer = list(waiter.answer)
-        self._hand_over(lane, waiter)
+        self._hand_over(batcher, waiter)
         for one in answer:
-            self._hand_on(lane, shared, one)
+            self._hand_on(batcher, shared, one)
 
-    def _hand_on(self, lane: Batcher, shared: Shared[Any], answer: Any) -> None:
+    def _hand_on(self, batcher: Batcher, shared: Shared[Any], answer: Any) -> None:
         """Hand the item of an interrupted thread to the next waiting thread of its kind, or give it back."""
         if isinstance(answer, Exception) or answer is None or shared.undo is None:
             return
         with self._lock:
-            heir = lane.take_over(shared.kind, _is_gone)
+            heir = batcher.reassign(shared.kind, _is_gone)
             if heir is not None:
                 heir.waiter.answer_with(answer)
         if heir is None:

@@ -73,15 +73,15 @@ async def rest_aio(bell: WakeEvent, seconds: float) -> None:
         bell.alarm = None
 
 
-def limit_stream(hub: WaiterRegistry, client: Any) -> None:
+def limit_stream(registry: WaiterRegistry, client: Any) -> None:
     """Let the stream keep to the limits of a client: how many connections it has, and how long they wait."""
     if type(client).__module__.startswith("motor"):
-        hub.patience = MOTOR_AWAIT_SECONDS  # its threads cannot be told to stop waiting
+        registry.patience = MOTOR_AWAIT_SECONDS  # its threads cannot be told to stop waiting
     try:
         pool, patience = client.options.pool_options, client.options.timeout
     except AttributeError:
         return
-    hub.barred = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
+    registry.barred = pool.max_pool_size == 1  # everybody else would wait for the stream's answers
     for limit in (pool.socket_timeout, patience):
         if limit:
-            hub.patience = min(hub.patience, limit / 2)
+            registry.patience = min(registry.patience, limit / 2)

@@ -65,7 +65,7 @@ class ThreadDriver:
         self._closed = False
         self._counter_flush: ThreadCounterFlush | None = None
         self._group_commit: ThreadGroupCommit | None = None
-        self._hub: WaiterRegistry | None = None
+        self._registry: WaiterRegistry | None = None
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
@@ -108,18 +108,18 @@ class ThreadDriver:
         """Run a flow; a thread is never cancelled."""
         return self.run(flow)
 
-    def share_in(self, lanes: Batchers) -> None:
+    def share_in(self, batchers: Batchers) -> None:
         """Send the requests that callers share through these batchers."""
-        self._group_commit = ThreadGroupCommit(lanes, self.run, self._undo)
+        self._group_commit = ThreadGroupCommit(batchers, self.run, self._undo)
 
     def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
         """Write counters at intervals and at close, with the flow that ``flush`` makes."""
         self._counter_flush = ThreadCounterFlush(counters, flush, self.run)
 
-    def wake(self, hub: WaiterRegistry) -> None:
+    def wake(self, registry: WaiterRegistry) -> None:
         """Keep the registry, whose waiters ``close`` wakes, and adapt its change stream to the client."""
-        self._hub = hub
-        sleep.limit_stream(hub, self._backend.client)
+        self._registry = registry
+        sleep.limit_stream(registry, self._backend.client)
 
     def close(self) -> None:
         """Write the counters, and refuse further commands, of waiting calls as well. Idempotent."""
@@ -128,12 +128,12 @@ class ThreadDriver:
             self._counter_flush.write()
         self._close_change_stream()
         self._closed = True
-        if self._hub is not None:
-            self._hub.wake()
+        if self._registry is not None:
+            self._registry.wake()
 
     def _close_change_stream(self) -> None:
         """Close the change stream: its reader would wait for the next answer of the server."""
-        cursor = self._hub.close() if self._hub is not None and not self._closed else None
+        cursor = self._registry.close() if self._registry is not None and not self._closed else None
         if cursor is None:
             return
         try:

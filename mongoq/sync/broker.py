@@ -97,10 +97,10 @@ class Broker(Transactions, Topics, Local):
         self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         self._context.settings_from = source
         if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
-            self._context.lanes = Batchers()
-            self._driver.share_in(self._context.lanes)
+            self._context.batchers = Batchers()
+            self._driver.share_in(self._context.batchers)
         self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
-        self._driver.wake(self._context.hub)
+        self._driver.wake(self._context.registry)
         self._on_close = on_close
 
     def __repr__(self) -> str:

@@ -52,7 +52,7 @@ class Coordinator:
 
     Attributes:
         loops: consumer loops at work; set once by the engine.
-        hub: registry of the waiters for items in this process, woken when a consumer must stop waiting.
+        registry: registry of the waiters for items in this process, woken when a consumer must stop waiting.
         emptied: event, set when a consumer holds nothing any more.
         changed: event, set when the worker's main loop has to check its state.
         settled: number of items settled so far, by all consumers.
@@ -61,9 +61,9 @@ class Coordinator:
         failure: error that stops the worker, the first one; ``None`` while it can go on.
     """
 
-    def __init__(self, hub: WaiterRegistry) -> None:
+    def __init__(self, registry: WaiterRegistry) -> None:
         self.loops: Sequence[_ConsumerLoop] = ()
-        self.hub = hub
+        self.registry = registry
         self.emptied, self.changed = WakeEvent(), WakeEvent()
         self.settled = 0
         self.halted = False
@@ -97,7 +97,7 @@ class Coordinator:
             self._exclusive, self._exclusive_since = loop, time.monotonic()
         for one in self.loops:
             one.backlog.release_waiting()
-        self.hub.wake()
+        self.registry.wake()
         return True
 
     def resume_others(self, *, in_vain: bool) -> None:

@@ -21,8 +21,8 @@ def main(uri: str, database: str, batch: int) -> None:
     with mongoq.connect(uri, database=database) as broker:
         queue = broker.queue("orders")
         queue.peek(1)
-        queue._context.state.heads.fast = True
-        queue._context.state.heads.floors = queue._context.state.heads.seen([], broker._context.clock.now())
+        queue._context.state.claim_hints.fast = True
+        queue._context.state.claim_hints.floors = queue._context.state.claim_hints.seen([], broker._context.clock.now())
         last = time.monotonic()
         while time.monotonic() - last < PATIENCE:
             ids = _step(queue, batch)

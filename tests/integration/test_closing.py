@@ -63,16 +63,16 @@ async def test_the_change_stream_is_read_after_its_first_reader_was_cancelled_be
     uri: str, database: str
 ) -> None:
     async with mongoq.connect_async(uri, database=database) as broker:
-        queue, hub = broker.queue("orders"), broker._context.hub
+        queue, registry = broker.queue("orders"), broker._context.registry
         await queue.push(0)
         await queue.pop()
         waiting = asyncio.create_task(queue.reserve(wait=PATIENCE))
-        while not hub.running:
+        while not registry.running:
             await asyncio.sleep(0)
         for task in list(broker._driver._side_tasks):
             task.cancel()  # it has not had its first step
-        first = hub.running
-        while hub.cursor is None or hub.running == first:
+        first = registry.running
+        while registry.cursor is None or registry.running == first:
             assert not waiting.done()
             await asyncio.sleep(0.01)
         await queue.push(1)

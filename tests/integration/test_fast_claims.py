@@ -29,11 +29,11 @@ SOON = PATIENCE
 
 def hurry(queue: Any, *, priorities: tuple[int, ...] = (0,), floor: datetime | None = None) -> ClaimHints:
     """Let the claims of a queue go by hints, as if it had just been looked at."""
-    heads: ClaimHints = queue._context.state.heads
+    claim_hints: ClaimHints = queue._context.state.claim_hints
     when = floor or datetime.now(UTC) - MARGIN
-    heads.fast, heads.floors = True, dict.fromkeys(priorities, LowerBound(when))
-    heads.looked_at = time.monotonic()
-    return heads
+    claim_hints.fast, claim_hints.floors = True, dict.fromkeys(priorities, LowerBound(when))
+    claim_hints.looked_at = time.monotonic()
+    return claim_hints
 
 
 @pytest.fixture(autouse=True)
@@ -150,8 +150,8 @@ def test_claims_keep_the_order_of_what_they_know(queue: Any) -> None:
 
 
 def test_the_end_of_a_priority_is_no_item(queue: Any, raw: Any, broker: mongoq.Broker) -> None:
-    heads = hurry(queue)
-    heads.looked_at = float("-inf")
+    claim_hints = hurry(queue)
+    claim_hints.looked_at = float("-inf")
     assert queue.reserve() is None
     assert raw.find_one({"_id": "end:0:orders"}) == {
         "_id": "end:0:orders",
@@ -167,11 +167,11 @@ def test_the_end_of_a_priority_is_no_item(queue: Any, raw: Any, broker: mongoq.B
 
 
 def test_a_queue_that_is_slow_to_walk_gets_hints_by_itself(queue: Any) -> None:
-    heads: ClaimHints = queue._context.state.heads
-    heads.looked_at, heads.spent = float("-inf"), 1.0
+    claim_hints: ClaimHints = queue._context.state.claim_hints
+    claim_hints.looked_at, claim_hints.spent = float("-inf"), 1.0
     queue.push("x")
     assert queue.reserve() is not None
-    assert heads.fast
+    assert claim_hints.fast
 
 
 def test_nothing_is_lost_or_doubled_by_several_processes(uri: str, database: str, client: MongoClient[Any]) -> None:
@@ -246,7 +246,7 @@ def test_a_fast_claim_begins_at_the_floors(watched: Watched, take: str, prioriti
 
 def _first_find(watched: Watched) -> Any:
     """Explain the ``find`` of the ids of a batch as one that follows the last would send it."""
-    start = watched.queue._context.state.heads.start("orders", datetime.now(UTC))
+    start = watched.queue._context.state.claim_hints.start("orders", datetime.now(UTC))
     watched.recorder.commands["find"] = {
         "find": "mongoq",
         "filter": start.filter,

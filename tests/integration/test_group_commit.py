@@ -312,9 +312,9 @@ async def test_claims_of_a_crowd_have_two_batches_under_way_which_take_different
         assert (listener.counts["update"], listener.most) == (2, 2)
         assert len({item.id for item in items}) == callers
         assert all(item.attempts == 1 for item in items)
-        shelf = broker.queue("orders")._context.state.shelf
-        assert not shelf.closed_until > 0, "they met"
-        assert not shelf.flying
+        prefetch = broker.queue("orders")._context.state.prefetch
+        assert not prefetch.closed_until > 0, "they met"
+        assert not prefetch.claimed_keys
     assert raw.count_documents({"q": "orders", "reserved": True}) == callers
 
 
@@ -334,7 +334,7 @@ async def test_a_claim_that_fails_keeps_no_item_from_the_next_one(
         taken = [one for one in told if isinstance(one, mongoq.Item)]
         rest = [await queue.reserve() for _ in range(CALLERS - len(taken))]
         assert sorted(item.payload for item in [*taken, *rest]) == list(range(CALLERS))
-        assert not queue._context.state.shelf.flying
+        assert not queue._context.state.prefetch.claimed_keys
         assert await queue.reserve() is None
 
 

@@ -20,7 +20,7 @@ async def test_a_caller_that_is_cancelled_leaves_its_item_to_the_next_one(uri: s
             await queue.push(n)
         await queue.reserve()
         first = [asyncio.create_task(queue.reserve()) for _ in range(2)]
-        await asyncio.sleep(0)  # they wait in the lane
+        await asyncio.sleep(0)  # they wait in the batcher
         await asyncio.sleep(0)  # and their batch is under way
         heirs = [asyncio.create_task(queue.reserve()) for _ in range(2)]
         await asyncio.sleep(0)
@@ -37,8 +37,8 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     """The item is there, and the task that waits for it has not run yet."""
     told = AioGroupCommit._send_batch
 
-    async def before_it_goes_on(lanes: AioGroupCommit, lane: Any, batch: Any) -> list[Any]:
-        tolds = await told(lanes, lane, batch)
+    async def before_it_goes_on(batchers: AioGroupCommit, batcher: Any, batch: Any) -> list[Any]:
+        tolds = await told(batchers, batcher, batch)
         if isinstance(tolds[0], mongoq.Item):
             asyncio.get_running_loop().call_soon(task.cancel)
         return tolds

@@ -262,8 +262,10 @@ async def test_who_pushes_one_item_after_the_other_sends_them_by_itself(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch, pause: bool
 ) -> None:
     told: list[bool] = []
-    set_out = Batcher.set_out
-    monkeypatch.setattr(Batcher, "set_out", lambda lane, caller: told.append(set_out(lane, caller)) or told[-1])
+    start_alone = Batcher.start_alone
+    monkeypatch.setattr(
+        Batcher, "start_alone", lambda batcher, caller: told.append(start_alone(batcher, caller)) or told[-1]
+    )
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         for number in range(10):

@@ -534,7 +534,10 @@ def test_who_waits_in_a_bound_queue_is_woken(
         assert broker.queue(queue).pop() is not None
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(broker.queue(queue).reserve, wait=120) for queue in QUEUES]
-        while not all(queue in broker._context.hub.rooms and broker._context.hub.rooms[queue].dry for queue in QUEUES):
+        while not all(
+            queue in broker._context.registry.wait_queues and broker._context.registry.wait_queues[queue].dry
+            for queue in QUEUES
+        ):
             time.sleep(0.01)
         pushing.push_many([1]) if many else pushing.push(1)
         items = [future.result(timeout=60) for future in waiting]

@@ -106,7 +106,7 @@ async def test_a_few_that_somebody_has_had_are_read_back_with_the_others(place: 
     await place.queue.push_many(range(CALLERS))
     items = await place.reserved(2 * CALLERS)
     assert sorted(item.attempts for item in items) == [1] * (2 * CALLERS - 2) + [2] * 2
-    assert not place.queue._context.state.shelf.closed_until > 0
+    assert not place.queue._context.state.prefetch.closed_until > 0
 
 
 async def test_what_waits_and_what_is_done_costs_their_claims_nothing(place: Place) -> None:
@@ -276,7 +276,7 @@ async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ah
 ) -> None:
     monkeypatch.setattr(prefetch, "FRESH", 60.0)  # however slow the machine
     await reading_ahead(place)
-    ahead = place.queue._context.state.shelf
+    ahead = place.queue._context.state.prefetch
     assert ahead.is_filled
     await put(place)
     assert "first" in [item.payload for item in await place.reserved(FEW)]
@@ -305,9 +305,9 @@ async def test_what_this_process_claims_in_another_way_is_no_longer_there(
     for _ in range(3):
         await reading_ahead(place)
         await claim(*([FEW // 2] if way == "reserve_many" else []))
-        assert state.shelf.is_filled
+        assert state.prefetch.is_filled
         await place.reserved(FEW)
-        assert not state.shelf.closed_until > 0, "it was met again"
+        assert not state.prefetch.closed_until > 0, "it was met again"
 
 
 async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
@@ -321,7 +321,7 @@ async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
         place.other.queue("orders").push_many(range(3 * FEW))
         assert [item.payload for _ in range(3) for item in await place.reserved(FEW)] == list(range(3 * FEW))
         assert state.crowd.width == 1
-        state.shelf.closed_until = 0.0
+        state.prefetch.closed_until = 0.0
 
 
 async def test_nor_is_what_it_pushes_while_that_is_being_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,9 +408,9 @@ async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_
             await place.queue.commit(item)
 
     await asyncio.gather(*(worker() for _ in range(CROWD)))
-    assert not state.shelf.closed_until > 0
-    assert not state.shelf.flying
-    assert (len(state.shelf.singles), state.crowd.width) == (0, 1)
+    assert not state.prefetch.closed_until > 0
+    assert not state.prefetch.claimed_keys
+    assert (len(state.prefetch.singles), state.crowd.width) == (0, 1)
 
 
 @pytest.mark.parametrize("headers", [None, {"trace": "1", "nested": {"a": [1]}}])

@@ -230,14 +230,14 @@ def test_reserve_many_is_woken_too(broker: mongoq.Broker, other: mongoq.Broker) 
 @pytest.fixture
 def deaf(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> mongoq.Broker:
     """A broker without a stream, whose looks come late as well."""
-    broker._context.hub.barred = True
+    broker._context.registry.barred = True
     monkeypatch.setattr(wait_queue, "POLL_IDLE", 600.0)
     monkeypatch.setattr(wait_queue, "POLL_SHARE", 1e9)
     return broker
 
 
 def asleep(broker: mongoq.Broker) -> bool:
-    return any(ticket.asleep for ticket in broker._context.hub.room("orders").tickets)
+    return any(waiter.asleep for waiter in broker._context.registry.wait_queue("orders").waiters)
 
 
 @pytest.mark.parametrize("act", [push, push_many, push_keyed, move, move_many])
@@ -303,11 +303,11 @@ def test_the_stream_is_closed_when_nobody_waits_any_more(
     broker: mongoq.Broker, other: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiter = Waiter(broker)
-    hub = broker._context.hub
+    registry = broker._context.registry
     other.queue("orders").push(1)
     waiter.result()
-    until(lambda: not hub.running)
-    assert hub.cursor is None
+    until(lambda: not registry.running)
+    assert registry.cursor is None
     again = Waiter(broker)
     other.queue("orders").push(2)
     assert again.result().payload == 2
@@ -470,7 +470,7 @@ def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
         mongoq.connect(server.uri, database="alone") as other,
     ):
         waiter = Waiter(broker, rest=False)
-        until(lambda: broker._context.hub.deaf)
+        until(lambda: broker._context.registry.deaf)
         time.sleep(0.5)
         other.queue("orders").push(1)
         assert waiter.result().payload == 1
@@ -506,7 +506,7 @@ def test_a_signal_interrupts_a_wait(broker: mongoq.Broker, raw: Any) -> None:
             broker.queue("orders").reserve(wait=2 * PATIENCE)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert not broker._context.hub.rooms["orders"].tickets
+    assert not broker._context.registry.wait_queues["orders"].waiters
     broker.queue("orders").push(1)
     time.sleep(0.2)
     assert raw.count_documents({"reserved": True}) == 0

@@ -17,10 +17,10 @@ __all__ = ["Commands", "Waiter", "at_rest", "listened_to", "until"]
 
 def at_rest(broker: Any, queue: str, number: int = 1) -> bool:
     """Say whether so many wait for a queue that the stream watches, and ask nothing any more."""
-    room = broker._context.hub.rooms.get(queue)
-    if room is None or not broker._context.hub.watches(queue) or not room.dry:
+    wait_queue = broker._context.registry.wait_queues.get(queue)
+    if wait_queue is None or not broker._context.registry.watches(queue) or not wait_queue.dry:
         return False
-    return sum(ticket.asleep and not ticket.called for ticket in room.tickets) == number
+    return sum(waiter.asleep and not waiter.called for waiter in wait_queue.waiters) == number
 
 
 class Waiter:

@@ -38,11 +38,11 @@ def without_hints() -> Iterator[None]:
 def mark_end(queue: Any) -> None:
     """Put the mark behind the last item that a claim of a long queue puts there."""
     context = queue._context
-    context.state.heads.fast = True
-    context.state.heads.floors = {0: claim_hints.LowerBound(context.broker.clock.now())}
-    context.state.heads.looked_at = time.monotonic()
+    context.state.claim_hints.fast = True
+    context.state.claim_hints.floors = {0: claim_hints.LowerBound(context.broker.clock.now())}
+    context.state.claim_hints.looked_at = time.monotonic()
     queue._driver.run(first_due._fenced_off(context))
-    context.state.heads.fast = False
+    context.state.claim_hints.fast = False
 
 
 def flush(broker: mongoq.Broker) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mongoq.protocol.flow.commands import Flow, Shared
-from mongoq.protocol.state import batcher as lanes
+from mongoq.protocol.state import batcher as batchers
 from mongoq.protocol.state.batcher import Batcher, Batchers
 
 
@@ -17,8 +17,8 @@ def send(entries: list[Any]) -> Flow[list[Any]]:
     return entries
 
 
-def lane(*waiting: str) -> Batcher:
-    """A lane in which these wait: the first letter tells the kind, and a small one that the caller has gone."""
+def batcher(*waiting: str) -> Batcher:
+    """A batcher in which these wait: the first letter tells the kind, and a small one that the caller has gone."""
     made: Batcher = Batcher(send)
     made.waiting.extend(Shared(made, None, kind=name[0].upper(), waiter=name) for name in waiting)
     return made
@@ -48,79 +48,79 @@ def names(waiting: Any) -> list[str]:
 def test_the_first_goes_with_all_of_its_kind_in_their_order(
     waiting: list[str], goes: list[str], stays: list[str]
 ) -> None:
-    made = lane(*waiting)
-    assert names(made.board(is_gone)) == goes
+    made = batcher(*waiting)
+    assert names(made.next_batch(is_gone)) == goes
     assert names(made.waiting) == stays
 
 
 def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST", 2)
-    made = lane("A1", "B1", "A2", "A3", "B2")
-    assert names(made.board(is_gone)) == ["A1", "A2"]
-    assert names(made.board(is_gone)) == ["B1", "B2"]
-    assert names(made.board(is_gone)) == ["A3"]
-    assert made.board(is_gone) == []
+    monkeypatch.setattr(batchers, "MOST", 2)
+    made = batcher("A1", "B1", "A2", "A3", "B2")
+    assert names(made.next_batch(is_gone)) == ["A1", "A2"]
+    assert names(made.next_batch(is_gone)) == ["B1", "B2"]
+    assert names(made.next_batch(is_gone)) == ["A3"]
+    assert made.next_batch(is_gone) == []
 
 
 def test_what_somebody_left_goes_to_the_first_of_the_kind_who_is_still_there() -> None:
-    made = lane("B1", "a1", "A2", "A3")
-    heir = made.take_over("A", is_gone)
+    made = batcher("B1", "a1", "A2", "A3")
+    heir = made.reassign("A", is_gone)
     assert heir is not None
     assert heir.waiter == "A2"
     assert names(made.waiting) == ["B1", "a1", "A3"]
-    assert lane("B1", "a1").take_over("A", is_gone) is None
+    assert batcher("B1", "a1").reassign("A", is_gone) is None
 
 
 def test_a_lane_is_made_once_and_anew_after_a_fork() -> None:
     made = Batchers()
-    first = made.lane("push", send)
-    assert made.lane("push", send) is first
-    assert made.lane("settle", send) is not first
+    first = made.batcher("push", send)
+    assert made.batcher("push", send) is first
+    assert made.batcher("settle", send) is not first
     made.clear()
-    assert made.lane("push", send) is not first
+    assert made.batcher("push", send) is not first
 
 
 def test_a_lane_is_free_until_a_batch_is_under_way() -> None:
-    made = lane("A1")
+    made = batcher("A1")
     assert made.is_free
-    made.flying = 1
+    made.batches_in_flight = 1
     assert not made.is_free
 
 
-def crowd(abreast: int, callers: int, *, shares: int | None = None) -> Batcher:
-    made: Batcher = Batcher(send, abreast, shares or abreast)
+def crowd(max_in_flight: int, callers: int, *, shares: int | None = None) -> Batcher:
+    made: Batcher = Batcher(send, max_in_flight, shares or max_in_flight)
     made.waiting.extend(Shared(made, None, "A", waiter=f"A{place}") for place in range(callers))
     return made
 
 
 def test_a_crowd_goes_in_as_many_batches_as_may_be_abreast() -> None:
-    made = crowd(2, lanes.CROWD + 1)
-    made.flying = 1
-    first = made.board(is_gone)
-    assert len(first) == lanes.CROWD // 2 + 1
+    made = crowd(2, batchers.CROWD + 1)
+    made.batches_in_flight = 1
+    first = made.next_batch(is_gone)
+    assert len(first) == batchers.CROWD // 2 + 1
     assert made.is_free, "the other half need not wait for the first"
-    made.flying = 2
-    second = made.board(is_gone)
-    assert names([*first, *second]) == [f"A{place}" for place in range(lanes.CROWD + 1)]
+    made.batches_in_flight = 2
+    second = made.next_batch(is_gone)
+    assert names([*first, *second]) == [f"A{place}" for place in range(batchers.CROWD + 1)]
     assert not made.is_free
 
 
 def test_who_came_back_while_the_others_are_under_way_goes_with_all_who_did() -> None:
-    made = crowd(2, lanes.CROWD)
-    first, second = made.board(is_gone), made.board(is_gone)
-    made.landed(first)
+    made = crowd(2, batchers.CROWD)
+    first, second = made.next_batch(is_gone), made.next_batch(is_gone)
+    made.finish(first)
     made.waiting.extend(first)
-    assert made.board(is_gone) == first
-    made.landed(second)
-    made.landed(first)
-    assert made.aboard == 0
+    assert made.next_batch(is_gone) == first
+    made.finish(second)
+    made.finish(first)
+    assert made.callers_in_flight == 0
 
 
-@pytest.mark.parametrize(("abreast", "callers"), [(1, 500), (2, lanes.CROWD - 1)])
-def test_others_go_in_one_batch(abreast: int, callers: int) -> None:
-    made = crowd(abreast, callers)
-    made.flying = 1
-    assert len(made.board(is_gone)) == callers
+@pytest.mark.parametrize(("max_in_flight", "callers"), [(1, 500), (2, batchers.CROWD - 1)])
+def test_others_go_in_one_batch(max_in_flight: int, callers: int) -> None:
+    made = crowd(max_in_flight, callers)
+    made.batches_in_flight = 1
+    assert len(made.next_batch(is_gone)) == callers
     assert not made.is_free
 
 
@@ -133,36 +133,36 @@ def round_trip(made: Batcher, callers: int, *, comes: int | None = None) -> None
     for place in range(callers):
         made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
     while made.waiting:
-        made.landed(made.board(is_gone))
+        made.finish(made.next_batch(is_gone))
     for place in range(callers if comes is None else comes):
         made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
 
 
 def test_a_divided_crowd_stays_divided_while_parts_of_it_are_elsewhere() -> None:
     made: Batcher = Batcher(send, 1, 2)
-    round_trip(made, lanes.CROWD)
-    assert made.crowd == lanes.CROWD
+    round_trip(made, batchers.CROWD)
+    assert made.crowd == batchers.CROWD
     for _ in range(4):
-        made.flying = 1
-        first = made.board(is_gone)
-        assert len(first) == lanes.CROWD // 2
+        made.batches_in_flight = 1
+        first = made.next_batch(is_gone)
+        assert len(first) == batchers.CROWD // 2
         assert not made.is_free, "the other half goes after it"
-        made.landed(first)
-        second = made.board(is_gone)
-        assert len(second) == lanes.CROWD // 2, "and not with those who come back meanwhile"
-        made.landed(second)
+        made.finish(first)
+        second = made.next_batch(is_gone)
+        assert len(second) == batchers.CROWD // 2, "and not with those who come back meanwhile"
+        made.finish(second)
         made.waiting.extend([*first, *second])
 
 
 def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> None:
     made: Batcher = Batcher(send, 2, 3)
-    round_trip(made, lanes.CROWD)
-    assert made.crowd == lanes.CROWD
+    round_trip(made, batchers.CROWD)
+    assert made.crowd == batchers.CROWD
     round_trip(made, 10, comes=0)
-    assert made.crowd == lanes.CROWD, "the one who was marked since has not come"
-    for place in range(3 * lanes.MOST):  # and does not any more
+    assert made.crowd == batchers.CROWD, "the one who was marked since has not come"
+    for place in range(3 * batchers.MOST):  # and does not any more
         made.enter(Shared(made, None, "A", waiter=f"B{place}"), caller(f"B{place}"))
-        made.landed(made.board(is_gone))
+        made.finish(made.next_batch(is_gone))
     assert made.crowd == 0
 
 
@@ -177,7 +177,7 @@ def test_who_comes_is_asked_now_and_then_and_a_crowd_that_has_shrunk_is_noticed(
     def go_round(callers: int, times: int) -> None:
         for place in [*range(callers)] * times:
             made.enter(Shared(made, None, "A", waiter=f"A{place}"), partial(come, place))
-            made.landed(made.board(is_gone))
+            made.finish(made.next_batch(is_gone))
 
     go_round(100, 2)
     asked.clear()
@@ -189,8 +189,8 @@ def test_who_comes_is_asked_now_and_then_and_a_crowd_that_has_shrunk_is_noticed(
 
 
 def test_those_who_may_have_come_once_are_not_divided_into_batches_that_wait_for_each_other() -> None:
-    made = crowd(1, 2 * lanes.LARGE, shares=3)
-    assert len(made.board(is_gone)) == 2 * lanes.LARGE
+    made = crowd(1, 2 * batchers.LARGE, shares=3)
+    assert len(made.next_batch(is_gone)) == 2 * batchers.LARGE
 
 
 def test_who_is_alone_need_not_be_told_from_others() -> None:
@@ -202,17 +202,17 @@ def test_who_is_alone_need_not_be_told_from_others() -> None:
 @pytest.mark.parametrize(
     ("callers", "batches"),
     [
-        (lanes.CROWD - 1, [lanes.CROWD - 1]),
-        (lanes.CROWD, [lanes.CROWD // 2] * 2),
-        (lanes.LARGE - 1, [lanes.LARGE // 2, lanes.LARGE // 2 - 1]),
-        (3 * lanes.LARGE, [lanes.LARGE] * 3),
+        (batchers.CROWD - 1, [batchers.CROWD - 1]),
+        (batchers.CROWD, [batchers.CROWD // 2] * 2),
+        (batchers.LARGE - 1, [batchers.LARGE // 2, batchers.LARGE // 2 - 1]),
+        (3 * batchers.LARGE, [batchers.LARGE] * 3),
     ],
 )
 def test_the_larger_a_crowd_the_more_parts_it_has(callers: int, batches: list[int]) -> None:
     made = crowd(1, callers, shares=3)
     made.crowd = callers
     found = []
-    while batch := made.board(is_gone):
+    while batch := made.next_batch(is_gone):
         found.append(len(batch))
     assert found == batches
 
@@ -220,19 +220,19 @@ def test_the_larger_a_crowd_the_more_parts_it_has(callers: int, batches: list[in
 @pytest.mark.parametrize(("waiting", "free"), [(17, False), (18, True)])
 def test_beside_a_batch_under_way_only_a_large_one_is_sent(waiting: int, free: bool) -> None:
     made = crowd(2, waiting)
-    made.crowd, made.flying = 48, 1
+    made.crowd, made.batches_in_flight = 48, 1
     assert made.is_free is free
-    made.flying = 2
+    made.batches_in_flight = 2
     assert not made.is_free
 
 
 def test_only_lanes_that_ask_for_it_divide_a_crowd() -> None:
     made = Batchers()
     made.divides = True
-    asked, other = made.lane("push", send, abreast=2, shares=3), made.lane("settle", send)
-    assert [(lane.abreast, lane.shares) for lane in (asked, other)] == [(2, 3), (1, 1)]
+    asked, other = made.batcher("push", send, max_in_flight=2, shares=3), made.batcher("settle", send)
+    assert [(batcher.max_in_flight, batcher.shares) for batcher in (asked, other)] == [(2, 3), (1, 1)]
 
 
 def test_drivers_that_do_not_divide_have_one_batch_under_way() -> None:
-    lane = Batchers().lane("push", send, abreast=2, shares=3)
-    assert (lane.abreast, lane.shares) == (1, 1)
+    batcher = Batchers().batcher("push", send, max_in_flight=2, shares=3)
+    assert (batcher.max_in_flight, batcher.shares) == (1, 1)

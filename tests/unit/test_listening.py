@@ -25,22 +25,23 @@ class Reading:
 
     def __init__(self) -> None:
         self.queue: Any = context()
-        self.hub = self.queue.broker.hub
-        self.hub.restless = lambda: False
-        self.room = self.hub.room("orders")
-        self.ticket: Waiter = self.room.enter(patient=False)
+        self.registry = self.queue.broker.registry
+        self.registry.restless = lambda: False
+        self.wait_queue = self.registry.wait_queue("orders")
+        self.waiter: Waiter = self.wait_queue.enter(patient=False)
         self.sleep()
-        self.number = self.hub.start()
+        self.number = self.registry.start()
         self.flow = run_change_stream(self.queue.broker, self.number)
         self.request: Request | None = next(self.flow)
         self.answer("session")
 
     def sleep(self) -> None:
-        self.room.turn(self.ticket)
-        self.room.begin(self.ticket)
-        self.room.nothing(self.ticket, self.room._changes, 1000)
-        self.room.poll = self.room.due  # which would be over at once where this process has to wait for the processor
-        assert self.room.doze(self.ticket) > 0
+        self.wait_queue.turn(self.waiter)
+        self.wait_queue.begin(self.waiter)
+        self.wait_queue.nothing(self.waiter, self.wait_queue._changes, 1000)
+        # which would be over at once where this process has to wait for the processor
+        self.wait_queue.poll = self.wait_queue.due
+        assert self.wait_queue.doze(self.waiter) > 0
 
     def answer(self, reply: Any) -> None:
         try:
@@ -66,7 +67,7 @@ class Reading:
         return self.sent["pipeline"][0]["$changeStream"].get("resumeAfter")
 
     def is_called(self) -> bool:
-        called, self.ticket.called = self.ticket.called, False
+        called, self.waiter.called = self.waiter.called, False
         return called
 
 
@@ -83,7 +84,7 @@ def test_the_stream_is_opened_read_and_lets_everybody_ask_once(reading: Reading)
     reading.opens()
     assert reading.is_called()
     reading.sleep()
-    reading.ticket.ring()
+    reading.waiter.ring()
 
 
 def test_an_event_calls_who_waits(reading: Reading) -> None:
@@ -99,7 +100,7 @@ def test_an_event_in_the_future_moves_the_alarm_only(reading: Reading) -> None:
     reading.is_called()
     reading.hears({**EVENT, "when": EVENT["when"] + 5000})
     assert not reading.is_called()
-    assert reading.ticket.rung
+    assert reading.waiter.rung
 
 
 @pytest.mark.parametrize("id", ["topics:mongoq", "queue:orders"])
@@ -131,9 +132,9 @@ def test_a_control_document_is_read_again(reading: Reading) -> None:
     reading.is_called()
     state = reading.queue.state
     state.put(paused=True)
-    assert not state.stale(1.0, reading.hub)
+    assert not state.stale(1.0, reading.registry)
     reading.hears({"id": "queue:orders"})
-    assert state.stale(1.0, reading.hub)
+    assert state.stale(1.0, reading.registry)
     assert reading.is_called()
 
 
@@ -141,9 +142,9 @@ def test_bindings_are_read_again(reading: Reading) -> None:
     reading.opens()
     topics = reading.queue.broker.topics
     topics.read_at = time.monotonic()
-    assert not topics.stale(0.0, reading.hub)
+    assert not topics.stale(0.0, reading.registry)
     reading.hears({"id": "topics:mongoq"})
-    assert topics.stale(3600.0, reading.hub)
+    assert topics.stale(3600.0, reading.registry)
 
 
 @pytest.mark.parametrize("error", [LOST, Failure(43), Failure(237)], ids=str)
@@ -152,13 +153,13 @@ def test_after_a_lost_connection_the_stream_goes_on_where_it_was(reading: Readin
     reading.hears()
     reading.answer(error)
     assert isinstance(reading.request, Rest)
-    assert not reading.hub.watches("orders")
+    assert not reading.registry.watches("orders")
     reading.answer(None)
     assert reading.resumes_after == "t1"
     reading.is_called()
     reading.opens()
     assert reading.is_called()
-    assert reading.hub.watches("orders")
+    assert reading.registry.watches("orders")
 
 
 @pytest.mark.parametrize("code", [286, 280, 260, 10334])
@@ -204,19 +205,19 @@ def test_without_change_streams_there_is_no_reader(reading: Reading) -> None:
     reading.answer(Failure(40573))
     while reading.request is not None:
         reading.answer(None)
-    assert reading.hub.deaf
-    assert not reading.hub.running
-    assert reading.hub.start() == 0
+    assert reading.registry.deaf
+    assert not reading.registry.running
+    assert reading.registry.start() == 0
 
 
 def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Reading) -> None:
     reading.opens()
     for _ in range(5):
         reading.hears()
-    other = reading.hub.room("others").enter(patient=True)
-    number, cursor = reading.hub.widen("others")
+    other = reading.registry.wait_queue("others").enter(patient=True)
+    number, cursor = reading.registry.widen("others")
     assert cursor == 7
-    assert reading.hub.widen("others") == (0, 0), "one is enough"
+    assert reading.registry.widen("others") == (0, 0), "one is enough"
     second = run_change_stream(reading.queue.broker, number)
     next(second)
     request = second.send("session")
@@ -225,45 +226,45 @@ def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Readin
     assert spelled[0]["$changeStream"]["resumeAfter"] == "t1"
     assert "others" in str(spelled)
     second.send({"cursor": {"id": 8, "postBatchResumeToken": "t2", "firstBatch": []}})
-    assert reading.hub.watches("others")
+    assert reading.registry.watches("others")
     assert other.called
     reading.is_called()
     reading.hears(EVENT)
     assert not reading.is_called(), "the other reader tells it"
     while reading.request is not None:
         reading.answer(None)
-    assert reading.hub.running == number
-    assert not reading.hub.replaced
+    assert reading.registry.running == number
+    assert not reading.registry.replaced
     second.close()
 
 
 def test_when_nobody_waits_the_stream_is_closed(reading: Reading) -> None:
     reading.opens()
-    reading.ticket.called = reading.ticket.asking = False
-    reading.room.leave(reading.ticket)
+    reading.waiter.called = reading.waiter.asking = False
+    reading.wait_queue.leave(reading.waiter)
     reading.hears()
     assert isinstance(reading.request, Rest)
     reading.answer(None)
     assert "killCursors" in reading.sent
-    assert not reading.hub.running
+    assert not reading.registry.running
     while reading.request is not None:
         reading.answer(None)
 
 
 def test_an_error_of_a_reader_without_use_is_nobodys(reading: Reading) -> None:
     reading.opens()
-    reading.hub.close()
+    reading.registry.close()
     reading.answer(Interruption(ConnectionError()))
     while reading.request is not None:
         reading.answer(None)
-    assert not reading.hub.running
+    assert not reading.registry.running
 
 
 def test_a_raised_error_at_the_very_end_is_swallowed(reading: Reading) -> None:
-    reading.hub.closed = True
+    reading.registry.closed = True
     while reading.request is not None:
         reading.answer(Failure(1))
-    assert not reading.hub.running
+    assert not reading.registry.running
 
 
 def test_no_payload_travels() -> None:

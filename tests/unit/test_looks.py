@@ -34,7 +34,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
 def due(**state: Any) -> QueueContext[Any]:
     made = context()
-    made.state.heads = ClaimHints(looked_at=float("-inf"), **state)
+    made.state.claim_hints = ClaimHints(looked_at=float("-inf"), **state)
     return made
 
 
@@ -53,7 +53,7 @@ def test_nothing_is_sent_while_claims_take_no_time() -> None:
 
 def test_nothing_is_sent_without_a_server() -> None:
     made = context(serverless=True)
-    made.state.heads = ClaimHints(fast=True, looked_at=float("-inf"))
+    made.state.claim_hints = ClaimHints(fast=True, looked_at=float("-inf"))
     assert refresh_hints(made) == ()
 
 
@@ -61,22 +61,22 @@ def test_a_cheap_walk_leaves_claims_as_they_are(slow: list[bool]) -> None:
     made = due(spent=1.0)
     sent = sent_by(made, HEADS, found(), found())
     assert [each.method for each in sent] == ["aggregate", "command", "command"]
-    assert not made.state.heads.fast
-    assert (made.state.heads.spent, refresh_hints(made)) == (0.0, ())
+    assert not made.state.claim_hints.fast
+    assert (made.state.claim_hints.spent, refresh_hints(made)) == (0.0, ())
 
 
 def test_a_walk_must_be_slow_several_times(slow: list[bool]) -> None:
     slow += [True] * (SLOW_PAIRS - 1)
     made = due(spent=1.0)
     sent_by(made, HEADS, *[found()] * 2 * SLOW_PAIRS)
-    assert not made.state.heads.fast
+    assert not made.state.claim_hints.fast
 
 
 def test_a_slow_walk_makes_claims_fast_and_puts_ends_behind_the_priorities(slow: list[bool]) -> None:
     slow += [True] * SLOW_PAIRS
     made = due(spent=1.0)
     sent = sent_by(made, HEADS, *[found()] * 2 * SLOW_PAIRS, WRITTEN, Duplicate(ValueError("there already")))
-    assert (made.state.heads.fast, made.state.heads.floors) == (True, FLOORS)
+    assert (made.state.claim_hints.fast, made.state.claim_hints.floors) == (True, FLOORS)
     ends = [each.arguments for each in sent[-2:]]
     assert {each["filter"]["_id"] for each in ends} == {"end:0:orders", "end:5:orders"}
     for each in ends:
@@ -91,7 +91,7 @@ def test_a_walk_that_takes_long_need_not_be_repeated_so_often(
     slow += [True, True]
     made = due(spent=1.0)
     sent = sent_by(made, HEADS, *[found()] * 4, WRITTEN, WRITTEN)
-    assert made.state.heads.fast
+    assert made.state.claim_hints.fast
     assert len(sent) == 1 + 4 + 2
 
 
@@ -101,14 +101,14 @@ def test_a_look_while_claims_are_fast_is_one_walk_and_ends_are_put_once(slow: li
     made.state.fenced_off |= {0, 5}
     sent = sent_by(made, HEADS, found())
     assert [each.method for each in sent] == ["aggregate", "command"]
-    assert made.state.heads.floors == FLOORS
+    assert made.state.claim_hints.floors == FLOORS
 
 
 def test_priorities_that_cannot_be_named_leave_it_at_the_beginning(slow: list[bool]) -> None:
     made = due(fast=True, floors={0: LowerBound(NOW)})
     sent = sent_by(made, [{"_id": None, "when": OLD}, {"_id": {"not": "hashable"}, "when": [OLD]}])
     assert len(sent) == 1
-    assert not made.state.heads.fast
+    assert not made.state.claim_hints.fast
 
 
 @pytest.mark.parametrize(("heads", "again"), [(HEADS, True), (HEADS[1:], False), ([], False)])

@@ -27,7 +27,7 @@ from tests.unit.test_together import OPTIONS, shared_context
 
 
 def asking(queue: QueueContext[Any], payload: Any, **told: Any) -> tuple[Flow[ObjectId], Any]:
-    """A caller who waits in the lane, and what it asks for there."""
+    """A caller who waits in the batcher, and what it asks for there."""
     flow = push(queue, payload, **OPTIONS | told)
     shared = next(flow)
     assert isinstance(shared, Shared)
@@ -70,7 +70,7 @@ def test_they_are_inserted_as_each_by_itself_would_be() -> None:
     made = [id for id in ids if id != GIVEN]
     assert made == sorted(set(made)), "in the order of the callers"
     assert ids[6] == GIVEN
-    alone, queue.broker.lanes = [], None
+    alone, queue.broker.batchers = [], None
     for (handle, payload, options), id in zip(told, ids, strict=True):
         (command,), _ = play(push(handle, payload, **OPTIONS | options), [None])
         alone.append({**command.arguments["document"], "_id": id})
@@ -113,7 +113,7 @@ def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
     queue = shared_context()
     flow, entry = asking(queue, {"n": 1})
     (insert,), _ = play(shared_push._insert_drafts([entry]), [None])
-    queue.broker.lanes = None
+    queue.broker.batchers = None
     (alone,), _ = play(push(queue, {"n": 1}, **OPTIONS), [None])
     assert insert.method == alone.method == "insert_one"
     assert {**insert.arguments["document"], "_id": 0} == {**alone.arguments["document"], "_id": 0}
@@ -156,9 +156,9 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(BrokerContext, "tell", tell)
     queue = shared_context()
     if listener == "who waits":
-        queue.broker.hub.rooms["orders"] = None  # type: ignore[assignment]  # it is told, and ``tell`` is another
+        queue.broker.registry.wait_queues["orders"] = None  # type: ignore[assignment]  # it is told, and ``tell`` is another
     elif listener:
-        queue.state.shelf.items = [RawEnvelope(b"", 0, 0, b"")]
+        queue.state.prefetch.items = [RawEnvelope(b"", 0, 0, b"")]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
     entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
     play(shared_push._insert_drafts(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])

@@ -100,19 +100,19 @@ def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, se
 def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     made = filled()
     keys = [item.id for item in made.items]
-    made.claims(keys)  # nothing is under way
+    made.begin_claim(keys)  # nothing is under way
     made.coming = coming()
-    made.claims(keys[:2])
+    made.begin_claim(keys[:2])
     assert made.coming.unclaimed(made.items) == made.items[2:]
 
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
     made = filled()
     first, second, third = (item.id for item in made.items)
-    made.claims([first, second])
-    made.claims([third])
-    made.landed([first, second])
-    assert made.flying == {third}
+    made.begin_claim([first, second])
+    made.begin_claim([third])
+    made.end_claim([first, second])
+    assert made.claimed_keys == {third}
 
 
 def test_claims_of_single_items_are_known_while_they_are_under_way_and_after() -> None:
@@ -146,18 +146,18 @@ def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way(
     made = filled()
     first, second, third = read = list(made.items)
     made.coming = coming()
-    made.took({second.id})
+    made.remove({second.id})
     assert made.items == [first, third]
     assert made.coming.unclaimed(read) == [first, third]
 
 
 def test_a_forked_child_knows_that_what_was_under_way_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     made = filled()
-    made.claims([item.id for item in made.items])
+    made.begin_claim([item.id for item in made.items])
     made.coming = coming()
     with made.claims_one():
         made.here()
-        assert (len(made.flying), len(made.singles), len(made.items)) == (3, 1, 3)
+        assert (len(made.claimed_keys), len(made.singles), len(made.items)) == (3, 1, 3)
         monkeypatch.setattr(shelves.os, "getpid", lambda: -1)
         made.here()
-        assert (made.flying, made.singles, made.items, made.coming) == (set(), set(), (), None)
+        assert (made.claimed_keys, made.singles, made.items, made.coming) == (set(), set(), (), None)

@@ -24,7 +24,7 @@ IDS = [ObjectId() for _ in range(3)]
 
 def shared_context(**options: Any) -> Any:
     made = context(**options)
-    made.broker.lanes = Batchers()
+    made.broker.batchers = Batchers()
     return made
 
 
@@ -69,38 +69,38 @@ def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None
         with pytest.raises(StopIteration):
             single.send(None)
     flow.send(1)  # of two
-    assert (queue.state.shelf.closed_until > 0) == (beside == "nothing")
+    assert (queue.state.prefetch.closed_until > 0) == (beside == "nothing")
     flow.close()
-    assert not queue.state.shelf.flying
+    assert not queue.state.prefetch.claimed_keys
 
 
 def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_wait() -> None:
     queue = shared_context()
     flow: Any = operations._claimed([(queue, LEASE)] * 2)
     next(flow)
-    queue.state.shelf.placed(-5, NOW)
+    queue.state.prefetch.placed(-5, NOW)
     claim = flow.send([pushed(id) for id in IDS])
     assert claim.arguments["filter"]["_id"] == {"$in": IDS[:2]}
-    assert not queue.state.shelf.items, "what stands behind it is read again"
+    assert not queue.state.prefetch.items, "what stands behind it is read again"
 
 
 @pytest.mark.parametrize("found", [True, False])
 def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_is_nothing(found: bool) -> None:
     """Not all fits into a reply, and what is under way may fail: a claim of a single item finds out."""
     queue = shared_context()
-    queue.state.shelf.claims([id.binary for id in IDS])
+    queue.state.prefetch.begin_claim([id.binary for id in IDS])
     flow: Any = operations._claimed([(queue, LEASE)] * 2)
     next(flow)
     flow.send([pushed(id) for id in IDS])
     single = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
     assert single.method == "find_one_and_update"
-    assert queue.state.shelf.singles
+    assert queue.state.prefetch.singles
     with pytest.raises(StopIteration) as stop:
         flow.send({**reserved_item()._document, "attempts": 0, "reserved": False, "when": NOW} if found else None)
     first, second = stop.value.value
     assert (first is not None) == found
     assert isinstance(second, NotYet) == found
-    assert not queue.state.shelf.closed_until > 0
+    assert not queue.state.prefetch.closed_until > 0
 
 
 def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None:
@@ -114,7 +114,7 @@ def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None
     with pytest.raises(OperationFailure) as raised:
         flow.throw(OperationFailure("neither can that be done", 13))
     assert raised.value is interrupted
-    assert not queue.state.shelf.flying
+    assert not queue.state.prefetch.claimed_keys
 
 
 def test_an_empty_queue_is_told_to_all() -> None:
@@ -127,7 +127,7 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
     first, again = next(flow), flow.throw(NotYet())
     assert isinstance(first, Shared)
     assert isinstance(again, Shared)
-    assert again.lane is first.lane
+    assert again.batcher is first.batcher
     with pytest.raises(StopIteration) as stop:
         flow.send(reserved_item())
     assert stop.value.value.token == TOKEN

@@ -49,8 +49,8 @@ def test_an_older_answer_does_not_take_the_place_of_a_newer_one() -> None:
 
 def test_what_the_stream_tells_while_a_change_of_our_own_is_under_way_is_read() -> None:
     """It may have come after ours."""
-    topics, hub, asked_at = Topics(), WaiterRegistry(), time.monotonic()
-    hub.since, hub.alive_until = 0.0, math.inf
+    topics, registry, asked_at = Topics(), WaiterRegistry(), time.monotonic()
+    registry.since, registry.alive_until = 0.0, math.inf
     topics.changed_at = time.monotonic()
     topics.put({"orders": ("billing",)}, asked_at, written=True)
-    assert topics.stale(3600.0, hub)
+    assert topics.stale(3600.0, registry)

@@ -36,11 +36,11 @@ def measured() -> Any:
 
 def watched(queue: Any) -> None:
     """Let a stream tell of the queue."""
-    hub = queue.broker.hub
-    number = hub.start()
-    hub.room(queue.name)
-    assert hub.answered(number, None)
-    hub.opened(7, frozenset([queue.name]), lossless=False)
+    registry = queue.broker.registry
+    number = registry.start()
+    registry.wait_queue(queue.name)
+    assert registry.answered(number, None)
+    registry.opened(7, frozenset([queue.name]), lossless=False)
     queue.state.put(paused=False)
 
 
@@ -170,7 +170,7 @@ def test_who_is_told_that_it_is_over_on_the_way_to_sleep_does_not_sleep(place: s
         now = {Beside: "listener", Rest: "rest"}.get(type(step.request), "look" if step.is_look() else "")
         if now == place and not told:
             told = True
-            queue.broker.hub.wake()
+            queue.broker.registry.wake()
         assert not (told and isinstance(step.request, Rest)) or step.request.bell.rung
         step.answer([] if step.is_look() else None)
     assert told
@@ -192,7 +192,7 @@ def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:
     assert [other.request.bell.rung for other in others].count(True) == 1, "there may be more"  # type: ignore[union-attr]
     for other in others:
         other.flow.close()
-    assert not queue.broker.hub.room(queue.name).tickets
+    assert not queue.broker.registry.wait_queue(queue.name).waiters
 
 
 def test_a_cancelled_waiter_passes_its_call_on() -> None:
@@ -256,17 +256,17 @@ def test_an_item_due_that_cannot_be_claimed_is_not_asked_for_in_a_loop() -> None
 
 def test_looks_grow_rare_while_nothing_happens() -> None:
     queue = measured()
-    room: WaitQueue = queue.broker.hub.room(queue.name)
-    now = room.emptied_at
-    assert room.pause(now) <= 0.01
-    assert 0.125 <= room.pause(now + 1) <= 0.25
-    assert 2.5 <= room.pause(now + 1000) <= 5
+    wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)
+    now = wait_queue.emptied_at
+    assert wait_queue.pause(now) <= 0.01
+    assert 0.125 <= wait_queue.pause(now + 1) <= 0.25
+    assert 2.5 <= wait_queue.pause(now + 1000) <= 5
 
 
 def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
     queue = context()
-    room: WaitQueue = queue.broker.hub.room(queue.name)
-    assert room.pause(room.emptied_at + 1000) <= 0.2
+    wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)
+    assert wait_queue.pause(wait_queue.emptied_at + 1000) <= 0.2
     step = Step(reserving(queue))
     assert step.is_claim()
     step.answer(None)
@@ -276,29 +276,31 @@ def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
 
 def test_who_is_always_too_late_lets_others_go_first() -> None:
     queue = measured()
-    room: WaitQueue = queue.broker.hub.room(queue.name)
-    assert room.held_back() == 0
-    room.in_vain = 5000
-    assert 0 <= room.held_back() <= 0.01
-    room.found()
-    assert room.held_back() == 0
+    wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)
+    assert wait_queue.held_back() == 0
+    wait_queue.in_vain = 5000
+    assert 0 <= wait_queue.held_back() <= 0.01
+    wait_queue.found()
+    assert wait_queue.held_back() == 0
 
 
 def test_without_a_stream_nothing_is_known_before_it_is_told() -> None:
     """An item that is handed back looks as it did when it was pushed."""
     queue = measured()
-    room: WaitQueue = queue.broker.hub.room(queue.name)
-    room.tell(0, 1, "a")
-    assert room.heard(0, "a")
+    wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)
+    wait_queue.tell(0, 1, "a")
+    assert wait_queue.heard(0, "a")
 
 
 def test_what_the_stream_tells_twice_is_news_once() -> None:
     queue = measured()
     watched(queue)
-    room: WaitQueue = queue.broker.hub.room(queue.name)
-    room.tell(0, 1, "a")
-    assert [room.heard(0, "a"), room.heard(0, "a")] == [False, True], "the second is another event of that kind"
-    room.took(["b"])
-    assert not room.heard(0, "b")
-    room.took(list(range(5000)))
-    assert room.heard(0, 1)
+    wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)
+    wait_queue.tell(0, 1, "a")
+    assert [wait_queue.heard(0, "a"), wait_queue.heard(0, "a")] == [False, True], (
+        "the second is another event of that kind"
+    )
+    wait_queue.took(["b"])
+    assert not wait_queue.heard(0, "b")
+    wait_queue.took(list(range(5000)))
+    assert wait_queue.heard(0, 1)

@@ -102,7 +102,7 @@ class SparkRun(ThreadedRun):
         self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
         self._rounds = Trigger(every)
         self._stopping = threading.Event()
-        self._course = Coordinator(broker._context.hub)
+        self._course = Coordinator(broker._context.registry)
         self._lookout = Monitor(broker, consumers, self._frames, self._course, self._stopping)
         self._crew = Scheduler(
             f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check

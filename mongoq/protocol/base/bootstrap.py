@@ -39,9 +39,9 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None] | t
     """
     if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
         return ()
-    if broker.lanes is None:
+    if broker.batchers is None:
         return _prepare(broker, write=write)
-    return iter(Shared[None](broker.lanes.lane("ready", partial(_prepare_for_callers, broker)), write))
+    return iter(Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write))
 
 
 def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:

@@ -43,14 +43,14 @@ def first_due_pipeline(queue: str) -> list[dict[str, Any]]:
 
 def refresh_hints(context: QueueContext[Any]) -> Flow[bool] | tuple[()]:
     """Refresh the claim hints when they are due. Almost always they are not, and no flow is made."""
-    if context.broker.serverless or not context.state.heads.due(time.monotonic()):
+    if context.broker.serverless or not context.state.claim_hints.due(time.monotonic()):
         return ()
     return _read_first_due(context)
 
 
 def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:
     """Return whether to repeat a claim that found nothing: it started from lower bounds, and an item is eligible."""
-    heads = context.state.heads
+    heads = context.state.claim_hints
     if not heads.fast or not heads.due(time.monotonic(), empty=True):
         return False
     return (yield from _read_first_due(context))
@@ -58,7 +58,7 @@ def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:
 
 def _read_first_due(context: QueueContext[Any]) -> Flow[bool]:
     """Read the first dates, update the claim hints, and return whether any item is eligible."""
-    heads, began = context.state.heads, time.monotonic()
+    heads, began = context.state.claim_hints, time.monotonic()
     heads.begin(began)
     groups: Any = yield from insisted(first_due_command(context.name))
     walked, now = time.monotonic() - began, context.broker.clock.now()
@@ -80,7 +80,7 @@ def _is_slow(context: QueueContext[Any], floors: Mapping[int, LowerBound], now: 
 
     Time the read of a claim from the beginning and from the lower bounds in turn, until both are about equally fast.
     """
-    heads, began = context.state.heads, time.monotonic()
+    heads, began = context.state.claim_hints, time.monotonic()
     for pair in range(SLOW_PAIRS):
         full = yield from _time_find(context, eligible(context.name, now))
         if not heads.is_slow(full, (yield from _time_find(context, claimable(context.name, now, floors)))):
@@ -106,7 +106,7 @@ def _write_end_markers(context: QueueContext[Any]) -> Flow[None]:
     if now - state.fenced_at > END_MARKER_SECONDS:
         state.fenced_off.clear()
         state.fenced_at = now
-    for priority in state.heads.floors.keys() - state.fenced_off:
+    for priority in state.claim_hints.floors.keys() - state.fenced_off:
         end = {"q": context.name, "priority": priority, "when": MaxKey()}
         filter = {"_id": f"end:{priority}:{context.name}"}
         command: Command[Any] = Command(

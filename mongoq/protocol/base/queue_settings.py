@@ -62,7 +62,11 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     saved = context.saved and state.lost_at < context.saved_at > now - RECHECK_SECONDS
     if saved and now < state.calm_until:
         return ()
-    if not saved or now >= state.used_until or (fresh and context.state.stale(REFRESH_SECONDS, context.broker.hub)):
+    if (
+        not saved
+        or now >= state.used_until
+        or (fresh and context.state.stale(REFRESH_SECONDS, context.broker.registry))
+    ):
         return _ensure_ready(context, saved=saved)
     missing = ensure_broker_ready(context.broker, write=True)
     if fresh and not missing:
@@ -74,9 +78,9 @@ def _ensure_ready(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
     yield from ensure_broker_ready(context.broker, write=True)
     if time.monotonic() >= context.state.used_until:
         yield from mark_used(context.broker, [context.name])
-    if saved and context.broker.lanes is not None:
-        lane = context.broker.lanes.lane(("settings", context.name), _adopt_for_callers)
-        yield from Shared[None](lane, context)
+    if saved and context.broker.batchers is not None:
+        batcher = context.broker.batchers.batcher(("settings", context.name), _adopt_for_callers)
+        yield from Shared[None](batcher, context)
     else:
         yield from _adopt(context)
 

@@ -51,16 +51,16 @@ def refresh_bindings(broker: BrokerContext) -> Flow[None] | tuple[()]:
 
     Almost always there is nothing to do, and no flow is made.
     """
-    if not broker.topics.stale(REFRESH_SECONDS, broker.hub):
+    if not broker.topics.stale(REFRESH_SECONDS, broker.registry):
         return ()
     return _refresh_bindings(broker)
 
 
 def _refresh_bindings(broker: BrokerContext) -> Flow[None]:
-    if broker.lanes is None:
+    if broker.batchers is None:
         yield from read_bindings(broker)
     else:
-        yield from Shared[None](broker.lanes.lane("topics", _read_for_callers), broker)
+        yield from Shared[None](broker.batchers.batcher("topics", _read_for_callers), broker)
 
 
 def _read_for_callers(brokers: list[BrokerContext]) -> Flow[list[None]]:

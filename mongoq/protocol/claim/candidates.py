@@ -27,7 +27,7 @@ def read_candidates(
 
     ``None`` when nothing is eligible, or nothing was at a time ``due``.
     """
-    heads, crowd, fields = context.state.heads, context.state.crowd, _fields(remembered=remembered)
+    heads, crowd, fields = context.state.claim_hints, context.state.crowd, _fields(remembered=remembered)
     yield from refresh_hints(context)
     while True:
         now = context.broker.clock.now()

@@ -95,7 +95,7 @@ def _record_settled(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
     to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
     context.broker.tell(to, when, number=total)
     for priority in {wanted.handed.changes.get("priority", one) for one in claim.priorities}:
-        context.broker.state(to).heads.note(priority, when)
+        context.broker.state(to).claim_hints.note(priority, when)
 
 
 def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:

@@ -108,7 +108,7 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
     takes them.
     """
     state, token = context.state, new_id()
-    start = state.heads.start(context.name, now)
+    start = state.claim_hints.start(context.name, now)
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     updates = context.broker.serverless or time.monotonic() < state.remembers_until
     while True:

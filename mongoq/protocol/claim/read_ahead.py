@@ -50,47 +50,47 @@ def read_head(context: QueueContext[Any], n: int) -> Flow[Head]:
     They are read whole (``find``). Where claims of many follow one another closely, the next claim's items are read
     with them, and used for as long as ``prefetch.FRESH`` says. Items that do not fit one reply are left out.
     """
-    shelf, now = context.state.shelf, time.monotonic()
-    if context.state.crowd.width > 1 or context.broker.serverless or now < shelf.closed_until:
+    prefetch, now = context.state.prefetch, time.monotonic()
+    if context.state.crowd.width > 1 or context.broker.serverless or now < prefetch.closed_until:
         return Head()
-    shelf.asked(now)
+    prefetch.asked(now)
     yield from refresh_hints(context)
     try:
         first = yield from _take_or_read(context, n)
     except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
         first = Head()
     if not (first.untouched or first.documents or first.empty or first.busy):
-        shelf.close(now)
+        prefetch.close(now)
     return first
 
 
 def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Head]:
-    """Take the first items from the shelf, or read them; a claim beside others waits for what one of them reads."""
-    shelf = context.state.shelf
-    while not (found := shelf.take(n, time.monotonic())):
-        if shelf.coming is None or not _can_send_beside(context):
-            coming = shelf.coming = _make_pending(context, shelf.most(n))
+    """Take the first items from the prefetch, or read them; a claim beside others waits for what one of them reads."""
+    prefetch = context.state.prefetch
+    while not (found := prefetch.take(n, time.monotonic())):
+        if prefetch.coming is None or not _can_send_beside(context):
+            coming = prefetch.coming = _make_pending(context, prefetch.most(n))
             return (yield from _read(context, n, coming))
-        yield from _wait_for_pending(context, shelf.coming)
+        yield from _wait_for_pending(context, prefetch.coming)
     return Head(found)
 
 
 def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]:
     """Read the first items and the next ones, without the items that claims of this process are about to take."""
-    shelf, encoding = context.state.shelf, context.broker.encoding
+    prefetch, encoding = context.state.prefetch, context.broker.encoding
     try:
         if _can_send_beside(context):
             coming.begun = yield from Begin(coming.command)
         read = yield from insisted(coming.command, coming.begun)
-        if shelf.coming is not coming:  # somebody who waited for it was faster
+        if prefetch.coming is not coming:  # somebody who waited for it was faster
             return (yield from _take_or_read(context, n))
     finally:
-        if shelf.coming is coming:
-            shelf.coming = None
-    context.state.heads.found(coming.start, encoding.opened(read[:1])[0] if read else None)
+        if prefetch.coming is coming:
+            prefetch.coming = None
+    context.state.claim_hints.found(coming.start, encoding.opened(read[:1])[0] if read else None)
     found = fresh(read, context.name, encoding)
     left = coming.unclaimed(found)
-    shelf.put(coming.before(left[n:]), coming.start.at, len(read[0]) if read else shelf.size)
+    prefetch.put(coming.before(left[n:]), coming.start.at, len(read[0]) if read else prefetch.size)
     if len(left) >= n or len(found) == len(read):
         return Head(left[:n], empty=not read, busy=not left)
     whole: list[Document] = [*encoding.opened(read)]
@@ -101,44 +101,45 @@ def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]
 
 def _can_send_beside(context: QueueContext[Any]) -> bool:
     """Return whether a command may be sent beside others at little cost."""
-    return context.broker.lanes is not None and context.broker.lanes.divides
+    return context.broker.batchers is not None and context.broker.batchers.divides
 
 
 def begin_read_ahead(context: QueueContext[Any], n: int) -> Flow[None]:
     """Begin to read the next claim's items, while this claim of ``n`` is under way."""
-    shelf = context.state.shelf
-    if not _can_send_beside(context) or not len(shelf.items) < n < shelf.most(n) or shelf.coming is not None:
+    prefetch = context.state.prefetch
+    if not _can_send_beside(context) or not len(prefetch.items) < n < prefetch.most(n) or prefetch.coming is not None:
         return
-    coming = shelf.coming = _make_pending(context, shelf.most(n))
+    coming = prefetch.coming = _make_pending(context, prefetch.most(n))
     try:
         coming.begun = yield from Begin(coming.command)
     finally:
-        if coming.begun is None and shelf.coming is coming:
-            shelf.coming = None
+        if coming.begun is None and prefetch.coming is coming:
+            prefetch.coming = None
 
 
 def _make_pending(context: QueueContext[Any], most: int) -> PendingRead:
-    start, flying = context.state.heads.start(context.name, context.broker.clock.now()), context.state.shelf.flying
-    most += len(flying)
-    return PendingRead(find_head(context.broker, start.filter, ORDER, most), start, claimed={*flying})
+    start = context.state.claim_hints.start(context.name, context.broker.clock.now())
+    keys = context.state.prefetch.claimed_keys
+    most += len(keys)
+    return PendingRead(find_head(context.broker, start.filter, ORDER, most), start, claimed={*keys})
 
 
 def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
     """Wait for a pending read, unless it is too old by now; the first waiting caller fills the prefetch buffer."""
-    shelf = context.state.shelf
-    while shelf.coming is coming and coming.begun is None:
+    prefetch = context.state.prefetch
+    while prefetch.coming is coming and coming.begun is None:
         yield from Wait(0)  # it is about to be sent
     try:
         if not coming.is_fresh(time.monotonic()) or coming.begun is None:
             return
         read = yield from insisted(coming.command, coming.begun)
-        if shelf.coming is not coming:
+        if prefetch.coming is not coming:
             return
     finally:
-        if shelf.coming is coming:
-            shelf.coming = None
+        if prefetch.coming is coming:
+            prefetch.coming = None
     encoding = context.broker.encoding
     left = coming.before(coming.unclaimed(fresh(read, context.name, encoding)))
     if left:  # nothing left says nothing about the queue: the rest was left out
-        context.state.heads.found(coming.start, encoding.opened(read[:1])[0])
-        shelf.put(left, coming.start.at, len(read[0]))
+        context.state.claim_hints.found(coming.start, encoding.opened(read[:1])[0])
+        prefetch.put(left, coming.start.at, len(read[0]))

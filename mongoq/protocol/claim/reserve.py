@@ -176,7 +176,7 @@ def _claim(
     broker = context.broker
     token, now = new_id(), broker.clock.now()
     mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
-    heads = context.state.heads
+    heads = context.state.claim_hints
     start = heads.start(context.name, now)
     command: Command[Any] = Command(
         "find_one_and_update",

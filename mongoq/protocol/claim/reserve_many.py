@@ -137,8 +137,8 @@ def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Fl
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
     """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
     while not context.state.paused:
-        shelf = context.state.shelf
-        shelf.here()
+        prefetch = context.state.prefetch
+        prefetch.here()
         whole = yield from read_head(context, n)
         if whole.empty and (yield from has_items_before_bound(context)):
             continue
@@ -149,17 +149,17 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
             if first is None:
                 return []
             if not first:
-                with shelf.claims_one():
+                with prefetch.claims_one():
                     one = yield from claim_one(context, lease)
                 return [one] if one else []
             claim = ClaimOfMany.of(context, first, lease)
-        shelf.claims(claim.ids)
+        prefetch.begin_claim(claim.ids)
         try:
             if whole.untouched or whole.documents:
                 yield from begin_read_ahead(context, n)
             items = yield from _renew_leases(claim, (yield from send_claim(claim, len(claim.ids))))
         finally:
-            shelf.landed(claim.ids)
+            prefetch.end_claim(claim.ids)
         if items:
             return items
     return []
@@ -170,9 +170,9 @@ def _read_others(context: QueueContext[Any], n: int) -> Flow[list[Document] | No
 
     None of what was read may be left: then a claim of a single item finds out whether there is more.
     """
-    shelf = context.state.shelf
-    read = yield from read_candidates(context, n + len(shelf.flying))
-    return read and [document for document in read if id_key(document["_id"]) not in shelf.flying][:n]
+    prefetch = context.state.prefetch
+    read = yield from read_candidates(context, n + len(prefetch.claimed_keys))
+    return read and [document for document in read if id_key(document["_id"]) not in prefetch.claimed_keys][:n]
 
 
 def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
@@ -183,22 +183,22 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
     """
     if tried <= 0:
         return []
-    shelf = claim.context.state.shelf
-    single = shelf.single
+    prefetch = claim.context.state.prefetch
+    single = prefetch.single
     number, again = yield from _send_or_give_back(claim)
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.make_untouched_items()):
             return all_of_them
-        if not shelf.singles and single is shelf.single:  # nor has a claim of a single item taken it
-            shelf.close(time.monotonic())  # somebody else claims, or removes what was read
+        if not prefetch.singles and single is prefetch.single:  # nor has a claim of a single item taken it
+            prefetch.close(time.monotonic())  # somebody else claims, or removes what was read
     if claim.sparing and projection is None:
         items, all_read = yield from _read_bounded(claim)
         if not all_read:
             return list(items.values())  # what cannot be handed out is left to the next claim
     else:
         items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
-    if not claim.untouched and claim.context.state.shelf.is_filled:
-        claim.context.state.shelf.took(items)
+    if not claim.untouched and claim.context.state.prefetch.is_filled:
+        claim.context.state.prefetch.remove(items)
     if len(items) == tried:
         claim.context.state.crowd.tried(tried, 0)
     else:
@@ -230,8 +230,8 @@ def _send_or_give_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
 
 def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
     """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
-    command, lanes = claim.command(), claim.context.broker.lanes
-    if not claim.untouched or lanes is None or not lanes.divides:
+    command, batchers = claim.command(), claim.context.broker.batchers
+    if not claim.untouched or batchers is None or not batchers.divides:
         return (yield from persisted(command.__iter__))
     begun = yield from Begin(command)
     claim.decode_untouched()

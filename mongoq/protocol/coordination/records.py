@@ -155,6 +155,6 @@ def noted(broker: BrokerContext, made: Sequence[EncodedRecord]) -> None:
     """Count what is new, and wake who waits for it in this process."""
     numbers = Counter([(one.queue, one.priority, one.when) for one in made])
     for (queue, priority, when), number in numbers.items():
-        broker.state(queue).heads.note(priority, when)
+        broker.state(queue).claim_hints.note(priority, when)
         broker.counters.add(queue, "put", number)
         broker.tell(queue, when, number=number)

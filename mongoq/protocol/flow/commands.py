@@ -95,14 +95,14 @@ class Shared(Generic[T]):
     """One caller's part of a command that callers share (``mongoq.protocol.state.batcher``).
 
     Attributes:
-        lane: the batcher in which the caller waits.
+        batcher: the batcher in which the caller waits.
         entry: the caller's request, in the form that the batcher's flow takes.
         kind: callers of different kinds never share a command.
         undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
         waiter: the future or event by which the driver answers the caller; set by the driver.
     """
 
-    lane: Any
+    batcher: Any
     entry: Any
     kind: Hashable = None
     undo: Callable[[Any], Command[Any] | None] | None = None

@@ -65,14 +65,14 @@ def reserve(
     context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, or one of the first, when others claim at the same time."""
-    take = None if context.broker.lanes is None else _asked
+    take = None if context.broker.batchers is None else _asked
     return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
 
 
 def _asked(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
-    assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("reserve", context.name), _claimed, abreast=2, shares=3)
-    return Shared(lane, (context, lease), lease, _released)  # by their names they would take twice as long
+    assert context.broker.batchers is not None
+    batcher = context.broker.batchers.batcher(("reserve", context.name), _claimed, max_in_flight=2, shares=3)
+    return Shared(batcher, (context, lease), lease, _released)  # by their names they would take twice as long
 
 
 def _released(item: Item[Any] | None) -> Command[Any] | None:
@@ -83,7 +83,7 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
-        with context.state.shelf.claims_one():
+        with context.state.prefetch.claims_one():
             item = yield from claim.claim_one(context, lease)
         return [item and ((yield from claim.renew_lease(context, item, lease)) or NotYet())]
     items = yield from claim_some(context, len(entries), lease)
@@ -94,9 +94,9 @@ def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any
     yield from begin_settle(context, item)
     if ends_by(item, context.state.calm_at + LEASE_MARGIN):  # its answer has to be exact, and the others need not wait
         return (yield from way.alone(context, item))
-    assert context.broker.lanes is not None
-    lane = context.broker.lanes.lane(("settle", context.name), _tallied, shares=3)
-    return (yield Shared(lane, _Settling(context, item, way)))
+    assert context.broker.batchers is not None
+    batcher = context.broker.batchers.batcher(("settle", context.name), _tallied, shares=3)
+    return (yield Shared(batcher, _Settling(context, item, way)))
 
 
 def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
@@ -158,14 +158,14 @@ def commit(
     session: Any = None,
 ) -> Flow[None]:
     """Settle an item as done; with a payload or a patch, by itself."""
-    if context.broker.lanes is None or replace_payload or patch is not None or session is not None:
+    if context.broker.batchers is None or replace_payload or patch is not None or session is not None:
         return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
     return _settled(context, item, _COMMIT)
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand an item back after a failure; beyond its retries it is buried at once."""
-    if context.broker.lanes is None:
+    if context.broker.batchers is None:
         return settle.rollback(context, item, delay=delay, error=error)
     length = duration(delay, "delay")
     error_document(error, BEGINNING)  # refuses what is no error
@@ -175,7 +175,7 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
     """Let the lease end so much later than now, and return that time."""
-    if context.broker.lanes is None:
+    if context.broker.batchers is None:
         return settle.extend(context, item, lease=lease)
     length = None if lease is None else duration(lease, "lease", zero=False)
 
@@ -190,7 +190,7 @@ def move(
 ) -> Flow[None]:
     """Hand an item on to another queue; with a key for it there, by itself."""
     handed = moves.check_move(context, to, **told)
-    if context.broker.lanes is None or "key" in handed.changes or session is not None:
+    if context.broker.batchers is None or "key" in handed.changes or session is not None:
         return moves.hand_on(context, item, handed)
 
     def within(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:

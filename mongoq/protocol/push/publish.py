@@ -172,6 +172,6 @@ def _record_puts(broker: BrokerContext, puts: Sequence[_Put], envelope: Document
     for put in puts:
         there.setdefault(put.queue, []).append(put)
     for queue, found in there.items():
-        broker.state(queue).heads.note(envelope["priority"], envelope["when"])
+        broker.state(queue).claim_hints.note(envelope["priority"], envelope["when"])
         broker.counters.add(queue, "put", sum(put.new for put in found))
         broker.tell(queue, envelope["when"], id=found[0].id if len(found) == 1 else None, number=len(found))

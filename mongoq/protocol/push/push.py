@@ -59,11 +59,11 @@ def push(
         yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
-    elif joined or broker.lanes is None:
+    elif joined or broker.batchers is None:
         if (yield from insert_item(broker, draft.encode(), given=identified)):
             draft.record_put()
     else:
-        yield from insert_together(broker.lanes, draft)
+        yield from insert_together(broker.batchers, draft)
     return draft.id
 
 

@@ -14,20 +14,20 @@ from mongoq.protocol.state.batcher import Batchers, copies
 __all__ = ["insert_together"]
 
 
-def insert_together(lanes: Batchers, draft: Draft) -> Flow[None]:
+def insert_together(batchers: Batchers, draft: Draft) -> Flow[None]:
     """Insert the item of a draft together with other callers' items."""
     broker = draft.context.broker
-    lane, caller = lanes.lane("push", _insert_drafts, abreast=2, shares=2), lanes.caller
-    if caller is not None and lane.set_out(caller()):
+    batcher, caller = batchers.batcher("push", _insert_drafts, max_in_flight=2, shares=2), batchers.caller
+    if caller is not None and batcher.start_alone(caller()):
         try:
             if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
                 draft.record_put()
         finally:
-            lane.back()  # even when this caller is cancelled: others wait for their turn
-            lanes.go_on(lane)
+            batcher.finish_alone()  # even when this caller is cancelled: others wait for their turn
+            batchers.go_on(batcher)
         return
     try:
-        yield Shared(lane, draft)
+        yield Shared(batcher, draft)
     except (Duplicate, ReplyLost) as error:
         if (yield from is_new(broker, error, draft.encode(), given=draft.given is not None)):
             draft.record_put()
@@ -61,7 +61,7 @@ def _record_drafts(drafts: Iterable[Draft]) -> None:
         kinds.setdefault(draft.kind, []).append(draft)
     for (queue, priority, at), alike in kinds.items():
         context = alike[0].context
-        if queue in context.broker.hub.rooms:
+        if queue in context.broker.registry.wait_queues:
             # The change stream reports each item once more; a waiter recognises it by its id.
             for draft in alike:
                 context.put(priority, at, id=draft.id)

@@ -163,7 +163,7 @@ def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
             event="move",
         )
         broker.tell(to, until, id=item.id)
-        broker.state(to).heads.note(handed.changes.get("priority", item.priority), until)
+        broker.state(to).claim_hints.note(handed.changes.get("priority", item.priority), until)
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise

@@ -39,6 +39,6 @@ def make_output(
 def record_output(context: QueueContext[Any], envelope: Document) -> None:
     """Count a new item of a queue, and wake the queue's waiters in this process."""
     broker, queue = context.broker, envelope["q"]
-    broker.state(queue).heads.note(envelope["priority"], envelope["when"])
+    broker.state(queue).claim_hints.note(envelope["priority"], envelope["when"])
     broker.counters.add(queue, "put", 1)
     broker.tell(queue, envelope["when"], id=envelope["_id"])

@@ -206,7 +206,7 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
         release = partial(make_release, context, batch=batch)
         yield from settle_all(context, checked, release, held if one_due(checked) else None)
     finally:
-        if context.state.heads.fast:
+        if context.state.claim_hints.fast:
             for item in checked:
                 context.placed(item.priority, item.due or batch.now)
 

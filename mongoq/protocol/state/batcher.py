@@ -39,87 +39,87 @@ class Batcher:
 
     Attributes:
         send: builds the flow of a batch.
-        abreast: batches that may be in flight at the same time.
+        max_in_flight: batches that may be in flight at the same time.
         shares: batches into which many callers are divided. Callers that return together would otherwise share one
             batch forever, with nothing in flight beside it, here and in the batcher of their next operation.
         waiting: callers that are in no batch yet, oldest first.
-        flying: batches that were sent and not answered, or are about to be sent.
-        aboard: callers in those batches.
-        boarded: callers that were in a batch so far.
+        batches_in_flight: batches that were sent and not answered, or are about to be sent.
+        callers_in_flight: callers in those batches.
+        sent: callers that were in a batch so far.
         crowd: the estimated number of callers that come again and again: calls between two calls of one caller.
-        mark: the sampled caller and the number of calls before its own; set and cleared by ``enter``.
-        unlikely: the number of calls before which the sampled caller is not expected back.
+        sample: the sampled caller and the number of calls before its own; set and cleared by ``enter``.
+        next_count: the number of calls before which the sampled caller is not expected back.
         last: the latest caller among those that may send for themselves.
     """
 
     send: Send
-    abreast: int = 1
+    max_in_flight: int = 1
     shares: int = 1
     waiting: deque[Shared[Any]] = field(default_factory=deque)
-    flying: int = 0
-    aboard: int = 0
-    boarded: int = 0
+    batches_in_flight: int = 0
+    callers_in_flight: int = 0
+    sent: int = 0
     crowd: int = 0
-    mark: tuple[Hashable, int] | None = None
-    unlikely: int = 0
+    sample: tuple[Hashable, int] | None = None
+    next_count: int = 0
     last: Hashable = None
 
     @property
     def is_free(self) -> bool:
         """True when a batch may be sent now; beside another one only when nearly a full batch waits."""
-        if not self.flying or self.flying >= self.abreast:
-            return not self.flying
+        if not self.batches_in_flight or self.batches_in_flight >= self.max_in_flight:
+            return not self.batches_in_flight
         return len(self.waiting) >= NEARLY * self._share
 
     @property
     def _share(self) -> int:
-        """The callers of the next batch at most; all of them when they are few."""
+        """The size of the next batch at most; all of them when they are few."""
         crowd = self.crowd
-        if self.abreast > 1:  # without a second batch in flight, dividing callers that may never return costs a command
-            crowd = max(crowd, len(self.waiting) + self.aboard)
+        if self.max_in_flight > 1:  # otherwise dividing callers that may never return costs a command
+            crowd = max(crowd, len(self.waiting) + self.callers_in_flight)
         if crowd < CROWD:
             return MOST
         return -(-crowd // min(self.shares, 2 if crowd < LARGE else self.shares))
 
     def enter(self, shared: Shared[Any], caller: Callable[[], Hashable]) -> None:
         """Append a caller, and count the calls until it calls again."""
-        if self.shares > 1 and self.boarded + len(self.waiting) >= self.unlikely:
-            self._counted(self.boarded + len(self.waiting), caller)
+        if self.shares > 1 and self.sent + len(self.waiting) >= self.next_count:
+            self._count_round(self.sent + len(self.waiting), caller)
         self.waiting.append(shared)
 
-    def _counted(self, come: int, caller: Callable[[], Hashable]) -> None:
-        if self.mark is None:
-            self.mark = caller(), come
-            self.unlikely = come + -(-self.crowd // 2)
+    def _count_round(self, come: int, caller: Callable[[], Hashable]) -> None:
+        if self.sample is None:
+            self.sample = caller(), come
+            self.next_count = come + -(-self.crowd // 2)
             return
-        gone_round = come - self.mark[1]
-        if caller() == self.mark[0]:
-            self.crowd, self.mark, self.unlikely = gone_round, None, come + REST * gone_round
+        gone_round = come - self.sample[1]
+        if caller() == self.sample[0]:
+            self.crowd, self.sample, self.next_count = gone_round, None, come + REST * gone_round
         elif gone_round > 2 * self.crowd + MOST:  # the sampled caller has called for the last time
-            self.crowd, self.mark = 0, None
+            self.crowd, self.sample = 0, None
 
-    def set_out(self, caller: Hashable) -> bool:
+    def start_alone(self, caller: Hashable) -> bool:
         """Return whether a caller may send for itself: it also made the latest call, and nothing is in flight.
 
         A caller that differs from the latest one may be the first of many that arrive at once. The caller counts as in
-        flight until it calls ``back``.
+        flight until it calls ``finish_alone``.
         """
-        alone = caller == self.last and not self.flying and not self.waiting
+        alone = caller == self.last and not self.batches_in_flight and not self.waiting
         self.last = caller
         if alone:
-            self.flying = self.aboard = 1
+            self.batches_in_flight = self.callers_in_flight = 1
         return alone
 
-    def back(self) -> None:
+    def finish_alone(self) -> None:
         """Record that a caller that sent for itself has its answer."""
-        self.flying -= 1
-        self.aboard -= 1
+        self.batches_in_flight -= 1
+        self.callers_in_flight -= 1
 
-    def board(self, is_gone: Callable[[Any], bool]) -> list[Shared[Any]]:
+    def next_batch(self, is_gone: Callable[[Any], bool]) -> list[Shared[Any]]:
         """Remove and return the oldest caller and the callers of its kind, first in first out.
 
         Cancelled callers are dropped. Callers of other kinds keep their places. The batch is in flight until the driver
-        reports it with ``landed``.
+        reports it with ``finish``.
         """
         batch: list[Shared[Any]] = []
         stay: deque[Shared[Any]] = deque()
@@ -133,15 +133,15 @@ class Batcher:
                 kind = shared.kind
             (batch if shared.kind == kind else stay).append(shared)
         self.waiting.extendleft(reversed(stay))
-        self.aboard += len(batch)
-        self.boarded += len(batch)
+        self.callers_in_flight += len(batch)
+        self.sent += len(batch)
         return batch
 
-    def landed(self, batch: Sequence[Shared[Any]]) -> None:
+    def finish(self, batch: Sequence[Shared[Any]]) -> None:
         """Record that a batch was answered or has failed."""
-        self.aboard -= len(batch)
+        self.callers_in_flight -= len(batch)
 
-    def take_over(self, kind: Hashable, is_gone: Callable[[Any], bool]) -> Shared[Any] | None:
+    def reassign(self, kind: Hashable, is_gone: Callable[[Any], bool]) -> Shared[Any] | None:
         """Remove and return the oldest caller of this kind, to receive an item whose own caller was cancelled."""
         for shared in self.waiting:
             if shared.kind == kind and not is_gone(shared.waiter):
@@ -165,7 +165,7 @@ def _copy(error: Exception) -> Exception:
     return made
 
 
-def nothing(lane: Batcher) -> None:
+def nothing(batcher: Batcher) -> None:
     """Send nothing: the waiting callers send for themselves (threads)."""
 
 
@@ -182,15 +182,15 @@ class Batchers:
         self.divides = False
         self.caller: Callable[[], Hashable] | None = None
         self.go_on: Callable[[Batcher], None] = nothing
-        self._lanes: dict[Hashable, Batcher] = {}
+        self._batchers: dict[Hashable, Batcher] = {}
 
-    def lane(self, key: Hashable, send: Send, *, abreast: int = 1, shares: int = 1) -> Batcher:
-        """Return the batcher with this key, made at first use with ``send``, ``abreast`` and ``shares``."""
-        found = self._lanes.get(key)
+    def batcher(self, key: Hashable, send: Send, *, max_in_flight: int = 1, shares: int = 1) -> Batcher:
+        """Return the batcher with this key, made at first use with ``send``, ``max_in_flight`` and ``shares``."""
+        found = self._batchers.get(key)
         if found is None:
-            found = self._lanes[key] = Batcher(send, abreast, shares) if self.divides else Batcher(send)
+            found = self._batchers[key] = Batcher(send, max_in_flight, shares) if self.divides else Batcher(send)
         return found
 
     def clear(self) -> None:
         """Forget all callers, in a forked child: they belong to the parent."""
-        self._lanes.clear()
+        self._batchers.clear()

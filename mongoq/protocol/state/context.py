@@ -51,15 +51,15 @@ class Known:
     read_at: float = float("-inf")
     changed_at: float = float("-inf")
 
-    def stale(self, age: float, hub: WaiterRegistry | None = None) -> bool:
+    def stale(self, age: float, registry: WaiterRegistry | None = None) -> bool:
         """Return whether the copy is out of date: a change was delivered, or it is older than ``age`` seconds.
 
-        A copy that was read while the stream of the ``hub`` was open does not age: the stream delivers each change.
+        A copy that was read while the change stream was open does not age: the stream delivers each change.
         """
         if self.read_at <= self.changed_at:
             return True
         now = time.monotonic()
-        told = hub is not None and now < hub.alive_until and self.read_at > hub.since
+        told = registry is not None and now < registry.alive_until and self.read_at > registry.since
         return not told and now - self.read_at >= age
 
 
@@ -93,9 +93,9 @@ class QueueState(Known):
     Attributes:
         paused: the queue is paused.
         stored: the stored options, in the form used inside.
-        heads: the bounds of claims.
+        claim_hints: the bounds of claims.
         crowd: the distance to other processes that claim batches.
-        shelf: items that were read ahead and not claimed yet.
+        prefetch: items that were read ahead and not claimed yet.
         fenced_off: the priorities that have an end mark.
         calm_until: until when, on the monotonic clock, operations skip the checks that come before a command.
         calm_at: when these checks were last done, on the server's clock.
@@ -113,9 +113,9 @@ class QueueState(Known):
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
-    heads: ClaimHints = field(default_factory=ClaimHints)
+    claim_hints: ClaimHints = field(default_factory=ClaimHints)
     crowd: Contention = field(default_factory=Contention)
-    shelf: PrefetchBuffer = field(default_factory=PrefetchBuffer)
+    prefetch: PrefetchBuffer = field(default_factory=PrefetchBuffer)
     fenced_off: set[int] = field(default_factory=set)
     calm_until: float = float("-inf")
     calm_at: datetime = BEGINNING
@@ -134,9 +134,9 @@ class QueueState(Known):
 
     def claimed(self, start: ScanStart, first: Document | None) -> None:
         """Record the first item that a claim of one item found; ``None`` when it found nothing."""
-        self.heads.found(start, first)
-        if first is not None and self.shelf.is_filled:
-            self.shelf.took({id_key(first["_id"])})
+        self.claim_hints.found(start, first)
+        if first is not None and self.prefetch.is_filled:
+            self.prefetch.remove({id_key(first["_id"])})
 
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
@@ -163,11 +163,11 @@ class BrokerContext:
         states: the state of each queue.
         topics: the copy of the bindings.
         calm_until: until when, on the monotonic clock, a push skips the checks that come before a command.
-        lanes: the batchers in which callers share commands; ``None`` when each caller sends its own.
+        batchers: the batchers in which callers share commands; ``None`` when each caller sends its own.
         counters: events that are counted and not written yet.
         stats: the last answer of ``stats``, and when it was read.
         untyped: the codec of queues without a model.
-        hub: the wait queues of this process.
+        registry: the wait queues of this process.
         unsettled: the reservations of ``reserved()`` blocks that the blocks settle at their end.
         received: the queues into which this process has pushed or moved items since it last wrote counters.
         look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
@@ -188,7 +188,7 @@ class BrokerContext:
     topics: Topics = field(default_factory=Topics)
     calm_until: float = float("-inf")
     unsettled: set[Any] = field(default_factory=set)
-    lanes: Batchers | None = None
+    batchers: Batchers | None = None
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     settings_from: SettingsFrom = "stored"
@@ -196,11 +196,11 @@ class BrokerContext:
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * SWEEPS)
     untyped: Codec[Any] = field(init=False)
-    hub: WaiterRegistry = field(init=False)
+    registry: WaiterRegistry = field(init=False)
 
     def __post_init__(self) -> None:
         self.untyped = Codec(self.encoding)
-        self.hub = WaiterRegistry(lambda: self.serverless or isinstance(self.clock, VirtualClock))
+        self.registry = WaiterRegistry(lambda: self.serverless or isinstance(self.clock, VirtualClock))
 
     @property
     def collection(self) -> str:
@@ -226,12 +226,12 @@ class BrokerContext:
         """
         self.received.add(queue)
         state = self.states.get(queue)
-        if state is not None and state.shelf.is_filled and number > 0 and (when is None or when <= self.clock.now()):
-            state.shelf.placed(priority, when)
-        room = self.hub.rooms.get(queue)
-        if room is not None and number > 0:
+        if state is not None and state.prefetch.is_filled and number > 0 and (when is None or when <= self.clock.now()):
+            state.prefetch.placed(priority, when)
+        wait_queue = self.registry.wait_queues.get(queue)
+        if wait_queue is not None and number > 0:
             due = 0.0 if when is None else (when - self.clock.now()).total_seconds()
-            room.tell(due, number, None if id is None or when is None else event_key(id, when))
+            wait_queue.tell(due, number, None if id is None or when is None else event_key(id, when))
 
 
 def event_key(id: Any, when: datetime) -> Any:
@@ -301,15 +301,15 @@ class QueueContext(Generic[M]):
         """
         broker, state = self.broker, self.state
         broker.counters.append((self.name, "put", number))
-        if state.heads.fast:
-            state.heads.note(priority, time_of(at))
-        if state.shelf.is_filled or self.name in broker.hub.rooms:
+        if state.claim_hints.fast:
+            state.claim_hints.note(priority, time_of(at))
+        if state.prefetch.is_filled or self.name in broker.registry.wait_queues:
             broker.tell(self.name, time_of(at), id=id, number=number, priority=priority)
 
     def placed(self, priority: int, when: datetime) -> None:
         """Lower the bounds of claims to an item that was put into the queue."""
-        if self.state.heads.fast:
-            self.state.heads.note(priority, when)
+        if self.state.claim_hints.fast:
+            self.state.claim_hints.note(priority, when)
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item of an envelope, with its payload as it is stored."""

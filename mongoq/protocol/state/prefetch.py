@@ -77,7 +77,7 @@ class PrefetchBuffer:
         read_at: when their read was sent, on the monotonic clock.
         size: bytes of one read item; the estimate for the next read.
         coming: the read in flight that will replace them.
-        flying: ``id_key`` of items that claims in flight try to take.
+        claimed_keys: ``id_key`` of items that claims in flight try to take.
         singles: claims of single items in flight; each may take any item.
         single: the last one of these that has ended.
         pid: the process that owns this state.
@@ -90,7 +90,7 @@ class PrefetchBuffer:
     read_at: float = float("-inf")
     size: int = BYTES
     coming: PendingRead | None = None
-    flying: set[Any] = field(default_factory=set)
+    claimed_keys: set[Any] = field(default_factory=set)
     singles: set[object] = field(default_factory=set)
     single: object = None
     pid: int = field(default_factory=os.getpid)
@@ -118,20 +118,20 @@ class PrefetchBuffer:
         """Replace the items by those of a new read."""
         self.items, self.read_at, self.size = items, at, size
 
-    def claims(self, keys: Collection[Any]) -> None:
-        """Record items that a claim tries to take; a read may still return them until the claim has ``landed``."""
-        self.flying.update(keys)
+    def begin_claim(self, keys: Collection[Any]) -> None:
+        """Record items that a claim tries to take; a read may still return them until ``end_claim``."""
+        self.claimed_keys.update(keys)
         if self.coming is not None:
             self.coming.claimed.update(keys)
 
-    def landed(self, keys: Collection[Any]) -> None:
+    def end_claim(self, keys: Collection[Any]) -> None:
         """Record that such a claim has ended."""
-        self.flying.difference_update(keys)
+        self.claimed_keys.difference_update(keys)
 
     def here(self) -> None:
         """Forget everything in a forked child: reads and claims in flight belong to the parent."""
         if self.pid != os.getpid():
-            self.pid, self.flying, self.singles = os.getpid(), set(), set()
+            self.pid, self.claimed_keys, self.singles = os.getpid(), set(), set()
             self.items, self.coming = (), None
 
     @contextmanager
@@ -145,7 +145,7 @@ class PrefetchBuffer:
             self.single = single
             self.singles.discard(single)
 
-    def took(self, keys: Collection[Any]) -> None:
+    def remove(self, keys: Collection[Any]) -> None:
         """Remove items that another claim of this process has taken."""
         self.items = [item for item in self.items if item.id not in keys]
         if self.coming is not None:

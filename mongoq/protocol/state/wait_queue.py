@@ -49,7 +49,7 @@ class WaitQueue:
 
     Attributes:
         name: the queue.
-        tickets: the waiters.
+        waiters: the waiters, oldest first.
         dry: the last claim found nothing, and nothing has changed since.
         pending: a change came while no waiter was asleep; the next waiter that looks asks once more.
         due: when, on the monotonic clock, the next known item becomes eligible; set by a claim that found nothing.
@@ -60,10 +60,10 @@ class WaitQueue:
         early: how many claims in a row found nothing although an item was due.
     """
 
-    def __init__(self, hub: ChangeWatch, name: str) -> None:
-        self._hub = hub
+    def __init__(self, registry: ChangeWatch, name: str) -> None:
+        self._registry = registry
         self.name = name
-        self.tickets: list[Waiter] = []
+        self.waiters: list[Waiter] = []
         self.dry = self.pending = False
         self.due = self.poll = math.inf
         self.left_at = self.emptied_at = time.monotonic()
@@ -73,33 +73,33 @@ class WaitQueue:
 
     def enter(self, *, patient: bool) -> Waiter:
         """Add a waiter. One that is not ``patient`` asks at once, even if nothing has changed since the last claim."""
-        with self._hub.lock:
-            ticket = Waiter()
-            ticket.called = not (patient and self.dry and self._hub.watches(self.name))
-            self.tickets.append(ticket)
-            return ticket
+        with self._registry.lock:
+            waiter = Waiter()
+            waiter.called = not (patient and self.dry and self._registry.watches(self.name))
+            self.waiters.append(waiter)
+            return waiter
 
-    def leave(self, ticket: Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Remove a waiter, and call another one for the change that it was called for: there may be more items."""
-        with self._hub.lock:
-            if ticket not in self.tickets:
+        with self._registry.lock:
+            if waiter not in self.waiters:
                 return  # forgotten in a forked child
-            first = self.tickets[0] is ticket
-            self.tickets.remove(ticket)
+            first = self.waiters[0] is waiter
+            self.waiters.remove(waiter)
             self.left_at = time.monotonic()
-            if ticket.called or ticket.asking:
+            if waiter.called or waiter.asking:
                 self.dry = False
                 self.call(1)
-            elif first and self.tickets:
-                self.tickets[0].ring()  # it keeps the timer now
+            elif first and self.waiters:
+                self.waiters[0].ring()  # it keeps the timer now
 
-    def turn(self, ticket: Waiter) -> Turn:
+    def turn(self, waiter: Waiter) -> Turn:
         """Return what a waiter does now."""
-        with self._hub.lock:
-            ticket.asleep = ticket.rung = False
-            if ticket.called or self.pending:
+        with self._registry.lock:
+            waiter.asleep = waiter.rung = False
+            if waiter.called or self.pending:
                 return "ask"
-            if ticket is not self.tickets[0]:
+            if waiter is not self.waiters[0]:
                 return None
             now = time.monotonic()
             if now >= self.due or (now >= self.poll and self.glances()):
@@ -108,33 +108,33 @@ class WaitQueue:
 
     def glances(self) -> bool:
         """Return whether the next poll comes so soon that reading the next due time would save nothing."""
-        if self._hub.restless():
+        if self._registry.restless():
             return True
         idle = time.monotonic() - self.emptied_at
-        return not self._hub.watches(self.name) and idle * POLL_SHARE <= POLL_MOST
+        return not self._registry.watches(self.name) and idle * POLL_SHARE <= POLL_MOST
 
-    def begin(self, ticket: Waiter) -> int:
+    def begin(self, waiter: Waiter) -> int:
         """Record that a waiter sends a claim now; return the change count to hand to ``nothing``."""
-        with self._hub.lock:
-            ticket.called = self.pending = False
-            ticket.asking = True
+        with self._registry.lock:
+            waiter.called = self.pending = False
+            waiter.asking = True
             if time.monotonic() >= self.due:
                 self.due, self.dry = math.inf, False
             return self._changes
 
     def known(self, begun: int) -> float | None:
         """Return the seconds until the next item is due, or ``None`` when something has changed since that was read."""
-        with self._hub.lock:
-            if not (self.dry and begun == self._changes and self._hub.watches(self.name)):
+        with self._registry.lock:
+            if not (self.dry and begun == self._changes and self._registry.watches(self.name)):
                 return None
             return max(0.0, self.due - time.monotonic())
 
-    def nothing(self, ticket: Waiter, begun: int, due: float) -> None:
+    def nothing(self, waiter: Waiter, begun: int, due: float) -> None:
         """Record that a claim found nothing; ``due`` is the seconds until the next item becomes eligible."""
-        with self._hub.lock:
+        with self._registry.lock:
             now = time.monotonic()
-            ticket.asking = False
-            self.in_vain, ticket.woken = self.in_vain + ticket.woken, False
+            waiter.asking = False
+            self.in_vain, waiter.woken = self.in_vain + waiter.woken, False
             self.early = self.early + 1 if due <= 0 else 0
             floor = min(POLL_FIRST * 1.5**self.early, POLL_MOST) if self.early > 1 else 0.0
             until = now + max(due, floor)
@@ -151,15 +151,15 @@ class WaitQueue:
 
     def looked(self, begun: int, due: float) -> None:
         """Record when the next item is due, as a poll for several queues has read it."""
-        with self._hub.lock:
+        with self._registry.lock:
             now = time.monotonic()
             self.poll = now + self.pause(now)
             if due <= 0:
                 self.call(1)
             elif begun == self._changes or now + due < self.due:
                 self.due = now + due
-                if self.tickets:
-                    self.tickets[0].ring()
+                if self.waiters:
+                    self.waiters[0].ring()
 
     def held_back(self) -> float:
         """Return the seconds to wait before asking, so that processes that are always faster ask first."""
@@ -169,26 +169,26 @@ class WaitQueue:
 
     def found(self) -> None:
         """Record that a waiter has claimed an item."""
-        with self._hub.lock:
+        with self._registry.lock:
             self.emptied_at = time.monotonic()
             self.in_vain = self.early = 0
 
     def pause(self, now: float) -> float:
         """Return the seconds until the next poll, jittered; without a stream they grow while the queue is empty."""
-        if self._hub.watches(self.name):
+        if self._registry.watches(self.name):
             return LIVE_POLL * dice.uniform(0.8, 1.2)
-        most = POLL_MOST if self._hub.restless() else POLL_IDLE
+        most = POLL_MOST if self._registry.restless() else POLL_IDLE
         share = (now - self.emptied_at) * POLL_SHARE
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
-    def doze(self, ticket: Waiter) -> float:
+    def doze(self, waiter: Waiter) -> float:
         """Return the seconds that a waiter may sleep unless its event is set; 0 when it is to ask now."""
-        with self._hub.lock:
-            if ticket.called or self.pending:
+        with self._registry.lock:
+            if waiter.called or self.pending:
                 return 0.0
-            ticket.asleep = True
-            self._hub.attend()
-            if ticket is not self.tickets[0]:
+            waiter.asleep = True
+            self._registry.attend()
+            if waiter is not self.waiters[0]:
                 return math.inf
             return max(0.0, min(self.due, self.poll) - time.monotonic())
 
@@ -197,7 +197,7 @@ class WaitQueue:
 
         ``key`` names an item whose stream event this process can ignore: it knows of the change already.
         """
-        with self._hub.lock:
+        with self._registry.lock:
             if key is not None:
                 self._remember(key)
             now = time.monotonic()
@@ -207,12 +207,12 @@ class WaitQueue:
                 self.call(number)
             elif now + due < self.due:
                 self.due = now + due
-                if self.tickets:
-                    self.tickets[0].ring()
+                if self.waiters:
+                    self.waiters[0].ring()
 
     def heard(self, due: float, key: Any) -> bool:
         """Record an event of the change stream; return whether this process did not know of it yet."""
-        with self._hub.lock:
+        with self._registry.lock:
             if self._known.pop(key, -math.inf) > time.monotonic():  # the next of that kind is another event
                 return False
             self.tell(due)
@@ -220,12 +220,12 @@ class WaitQueue:
 
     def took(self, keys: list[Any]) -> None:
         """Remember claimed items whose stream events may still arrive."""
-        with self._hub.lock:
+        with self._registry.lock:
             for key in keys[-REMEMBERED:]:
                 self._remember(key)
 
     def _remember(self, key: Any) -> None:
-        if not self._hub.watches(self.name):
+        if not self._registry.watches(self.name):
             return  # no event will come, and one of a later rollback would have the same key
         self._known[key] = time.monotonic() + REMEMBERED_FOR
         if len(self._known) > REMEMBERED:
@@ -234,12 +234,12 @@ class WaitQueue:
     def call(self, number: int) -> None:
         """Wake up to ``number`` sleeping waiters; when none sleeps, the waiter that asks just now asks once more."""
         woken = 0
-        for ticket in self.tickets:
+        for waiter in self.waiters:
             if woken == number:
                 break
-            if ticket.asleep and not ticket.called:
-                ticket.called = ticket.woken = True
-                ticket.ring()
+            if waiter.asleep and not waiter.called:
+                waiter.called = waiter.woken = True
+                waiter.ring()
                 woken += 1
-        if not woken and self.tickets:
+        if not woken and self.waiters:
             self.pending = True

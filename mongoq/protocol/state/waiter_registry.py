@@ -35,7 +35,7 @@ class WaiterRegistry:
     Attributes:
         lock: held for moments only, never while a waiter sleeps.
         restless: returns whether only polling helps: on a virtual clock, or without a server.
-        rooms: the wait queues, by the names of their queues.
+        wait_queues: the wait queues, by the names of their queues.
         reader: the event on which the reader of the stream sleeps while no waiter sleeps.
         ending: the event that is set when the broker is closed.
         patience: seconds that the server waits before it answers without events.
@@ -63,7 +63,7 @@ class WaiterRegistry:
 
     def _start(self) -> None:
         self.lock = RLock()
-        self.rooms: dict[str, WaitQueue] = {}
+        self.wait_queues: dict[str, WaitQueue] = {}
         self.reader, self.ending = WakeEvent(), WakeEvent()
         self.running = self.readers = 0
         self.deaf = False
@@ -84,12 +84,12 @@ class WaiterRegistry:
         self.since = math.inf
         self.alive_until = -math.inf
 
-    def room(self, queue: str) -> WaitQueue:
+    def wait_queue(self, queue: str) -> WaitQueue:
         """Return the wait queue of a queue, made at first use."""
         with self.lock:
-            if queue not in self.rooms:
-                self.rooms[queue] = WaitQueue(self, queue)
-            return self.rooms[queue]
+            if queue not in self.wait_queues:
+                self.wait_queues[queue] = WaitQueue(self, queue)
+            return self.wait_queues[queue]
 
     def watches(self, queue: str) -> bool:
         """Return whether the stream is alive and covers this queue."""
@@ -99,14 +99,22 @@ class WaiterRegistry:
         """Return the wait queues that are to be polled soon: one command may serve all of them."""
         with self.lock:
             soon = time.monotonic() + POLL_IDLE / 2
-            rooms = [room for room in self.rooms.values() if room.tickets and room.poll < soon and not room.glances()]
-            return sorted(rooms, key=lambda room: room.poll)[:TOGETHER]
+            wait_queues = [
+                wait_queue
+                for wait_queue in self.wait_queues.values()
+                if wait_queue.waiters and wait_queue.poll < soon and not wait_queue.glances()
+            ]
+            return sorted(wait_queues, key=lambda wait_queue: wait_queue.poll)[:TOGETHER]
 
     def wanted(self) -> frozenset[str]:
         """Return the queues that have a waiter, or had one within ``LINGER``."""
         with self.lock:
             recently = time.monotonic() - LINGER
-            return frozenset(room.name for room in self.rooms.values() if room.tickets or room.left_at > recently)
+            return frozenset(
+                wait_queue.name
+                for wait_queue in self.wait_queues.values()
+                if wait_queue.waiters or wait_queue.left_at > recently
+            )
 
     def attend(self) -> None:
         """Wake the reader: a waiter goes to sleep."""
@@ -116,7 +124,7 @@ class WaiterRegistry:
     def is_awaited(self) -> bool:
         """Return whether a waiter sleeps, to be woken by the stream."""
         with self.lock:
-            return any(ticket.asleep for room in self.rooms.values() for ticket in room.tickets)
+            return any(waiter.asleep for wait_queue in self.wait_queues.values() for waiter in wait_queue.waiters)
 
     def start(self) -> int:
         """Return the number of the reader to start; 0 when none is needed or possible."""
@@ -130,7 +138,7 @@ class WaiterRegistry:
     def stop(self) -> bool:
         """Return whether the reader may end, and record that there is none; not while a caller waits."""
         with self.lock:
-            if any(room.tickets for room in self.rooms.values()):
+            if any(wait_queue.waiters for wait_queue in self.wait_queues.values()):
                 return False
             self.silence()
             self.token, self.running = None, 0
@@ -149,8 +157,8 @@ class WaiterRegistry:
     def alarm(self) -> None:
         """Let a waiter of each queue ask once: events may have been missed."""
         with self.lock:
-            for room in self.rooms.values():
-                room.tell()
+            for wait_queue in self.wait_queues.values():
+                wait_queue.tell()
 
     def unheard(self) -> None:
         """Record that the reader sleeps, and reads nothing until a waiter sleeps as well."""
@@ -203,8 +211,8 @@ class WaiterRegistry:
                 self.since = time.monotonic()
             self.cursor, self.covered, self.narrowed = cursor, covered, False
             for name in fresh:
-                if name in self.rooms:
-                    self.rooms[name].tell()
+                if name in self.wait_queues:
+                    self.wait_queues[name].tell()
 
     def close(self) -> int | None:
         """Make the reader end; return the cursor to kill, if any."""
@@ -217,17 +225,17 @@ class WaiterRegistry:
     def wake(self) -> None:
         """Wake all waiters."""
         with self.lock:
-            for room in self.rooms.values():
-                for ticket in room.tickets:
-                    ticket.ring()
+            for wait_queue in self.wait_queues.values():
+                for waiter in wait_queue.waiters:
+                    waiter.ring()
 
 
 _all: WeakSet[WaiterRegistry] = WeakSet()
 
 
 def _after_fork() -> None:
-    for hub in _all:
-        hub.forget()
+    for registry in _all:
+        registry.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

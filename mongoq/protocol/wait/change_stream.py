@@ -84,7 +84,7 @@ def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
     except Exception as error:
         logger.debug("the change stream has ended: %r", error)
     finally:
-        broker.hub.ended(number)
+        broker.registry.ended(number)
 
 
 class _Reader:
@@ -92,7 +92,7 @@ class _Reader:
 
     def __init__(self, broker: BrokerContext, number: int) -> None:
         self._broker = broker
-        self._hub = broker.hub
+        self._registry = broker.registry
         self._number = number
         self._session: Any = None
         self._cursor: int | None = None
@@ -107,23 +107,23 @@ class _Reader:
                 if (yield from self._step()):
                     break
             except Exception as error:
-                if self._hub.deaf or not self._is_needed():
+                if self._registry.deaf or not self._is_needed():
                     break
                 yield from self._recover(error)
-        if not self._hub.closed:
+        if not self._registry.closed:
             yield from self._close()
         yield from Command("end", {"committed": False}, target="sessions", session=self._session)
 
     def _is_needed(self) -> bool:
-        return not self._hub.closed and self._hub.running == self._number
+        return not self._registry.closed and self._registry.running == self._number
 
     def _step(self) -> Flow[bool]:
         """Open, read or close the stream, whichever is next; return whether the reader is finished."""
         if self._cursor is None:
             yield from self._open()
-        elif not self._hub.is_awaited():
+        elif not self._registry.is_awaited():
             return (yield from self._is_idle())
-        elif self._hub.begin_reading(self._number, self._seconds):
+        elif self._registry.begin_reading(self._number, self._seconds):
             yield from self._read()
         else:
             yield from self._close()
@@ -131,37 +131,37 @@ class _Reader:
 
     def _is_idle(self) -> Flow[bool]:
         """Rest until a caller waits; return whether no caller did so all the time."""
-        waiter_arrived = self._hub.reader
+        waiter_arrived = self._registry.reader
         waiter_arrived.rung = False  # cleared before the check: a caller that arrives after it sets the event again
-        if self._hub.is_awaited():
+        if self._registry.is_awaited():
             return False
-        self._hub.unheard()
+        self._registry.unheard()
         yield from Rest(waiter_arrived, LINGER)
-        return not waiter_arrived.rung and self._hub.stop()
+        return not waiter_arrived.rung and self._registry.stop()
 
     def _open(self) -> Flow[None]:
-        queues, token = self._hub.wanted(), self._hub.token
+        queues, token = self._registry.wanted(), self._registry.token
         spelled = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
             reply = yield from self._send(spelled)
         except Exception as error:
             if _code(error) in UNSUPPORTED_CODES:
-                self._hub.deaf = True
+                self._registry.deaf = True
                 logger.info("there is no change stream, and consumers look now and then: %r", error)
             raise
         cursor = reply["cursor"]
         if cursor["id"] == 0:
             raise _Ended
         self._cursor, self._seconds = cursor["id"], FIRST_AWAIT_SECONDS
-        if self._hub.answered(self._number, cursor["postBatchResumeToken"]):
-            self._hub.opened(cursor["id"], queues, lossless=token is not None)
+        if self._registry.answered(self._number, cursor["postBatchResumeToken"]):
+            self._registry.opened(cursor["id"], queues, lossless=token is not None)
             self._deliver(cursor["firstBatch"])
 
     def _read(self) -> Flow[None]:
         more = {"getMore": self._cursor, "collection": self._broker.collection}
         reply = yield from self._send({**more, "maxTimeMS": int(self._seconds * 1000)})
         cursor = reply["cursor"]
-        if not self._hub.answered(self._number, cursor["postBatchResumeToken"]):
+        if not self._registry.answered(self._number, cursor["postBatchResumeToken"]):
             return
         self._pause = PAUSE_SECONDS
         events = cursor["nextBatch"]
@@ -169,9 +169,9 @@ class _Reader:
         if cursor["id"] == 0:
             raise _Ended
         if not events:
-            self._seconds = min(self._seconds * 2, self._hub.patience)
+            self._seconds = min(self._seconds * 2, self._registry.patience)
         elif not is_news:
-            yield from Rest(self._hub.ending, NO_NEWS_PAUSE_SECONDS)
+            yield from Rest(self._registry.ending, NO_NEWS_PAUSE_SECONDS)
 
     def _send(self, command: Mapping[str, Any]) -> Flow[Any]:
         return (yield from Command("command", {"command": command}, target="database", session=self._session))
@@ -185,13 +185,13 @@ class _Reader:
     def _recover(self, error: Exception) -> Flow[None]:
         """Prepare to open the stream again, at the same position unless the server refuses that."""
         opening, self._cursor = self._cursor is None, None
-        self._hub.silence()
+        self._registry.silence()
         if not _is_of_network(error) and _code(error) not in KILLED_CODES:
-            if opening and self._hub.token is None and self._pause == PAUSE_SECONDS:
-                self._hub.alarm()
-            self._hub.token = None  # the server may refuse to resume there
+            if opening and self._registry.token is None and self._pause == PAUSE_SECONDS:
+                self._registry.alarm()
+            self._registry.token = None  # the server may refuse to resume there
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
-        yield from Rest(self._hub.ending, self._pause)
+        yield from Rest(self._registry.ending, self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
     def _deliver(self, events: Sequence[Event]) -> bool:
@@ -210,16 +210,16 @@ class _Reader:
             elif isinstance(queue, str):
                 queues.add(queue)
                 is_news |= self._deliver_item(queue, id, event.get("when"), now)
-        if queues - self._hub.wanted():  # the open stream still covers queues without waiters
-            self._hub.narrow()
+        if queues - self._registry.wanted():  # the open stream still covers queues without waiters
+            self._registry.narrow()
         return is_news
 
     def _deliver_item(self, queue: str, id: Any, when: int | None, now: datetime) -> bool:
-        room = self._hub.rooms.get(queue)
-        if room is None:
+        wait_queue = self._registry.wait_queues.get(queue)
+        if wait_queue is None:
             return False
         due = 0.0 if when is None else when / 1000 - now.timestamp()
-        return room.heard(due, (id_key(id), when))
+        return wait_queue.heard(due, (id_key(id), when))
 
     def _invalidate_settings(self, queue: str) -> None:
         """Let the next waiter read the control document of a queue again, and wake one if there is any."""

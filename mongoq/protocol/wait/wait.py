@@ -47,7 +47,7 @@ def wait_for_item(
     later than that, it lets every waiter try again.
     """
     deadline = math.inf if patience == math.inf else time.monotonic() + patience
-    wait_queue = context.broker.hub.room(context.name)
+    wait_queue = context.broker.registry.wait_queue(context.name)
     waiter = wait_queue.enter(patient=patience >= TRUST_SECONDS)
     try:
         while True:
@@ -98,7 +98,7 @@ def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, begu
 def _read_next_due(context: QueueContext[Any], wait_queue: WaitQueue) -> Flow[float]:
     """Return in how many seconds the next item is due; without a stream, one read serves other queues as well."""
     # The change counts are taken before the read: a push during it makes that queue's answer outdated.
-    others = [(other, other.changes) for other in context.broker.hub.overdue() if other is not wait_queue]
+    others = [(other, other.changes) for other in context.broker.registry.overdue() if other is not wait_queue]
     if not others:
         return (yield from _seconds_to_due(context))
     whens = yield from find_next_dues(context.broker, [wait_queue.name, *(other.name for other, _ in others)])
@@ -123,15 +123,15 @@ def _seconds_to_due(context: QueueContext[Any]) -> Flow[float]:
 
 def _ensure_stream(context: QueueContext[Any]) -> Flow[None]:
     """Make sure that there is a stream, or will be, that covers this queue."""
-    hub, cursor = context.broker.hub, 0
-    reader = hub.start()
+    registry, cursor = context.broker.registry, 0
+    reader = registry.start()
     if not reader:
-        reader, cursor = hub.widen(context.name)
+        reader, cursor = registry.widen(context.name)
     if reader:
         try:
-            yield from Beside(partial(run_change_stream, context.broker, reader), partial(hub.ended, reader))
+            yield from Beside(partial(run_change_stream, context.broker, reader), partial(registry.ended, reader))
         except RuntimeError:  # no thread can be started now
-            hub.ended(reader)
+            registry.ended(reader)
     if cursor:
         try:
             yield from kill_command(context.broker, cursor)

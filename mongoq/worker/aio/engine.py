@@ -87,7 +87,7 @@ class AsyncEngine:
         self._grace = grace
         self._heartbeat = heartbeat
         self._run_id = run
-        self._coordinator = Coordinator(self._context.hub)
+        self._coordinator = Coordinator(self._context.registry)
         self._executor = AioExecutor(self._coordinator.fail)
         self.loops = [AsyncConsumerLoop(one, self._coordinator, self._executor) for one in consumers]
         self._coordinator.loops = self.loops
@@ -252,7 +252,7 @@ class AsyncEngine:
             loop.close()
         for runner in self.source_runners:
             runner.stop()
-        self._context.hub.wake()
+        self._context.registry.wake()
         deadline, cut_off = self._now() + self._grace, False
         while self._is_at_work() and self._signals < 2 and self._now() < deadline:
             if self._coordinator.is_cut_off and not cut_off:
