@@ -271,7 +271,7 @@ class AioDriver:
         if isinstance(request, Wait):
             return await asyncio.sleep(request.seconds)
         if isinstance(request, Rest):
-            return await sleep.rest_aio(request.bell, request.seconds)
+            return await sleep.rest_aio(request.event, request.seconds)
         if isinstance(request, Beside):
             return self._start_side_flow(request)
         self._failover.check_topology()

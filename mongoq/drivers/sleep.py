@@ -23,7 +23,7 @@ MOTOR_AWAIT_SECONDS = 2.0
 """Seconds that the server may hold an answer back from a thread of Motor's."""
 
 
-def rest(bell: WakeEvent, seconds: float) -> None:
+def rest(event: WakeEvent, seconds: float) -> None:
     """Block the thread until the event is set, at most ``seconds``.
 
     It waits on a plain lock: a signal handler may set this very event.
@@ -35,12 +35,12 @@ def rest(bell: WakeEvent, seconds: float) -> None:
         with suppress(RuntimeError):  # two rang at once, and it is open
             gate.release()
 
-    bell.alarm = open_gate
+    event.alarm = open_gate
     try:
-        if not bell.rung:
+        if not event.was_set:
             _wait_for_gate(gate, seconds)
     finally:
-        bell.alarm = None
+        event.alarm = None
 
 
 def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
@@ -54,7 +54,7 @@ def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
             return
 
 
-async def rest_aio(bell: WakeEvent, seconds: float) -> None:
+async def rest_aio(event: WakeEvent, seconds: float) -> None:
     """Suspend the task until the event is set, at most ``seconds``."""
     loop = asyncio.get_running_loop()
     gate: asyncio.Future[None] = loop.create_future()
@@ -63,14 +63,14 @@ async def rest_aio(bell: WakeEvent, seconds: float) -> None:
         if not gate.done():
             gate.set_result(None)
 
-    bell.alarm = open_gate
+    event.alarm = open_gate
     timer = loop.call_later(seconds, open_gate)
     try:
-        if not bell.rung:
+        if not event.was_set:
             await gate
     finally:
         timer.cancel()
-        bell.alarm = None
+        event.alarm = None
 
 
 def limit_stream(registry: WaiterRegistry, client: Any) -> None:

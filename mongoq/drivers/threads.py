@@ -167,7 +167,7 @@ class ThreadDriver:
         if isinstance(request, Wait):
             return time.sleep(request.seconds)
         if isinstance(request, Rest):
-            return sleep.rest(request.bell, request.seconds)
+            return sleep.rest(request.event, request.seconds)
         if isinstance(request, Beside):
             return self._start_side_flow(request.flow)
         return self._begin_command(request.command)

@@ -133,12 +133,12 @@ class Backlog:
             self._filled_at = now if full else float("-inf")
             if self.closed or back or self._is_stuck:
                 self._release(items)
-                self.settle_event.ring()
+                self.settle_event.set()
                 return 0
             self._waiting.extend(items[:fitting])
             if fitting < len(items):
                 self._release(items[fitting:])
-                self.settle_event.ring()
+                self.settle_event.set()
             return -(-len(self._waiting) // self._size)
 
     def refuse(self, item: Item[Any], lease: timedelta, outcome: Outcome | None) -> None:
@@ -146,40 +146,40 @@ class Backlog:
         with self._lock:
             self._leases.add([item], lease)
             self.verdicts.append((item, outcome))
-        self.settle_event.ring()
+        self.settle_event.set()
 
-    def next_call(self, bell: WakeEvent) -> HandlerCall | None:
-        """Return the next call; if there is none, ``bell`` is set as soon as there may be one."""
+    def next_call(self, event: WakeEvent) -> HandlerCall | None:
+        """Return the next call; if there is none, ``event`` is set as soon as there may be one."""
         with self._lock:
             waiting = self._waiting
             if not waiting or self.closed:
-                bell.rung = False
-                self.idle[bell] = None
+                event.was_set = False
+                self.idle[event] = None
                 return None
             items = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
-            self.idle.pop(bell, None)
+            self.idle.pop(event, None)
             run = HandlerCall(items, time.monotonic())
             if not waiting:
                 self._sizer.record_empty(run.started)
             self.running.add(run)
-            if len(waiting) * 2 <= self._sizer.target and not self.fetch_event.rung:
-                self.fetch_event.ring()
+            if len(waiting) * 2 <= self._sizer.target and not self.fetch_event.was_set:
+                self.fetch_event.set()
             return run
 
     def wake(self, number: int) -> int:
         """Wake up to ``number`` idle runners; returns how many runners were missing."""
         with self._lock:
-            bells = [self.idle.popitem()[0] for _ in range(min(number, len(self.idle)))]
-        for bell in bells:
-            bell.ring()
-        return number - len(bells)
+            events = [self.idle.popitem()[0] for _ in range(min(number, len(self.idle)))]
+        for event in events:
+            event.set()
+        return number - len(events)
 
     def finish(self, run: HandlerCall, outcomes: Sequence[Outcome | None]) -> bool:
         """Record the outcomes of a call that has ended; returns whether they still counted."""
         with self._lock:
             self.running.discard(run)
             if run.timed_out:
-                self.fetch_event.ring()  # the place of the call is free again
+                self.fetch_event.set()  # the place of the call is free again
             if run.abandoned or run.timed_out:
                 return False
             for item, outcome in zip(run.items, outcomes, strict=True):
@@ -187,8 +187,8 @@ class Backlog:
                     self.verdicts.append((item, outcome if self._breaker is None else self._apply_breaker(outcome)))
             if self._breaker is not None and self._breaker.is_open:
                 self._release_waiting()
-        if not self.settle_event.rung:
-            self.settle_event.ring()
+        if not self.settle_event.was_set:
+            self.settle_event.set()
         return True
 
     def time_out(self, run: HandlerCall, outcomes: Sequence[Outcome | None] | None) -> bool:
@@ -210,7 +210,7 @@ class Backlog:
                 self._breaker.record_failure(time.monotonic())
             if self._is_stuck or self._breaker is not None:
                 self._release_waiting()
-        self.settle_event.ring()
+        self.settle_event.set()
         return True
 
     def _apply_breaker(self, outcome: Outcome | None) -> Outcome | None:
@@ -248,22 +248,22 @@ class Backlog:
         with self._lock:
             for item in items:
                 self._leases.drop(item)
-        if not self.fetch_event.rung:
-            self.fetch_event.ring()
+        if not self.fetch_event.was_set:
+            self.fetch_event.set()
 
     def release_waiting(self) -> None:
         """Release the waiting items."""
         with self._lock:
             self._release_waiting()
-        self.settle_event.ring()
+        self.settle_event.set()
 
     def close(self) -> None:
         """Start no further call, and release the waiting items."""
         with self._lock:
             self.closed = True
             self._release_waiting()
-        self.settle_event.ring()
-        self.fetch_event.ring()
+        self.settle_event.set()
+        self.fetch_event.set()
         self.wake(len(self.idle))
 
     def abandon(self) -> list[HandlerCall]:
@@ -276,7 +276,7 @@ class Backlog:
                     continue  # the items come back when their leases end
                 self._release(item for item in run.items if id_key(item.id) not in run.lost)
             self.running.clear()
-        self.settle_event.ring()
+        self.settle_event.set()
         return runs
 
     def _release_waiting(self) -> None:

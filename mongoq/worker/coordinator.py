@@ -111,7 +111,7 @@ class Coordinator:
             self._exclusive, self._others_until = None, max(self._others_until, now + waited * (2 if in_vain else 1))
             self.quiet_wait = self.quiet_wait * 2 if in_vain else QUIET_WAIT_SECONDS
         for one in self.loops:
-            one.backlog.fetch_event.ring()
+            one.backlog.fetch_event.set()
 
     def is_turn_of_others(self) -> bool:
         """Return whether the other consumers have to have their turn."""
@@ -150,7 +150,7 @@ class Coordinator:
     def fail(self, error: BaseException) -> None:
         """Record an error with which the worker cannot go on; the first one is kept."""
         self.failure = self.failure or error
-        self.changed.ring()
+        self.changed.set()
 
     def report_recovery(self, what: str) -> None:
         """Record that commands of this kind succeed again."""

@@ -81,9 +81,9 @@ class AioExecutor:
             except Exception as error:
                 return self._on_failure(error)
 
-    def ring(self, bell: WakeEvent) -> None:
+    def set_event(self, event: WakeEvent) -> None:
         """Set a wake event from any thread."""
-        self._loop.call_soon_threadsafe(bell.ring)
+        self._loop.call_soon_threadsafe(event.set)
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
@@ -94,10 +94,10 @@ class AioExecutor:
         if isinstance(run.where, asyncio.Task):
             run.where.cancel()
 
-    async def rest(self, bell: WakeEvent, seconds: float) -> None:
+    async def rest(self, event: WakeEvent, seconds: float) -> None:
         """Wait until the event is set, at most ``seconds``, and clear it."""
-        await rest_aio(bell, seconds)
-        bell.rung = False
+        await rest_aio(event, seconds)
+        event.was_set = False
 
     async def shield(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run work to its end, even if the caller is cancelled meanwhile."""

@@ -51,9 +51,9 @@ class ThreadExecutor:
         except BaseException as error:
             self._on_failure(error)
 
-    def ring(self, bell: WakeEvent) -> None:
+    def set_event(self, event: WakeEvent) -> None:
         """Set a wake event from any thread."""
-        bell.ring()
+        event.set()
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
@@ -62,10 +62,10 @@ class ThreadExecutor:
     def cancel(self, run: HandlerCall) -> None:
         """Do nothing: a thread cannot be cancelled."""
 
-    def rest(self, bell: WakeEvent, seconds: float) -> None:
+    def rest(self, event: WakeEvent, seconds: float) -> None:
         """Wait until the event is set, at most ``seconds``, and clear it."""
-        rest(bell, seconds)
-        bell.rung = False
+        rest(event, seconds)
+        event.was_set = False
 
     def shield(self, work: Callable[[], None]) -> None:
         """Run work to its end; a thread is never cancelled."""

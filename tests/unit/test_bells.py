@@ -10,11 +10,11 @@ from tests.waiting import until
 
 
 def test_a_bell_that_two_ring_at_once_wakes_and_troubles_neither() -> None:
-    bell = WakeEvent()
-    resting = threading.Thread(target=rest, args=(bell, 30))
+    event = WakeEvent()
+    resting = threading.Thread(target=rest, args=(event, 30))
     resting.start()
-    until(lambda: bell.alarm is not None)
-    alarm = bell.alarm  # both have taken it, before either has put it out
+    until(lambda: event.alarm is not None)
+    alarm = event.alarm  # both have taken it, before either has put it out
     assert alarm is not None
     alarm()
     alarm()

@@ -84,7 +84,7 @@ def test_the_stream_is_opened_read_and_lets_everybody_ask_once(reading: Reading)
     reading.opens()
     assert reading.is_called()
     reading.sleep()
-    reading.waiter.ring()
+    reading.waiter.set()
 
 
 def test_an_event_calls_who_waits(reading: Reading) -> None:
@@ -100,7 +100,7 @@ def test_an_event_in_the_future_moves_the_alarm_only(reading: Reading) -> None:
     reading.is_called()
     reading.hears({**EVENT, "when": EVENT["when"] + 5000})
     assert not reading.is_called()
-    assert reading.waiter.rung
+    assert reading.waiter.was_set
 
 
 @pytest.mark.parametrize("id", ["topics:mongoq", "queue:orders"])

@@ -130,7 +130,7 @@ def test_what_is_scheduled_moves_the_alarm_and_asks_nothing() -> None:
     step.answer(None).answer([])
     queue.broker.tell(queue.name, queue.broker.clock.now() + timedelta(seconds=5))
     assert isinstance(step.request, Rest)
-    assert step.request.bell.rung
+    assert step.request.event.was_set
     assert 1 < step.answer(None).seconds() <= 5
     step.flow.close()
 
@@ -148,7 +148,7 @@ def test_a_push_at_any_step_on_the_way_to_sleep_leads_to_another_claim(place: st
             queue.broker.tell(queue.name)
         elif told and now == "claim":
             claims += 1
-        if isinstance(step.request, Rest) and not step.request.bell.rung:
+        if isinstance(step.request, Rest) and not step.request.event.was_set:
             break
         step.answer([] if now == "look" else None)
     assert claims == 1
@@ -171,7 +171,7 @@ def test_who_is_told_that_it_is_over_on_the_way_to_sleep_does_not_sleep(place: s
         if now == place and not told:
             told = True
             queue.broker.registry.wake()
-        assert not (told and isinstance(step.request, Rest)) or step.request.bell.rung
+        assert not (told and isinstance(step.request, Rest)) or step.request.event.was_set
         step.answer([] if step.is_look() else None)
     assert told
 
@@ -185,11 +185,11 @@ def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:
     others = [Step(reserving(queue)) for _ in range(99)]
     assert all(isinstance(other.request, Rest) for other in others), "nothing has happened since the first asked"
     queue.broker.tell(queue.name)
-    rung = [step for step in (first, *others) if step.request.bell.rung]  # type: ignore[union-attr]
-    assert rung == [first]
+    was_set = [step for step in (first, *others) if step.request.event.was_set]  # type: ignore[union-attr]
+    assert was_set == [first]
     first.answer(None).answer(item(queue, queue.broker.clock.now()))
     assert first.result is not None
-    assert [other.request.bell.rung for other in others].count(True) == 1, "there may be more"  # type: ignore[union-attr]
+    assert [other.request.event.was_set for other in others].count(True) == 1, "there may be more"  # type: ignore[union-attr]
     for other in others:
         other.flow.close()
     assert not queue.broker.registry.wait_queue(queue.name).waiters

@@ -94,11 +94,11 @@ def test_a_batch_takes_what_waits_up_to_its_size() -> None:
 
 
 def test_a_runner_without_work_is_woken_by_what_comes() -> None:
-    held, bell = backlog(), WakeEvent()
-    assert held.next_call(bell) is None
+    held, event = backlog(), WakeEvent()
+    assert held.next_call(event) is None
     enough = held.add(claimed(1), LEASE, asked=3)
     assert held.wake(enough) == 0
-    assert bell.rung
+    assert event.was_set
     assert held.wake(2) == 2, "there are no more"
 
 
@@ -108,7 +108,7 @@ def test_what_ends_is_held_until_it_is_settled() -> None:
     run = held.next_call(WakeEvent())
     assert run is not None
     assert held.finish(run, [None])
-    assert held.settle_event.rung
+    assert held.settle_event.was_set
     verdicts = held.take_verdicts()
     assert payloads(verdicts) == [0]
     assert held.held == 1
@@ -278,7 +278,7 @@ def test_those_that_are_settled_together_share_a_bell() -> None:
     first = joining()
     other = Backlog(first._consumer, first.settle_event)
     other.refuse(claimed(1)[0], LEASE, None)
-    assert first.settle_event.rung
+    assert first.settle_event.was_set
 
 
 def test_of_two_verdicts_on_one_item_the_second_one_is_settled_by_itself() -> None:

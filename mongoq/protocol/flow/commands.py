@@ -117,7 +117,7 @@ class Shared(Generic[T]):
 class Rest:
     """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
 
-    bell: WakeEvent
+    event: WakeEvent
     seconds: float
 
     def __iter__(self) -> Flow[None]:

@@ -12,18 +12,18 @@ class WakeEvent:
 
     Attributes:
         alarm: called when the event is set; installed by the driver while a caller waits.
-        rung: the event was set since the waiter last looked.
+        was_set: the event was set since the waiter last looked.
     """
 
-    __slots__ = ("alarm", "rung")
+    __slots__ = ("alarm", "was_set")
 
     def __init__(self) -> None:
         self.alarm: Callable[[], None] | None = None
-        self.rung = False
+        self.was_set = False
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Set the event and wake its waiter."""
-        self.rung = True
+        self.was_set = True
         alarm, self.alarm = self.alarm, None
         if alarm is not None:
             alarm()

@@ -91,12 +91,12 @@ class WaitQueue:
                 self.dry = False
                 self.call(1)
             elif first and self.waiters:
-                self.waiters[0].ring()  # it keeps the timer now
+                self.waiters[0].set()  # it keeps the timer now
 
     def turn(self, waiter: Waiter) -> Turn:
         """Return what a waiter does now."""
         with self._registry.lock:
-            waiter.asleep = waiter.rung = False
+            waiter.asleep = waiter.was_set = False
             if waiter.called or self.pending:
                 return "ask"
             if waiter is not self.waiters[0]:
@@ -159,7 +159,7 @@ class WaitQueue:
             elif begun == self._changes or now + due < self.due:
                 self.due = now + due
                 if self.waiters:
-                    self.waiters[0].ring()
+                    self.waiters[0].set()
 
     def held_back(self) -> float:
         """Return the seconds to wait before asking, so that processes that are always faster ask first."""
@@ -208,7 +208,7 @@ class WaitQueue:
             elif now + due < self.due:
                 self.due = now + due
                 if self.waiters:
-                    self.waiters[0].ring()
+                    self.waiters[0].set()
 
     def heard(self, due: float, key: Any) -> bool:
         """Record an event of the change stream; return whether this process did not know of it yet."""
@@ -239,7 +239,7 @@ class WaitQueue:
                 break
             if waiter.asleep and not waiter.called:
                 waiter.called = waiter.woken = True
-                waiter.ring()
+                waiter.set()
                 woken += 1
         if not woken and self.waiters:
             self.pending = True

@@ -118,8 +118,8 @@ class WaiterRegistry:
 
     def attend(self) -> None:
         """Wake the reader: a waiter goes to sleep."""
-        if not self.reader.rung:
-            self.reader.ring()
+        if not self.reader.was_set:
+            self.reader.set()
 
     def is_awaited(self) -> bool:
         """Return whether a waiter sleeps, to be woken by the stream."""
@@ -173,7 +173,7 @@ class WaiterRegistry:
         with self.lock:
             if queue in self.covered or self.cursor is None:
                 return 0, 0
-            self.reader.ring()
+            self.reader.set()
             if self.reading_until - time.monotonic() < SOON or len(self.replaced) == REPLACED:
                 return 0, 0
             self.readers += 1
@@ -218,8 +218,8 @@ class WaiterRegistry:
         """Make the reader end; return the cursor to kill, if any."""
         with self.lock:
             self.closed = True
-            self.ending.ring()
-            self.reader.ring()
+            self.ending.set()
+            self.reader.set()
             return self.cursor
 
     def wake(self) -> None:
@@ -227,7 +227,7 @@ class WaiterRegistry:
         with self.lock:
             for wait_queue in self.wait_queues.values():
                 for waiter in wait_queue.waiters:
-                    waiter.ring()
+                    waiter.set()
 
 
 _all: WeakSet[WaiterRegistry] = WeakSet()

@@ -132,12 +132,12 @@ class _Reader:
     def _is_idle(self) -> Flow[bool]:
         """Rest until a caller waits; return whether no caller did so all the time."""
         waiter_arrived = self._registry.reader
-        waiter_arrived.rung = False  # cleared before the check: a caller that arrives after it sets the event again
+        waiter_arrived.was_set = False  # cleared before the check: a caller that arrives after it sets the event again
         if self._registry.is_awaited():
             return False
         self._registry.unheard()
         yield from Rest(waiter_arrived, LINGER)
-        return not waiter_arrived.rung and self._registry.stop()
+        return not waiter_arrived.was_set and self._registry.stop()
 
     def _open(self) -> Flow[None]:
         queues, token = self._registry.wanted(), self._registry.token

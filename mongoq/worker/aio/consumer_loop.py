@@ -40,23 +40,23 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     def end(self) -> None:
         """Have the loops end as soon as everything is settled."""
         self._ended = True
-        self.backlog.settle_event.ring()
+        self.backlog.settle_event.set()
 
     # --- runs ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        bell = WakeEvent()
+        event = WakeEvent()
         try:
             while True:
-                run = self.backlog.next_call(bell)
+                run = self.backlog.next_call(event)
                 if run is not None:
                     await self._process(run)
                 elif self.backlog.closed:
                     return
                 else:
-                    await self._executor.rest(bell, POLL_SECONDS * 60)
+                    await self._executor.rest(event, POLL_SECONDS * 60)
         finally:
-            self.backlog.idle.pop(bell, None)
+            self.backlog.idle.pop(event, None)
 
     async def _process(self, run: HandlerCall) -> None:
         consumer, items = self.consumer, run.items

@@ -65,14 +65,14 @@ class AsyncConsumerState:
         """Return whether more items are about to come to this consumer."""
         return not self._coordinator.is_paused(self) and self.backlog.is_filling()
 
-    async def _back_off(self, what: str, error: Exception, bell: WakeEvent) -> None:
+    async def _back_off(self, what: str, error: Exception, event: WakeEvent) -> None:
         """Rest after an error; end the loops if another try is useless."""
         pause = self._coordinator.report_error(what, error)
         if pause is None:
             self.backlog.close()
             self._ended = True
         else:
-            await self._executor.rest(bell, pause)
+            await self._executor.rest(event, pause)
 
     def _log_failure(self, item: Item[Any], verdict: Failed, *, traced: bool = True) -> None:
         """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
@@ -92,4 +92,4 @@ class AsyncConsumerState:
             if self.consumer.stage is not None and other.consumer.stage == self.consumer.stage:
                 other.halted = other.halted or self.halted  # a stage may take items from several queues
                 other.backlog.close()
-        self._coordinator.changed.ring()
+        self._coordinator.changed.set()

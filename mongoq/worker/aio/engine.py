@@ -134,7 +134,7 @@ class AsyncEngine:
             loop.backlog.closed = True  # not close(): a signal may have interrupted the thread that holds the lock
         for runner in self.source_runners:
             runner.stop()
-        self._executor.ring(self._coordinator.changed)
+        self._executor.set_event(self._coordinator.changed)
 
     def hear(self) -> None:
         """Stop on a signal. The program may handle the same signal and call ``stop`` too: that call does not count."""
@@ -239,8 +239,8 @@ class AsyncEngine:
             runner.abandon()
         if self._watch is not None:
             self._watch.stop()
-        for bell in self._end_events:
-            bell.ring()
+        for event in self._end_events:
+            event.set()
         await self._executor.close(LAST_SETTLE_SECONDS)
         logger.info(SETTLED_LINES[self.settled == 1], self._name, self.settled)
 
@@ -299,7 +299,7 @@ class AsyncEngine:
 
     async def _keep_leases(self) -> None:
         """Extend leases while handlers run, for all queues in one command."""
-        bell = self._new_end_event()
+        event = self._new_end_event()
         while not self._ended:
             try:
                 await self._extend_due_leases()
@@ -308,7 +308,7 @@ class AsyncEngine:
             else:
                 self._coordinator.report_recovery("extend leases")
             shortest = min(loop.lease() for loop in self.loops)
-            await self._executor.rest(bell, min(TICK_SECONDS, shortest.total_seconds() / 6))
+            await self._executor.rest(event, min(TICK_SECONDS, shortest.total_seconds() / 6))
 
     async def _extend_due_leases(self) -> None:
         now = self._now()
@@ -324,20 +324,20 @@ class AsyncEngine:
 
     async def _time_out(self) -> None:
         """Give up overdue calls of the consumers that say so."""
-        bell = self._new_end_event()
+        event = self._new_end_event()
         while not self._ended:
             for loop, items in [(one, items) for one in self.loops for items in one.time_out()]:
                 try:
                     await self._driver.run(record_timeout(loop.context, items, loop.timeout_error()))
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
                     logger.debug("that a run took too long is not kept on its items: %r", error)
-            await self._executor.rest(bell, self._check_interval)
+            await self._executor.rest(event, self._check_interval)
 
     # --- the record ------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         """Send heartbeats and sweep the records of dead workers; at the end, remove the worker's own record."""
-        bell, started = self._new_end_event(), self._now()
+        event, started = self._new_end_event(), self._now()
         sweep = started
         while not self._ended:
             held = Counter[str]()
@@ -367,7 +367,7 @@ class AsyncEngine:
                 self._coordinator.report_error("take heartbeats", error)
             else:
                 self._coordinator.report_recovery("take heartbeats")
-            await self._executor.rest(bell, self._heartbeat.total_seconds())
+            await self._executor.rest(event, self._heartbeat.total_seconds())
         try:
             await self._driver.run(heartbeats.forget(self._context, self._name))
         except Exception as error:
@@ -381,7 +381,7 @@ class AsyncEngine:
         A settlement during the check spoils the result: the item may have come back, or may be held by now. Items
         that run at most once are in no queue, so the held items are checked as well.
         """
-        bell, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
+        event, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
         while not (self._signals or self._ended):
             settled = self._coordinator.settled
             # Checked twice: an item may move from a queue not checked yet to one that was already found empty.
@@ -390,12 +390,12 @@ class AsyncEngine:
             if empty and settled == self._coordinator.settled and not self._coordinator.holds_anything():
                 self._signals += 1
                 self._stop_reason = self._stop_reason or "its queues are empty"
-                self._coordinator.changed.ring()
+                self._coordinator.changed.set()
                 return
             pause = (
                 EMPTY_POLL_SECONDS[0] if settled != self._coordinator.settled else min(pause * 2, EMPTY_POLL_SECONDS[1])
             )
-            await self._executor.rest(bell, pause)
+            await self._executor.rest(event, pause)
 
     async def _is_empty(self) -> bool:
         try:

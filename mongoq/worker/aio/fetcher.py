@@ -43,8 +43,8 @@ class AsyncFetcher(AsyncConsumerState):
                     await self._back_off("claim", error, self.backlog.fetch_event)
         finally:
             self.claiming = False
-            self.backlog.settle_event.ring()
-            self._coordinator.emptied.ring()
+            self.backlog.settle_event.set()
+            self._coordinator.emptied.set()
 
     async def _refuse(self, invalid: PayloadInvalid) -> None:
         """Settle as failed an item that does not fit the model and has no dead queue to go to."""

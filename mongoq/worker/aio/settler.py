@@ -32,19 +32,19 @@ class AsyncSettler(AsyncConsumerState):
 
     async def _settle(self) -> None:
         """Settle the finished items of all members of the group, until the loops end."""
-        bell = self.backlog.settle_event
+        event = self.backlog.settle_event
         while True:
-            bell.rung = False
+            event.was_set = False
             taken = [(one, verdicts) for one in self.members if (verdicts := one.backlog.take_verdicts())]
             if taken:
                 if await self._settle_batch(taken):
-                    await self._executor.rest(bell, PUT_OFF_REST_SECONDS)
+                    await self._executor.rest(event, PUT_OFF_REST_SECONDS)
                 if self._ended and any(one.backlog.verdicts for one in self.members):
                     return  # the last try failed after the end; the leases bring these items back
             elif self._ended or all(one.is_over() for one in self.members):
                 return
             else:
-                await self._executor.rest(bell, POLL_SECONDS)
+                await self._executor.rest(event, POLL_SECONDS)
 
     def is_over(self) -> bool:
         """Return whether this consumer will have nothing more to settle."""
@@ -156,4 +156,4 @@ class AsyncSettler(AsyncConsumerState):
         is_spent, pops = self.context.settings.is_spent, self.consumer.pops
         self.counts.add([ending_of(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
         if not self.backlog.held:
-            self._coordinator.emptied.ring()
+            self._coordinator.emptied.set()

@@ -50,8 +50,8 @@ class AsyncSourceRunner:
         self._driver = plan.queue._driver
         self._coordinator = coordinator
         self._executor = executor
-        self._bell = WakeEvent()
-        self._wake = partial(executor.ring, self._bell)
+        self._event = WakeEvent()
+        self._wake = partial(executor.set_event, self._event)
         self._once = self._closing = self._abandoned = self._waits = False
         self._due = 0.0
 
@@ -74,12 +74,12 @@ class AsyncSourceRunner:
     def stop(self) -> None:
         """Have the loop close the generator, push the remaining records, and give back the lease."""
         self._closing = True
-        self._executor.ring(self._bell)
+        self._executor.set_event(self._event)
 
     def abandon(self) -> None:
         """Stop waiting for the generator."""
         self._closing = self._abandoned = True
-        self._executor.ring(self._bell)
+        self._executor.set_event(self._event)
 
     async def _work(self) -> None:
         try:
@@ -89,7 +89,7 @@ class AsyncSourceRunner:
                     await self._run_under_lease(lease)
         finally:
             self.active = False
-            self._coordinator.changed.ring()
+            self._coordinator.changed.set()
 
     def _is_running(self) -> bool:
         return not (self._closing or self.over)
@@ -111,7 +111,7 @@ class AsyncSourceRunner:
             if not self._waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self._waits = True
-            await self._executor.rest(self._bell, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
+            await self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
             return None
         self._waits = False
         self._schedule_extension()
@@ -163,7 +163,7 @@ class AsyncSourceRunner:
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
             await self._extend_if_due(lease)
-            await self._executor.rest(self._bell, min(left, self._extension_interval()))
+            await self._executor.rest(self._event, min(left, self._extension_interval()))
 
     # --- the generator ---------------------------------------------------------------------------
 
@@ -187,14 +187,14 @@ class AsyncSourceRunner:
             return
         await self._extend_if_due(lease)
         await self._executor.rest(
-            self._bell, self._extension_interval() if wait is None else min(wait, self._extension_interval())
+            self._event, self._extension_interval() if wait is None else min(wait, self._extension_interval())
         )
 
     async def _close_reader(self, reader: SourceReader) -> None:
         """Wait until the generator is closed."""
         reader.close()
         while not (reader.ended or self._abandoned):
-            await self._executor.rest(self._bell, FOREIGN_LEASE_POLL_SECONDS)
+            await self._executor.rest(self._event, FOREIGN_LEASE_POLL_SECONDS)
         if not reader.ended:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
@@ -207,10 +207,10 @@ class AsyncSourceRunner:
             logger.error(
                 "source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=printable(error)
             )
-            self._coordinator.changed.ring()
+            self._coordinator.changed.set()
         elif self._once and not self._closing:
             self.ended = True
-            self._coordinator.changed.ring()
+            self._coordinator.changed.set()
 
     async def _push_batch(self, lease: DocumentLease, reader: SourceReader) -> None:
         """Push a batch, however long that takes; after ``stop``, try once."""
@@ -239,4 +239,4 @@ class AsyncSourceRunner:
         if pause is None:
             self._closing = self._abandoned = True
         else:
-            await self._executor.rest(self._bell, pause)
+            await self._executor.rest(self._event, pause)

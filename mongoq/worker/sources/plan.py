@@ -46,10 +46,10 @@ class SourcePlan:
     every: timedelta | None
     lease: timedelta
 
-    def open_reader(self, position: Any, ring: Callable[[], None]) -> SourceReader:
-        """Return a reader of one call of the handler, not started; it calls ``ring`` when its state changes."""
+    def open_reader(self, position: Any, notify: Callable[[], None]) -> SourceReader:
+        """Return a reader of one call of the handler, not started; it calls ``notify`` when its state changes."""
         kind = AsyncSourceReader if self.asynchronous else SourceReader
-        return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, ring=ring)
+        return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, notify=notify)
 
 
 def source_plan(

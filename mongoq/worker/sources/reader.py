@@ -51,14 +51,14 @@ class SourceReader:
         context: QueueContext[Any],
         *,
         batch: int,
-        ring: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
         self._name = name
         self._handler = handler
         self._position = position
         self._context = context
         self._batch = batch
-        self._notify = ring
+        self._notify = notify
         self._records: deque[Yielded] = deque()
         # Two totals instead of one difference: each is written by one thread alone, so no lock is needed.
         self._read_bytes = self._taken_bytes = 0
@@ -94,7 +94,7 @@ class SourceReader:
             size += len(record.wrapped)
         self._taken_bytes += size
         self._since = time.monotonic()
-        self._room_event.ring()
+        self._room_event.set()
         return taken
 
     def _is_ahead_by(self, batches: int) -> bool:
@@ -112,7 +112,7 @@ class SourceReader:
     def close(self) -> None:
         """Have the generator closed at its current yield; later records are ignored."""
         self._closed = True
-        self._room_event.ring()
+        self._room_event.set()
 
     def _read(self) -> None:
         generator = None
@@ -123,7 +123,7 @@ class SourceReader:
                     break
                 while self._is_ahead():
                     rest(self._room_event, POLL_SECONDS)
-                    self._room_event.rung = False
+                    self._room_event.was_set = False
                 if self._is_closed():
                     break
         except BaseException as error:

@@ -50,7 +50,7 @@ class AsyncSourceReader(SourceReader):
                     break
                 while self._is_ahead():
                     await rest_aio(self._room_event, POLL_SECONDS)
-                    self._room_event.rung = False
+                    self._room_event.was_set = False
                 if self._is_closed():
                     break
         except BaseException as error:

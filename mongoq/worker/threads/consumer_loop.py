@@ -41,23 +41,23 @@ class ConsumerLoop(Fetcher, Settler):
     def end(self) -> None:
         """Have the loops end as soon as everything is settled."""
         self._ended = True
-        self.backlog.settle_event.ring()
+        self.backlog.settle_event.set()
 
     # --- runs ------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        bell = WakeEvent()
+        event = WakeEvent()
         try:
             while True:
-                run = self.backlog.next_call(bell)
+                run = self.backlog.next_call(event)
                 if run is not None:
                     self._process(run)
                 elif self.backlog.closed:
                     return
                 else:
-                    self._executor.rest(bell, POLL_SECONDS * 60)
+                    self._executor.rest(event, POLL_SECONDS * 60)
         finally:
-            self.backlog.idle.pop(bell, None)
+            self.backlog.idle.pop(event, None)
 
     def _process(self, run: HandlerCall) -> None:
         consumer, items = self.consumer, run.items

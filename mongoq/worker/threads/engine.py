@@ -135,7 +135,7 @@ class Engine:
             loop.backlog.closed = True  # not close(): a signal may have interrupted the thread that holds the lock
         for runner in self.source_runners:
             runner.stop()
-        self._executor.ring(self._coordinator.changed)
+        self._executor.set_event(self._coordinator.changed)
 
     def hear(self) -> None:
         """Stop on a signal. The program may handle the same signal and call ``stop`` too: that call does not count."""
@@ -240,8 +240,8 @@ class Engine:
             runner.abandon()
         if self._watch is not None:
             self._watch.stop()
-        for bell in self._end_events:
-            bell.ring()
+        for event in self._end_events:
+            event.set()
         self._executor.close(LAST_SETTLE_SECONDS)
         logger.info(SETTLED_LINES[self.settled == 1], self._name, self.settled)
 
@@ -300,7 +300,7 @@ class Engine:
 
     def _keep_leases(self) -> None:
         """Extend leases while handlers run, for all queues in one command."""
-        bell = self._new_end_event()
+        event = self._new_end_event()
         while not self._ended:
             try:
                 self._extend_due_leases()
@@ -309,7 +309,7 @@ class Engine:
             else:
                 self._coordinator.report_recovery("extend leases")
             shortest = min(loop.lease() for loop in self.loops)
-            self._executor.rest(bell, min(TICK_SECONDS, shortest.total_seconds() / 6))
+            self._executor.rest(event, min(TICK_SECONDS, shortest.total_seconds() / 6))
 
     def _extend_due_leases(self) -> None:
         now = self._now()
@@ -325,20 +325,20 @@ class Engine:
 
     def _time_out(self) -> None:
         """Give up overdue calls of the consumers that say so."""
-        bell = self._new_end_event()
+        event = self._new_end_event()
         while not self._ended:
             for loop, items in [(one, items) for one in self.loops for items in one.time_out()]:
                 try:
                     self._driver.run(record_timeout(loop.context, items, loop.timeout_error()))
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
                     logger.debug("that a run took too long is not kept on its items: %r", error)
-            self._executor.rest(bell, self._check_interval)
+            self._executor.rest(event, self._check_interval)
 
     # --- the record ------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         """Send heartbeats and sweep the records of dead workers; at the end, remove the worker's own record."""
-        bell, started = self._new_end_event(), self._now()
+        event, started = self._new_end_event(), self._now()
         sweep = started
         while not self._ended:
             held = Counter[str]()
@@ -368,7 +368,7 @@ class Engine:
                 self._coordinator.report_error("take heartbeats", error)
             else:
                 self._coordinator.report_recovery("take heartbeats")
-            self._executor.rest(bell, self._heartbeat.total_seconds())
+            self._executor.rest(event, self._heartbeat.total_seconds())
         try:
             self._driver.run(heartbeats.forget(self._context, self._name))
         except Exception as error:
@@ -382,7 +382,7 @@ class Engine:
         A settlement during the check spoils the result: the item may have come back, or may be held by now. Items
         that run at most once are in no queue, so the held items are checked as well.
         """
-        bell, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
+        event, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
         while not (self._signals or self._ended):
             settled = self._coordinator.settled
             # Checked twice: an item may move from a queue not checked yet to one that was already found empty.
@@ -391,12 +391,12 @@ class Engine:
             if empty and settled == self._coordinator.settled and not self._coordinator.holds_anything():
                 self._signals += 1
                 self._stop_reason = self._stop_reason or "its queues are empty"
-                self._coordinator.changed.ring()
+                self._coordinator.changed.set()
                 return
             pause = (
                 EMPTY_POLL_SECONDS[0] if settled != self._coordinator.settled else min(pause * 2, EMPTY_POLL_SECONDS[1])
             )
-            self._executor.rest(bell, pause)
+            self._executor.rest(event, pause)
 
     def _is_empty(self) -> bool:
         try:

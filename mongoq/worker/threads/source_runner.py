@@ -51,8 +51,8 @@ class SourceRunner:
         self._driver = plan.queue._driver
         self._coordinator = coordinator
         self._executor = executor
-        self._bell = WakeEvent()
-        self._wake = partial(executor.ring, self._bell)
+        self._event = WakeEvent()
+        self._wake = partial(executor.set_event, self._event)
         self._once = self._closing = self._abandoned = self._waits = False
         self._due = 0.0
 
@@ -75,12 +75,12 @@ class SourceRunner:
     def stop(self) -> None:
         """Have the loop close the generator, push the remaining records, and give back the lease."""
         self._closing = True
-        self._executor.ring(self._bell)
+        self._executor.set_event(self._event)
 
     def abandon(self) -> None:
         """Stop waiting for the generator."""
         self._closing = self._abandoned = True
-        self._executor.ring(self._bell)
+        self._executor.set_event(self._event)
 
     def _work(self) -> None:
         try:
@@ -90,7 +90,7 @@ class SourceRunner:
                     self._run_under_lease(lease)
         finally:
             self.active = False
-            self._coordinator.changed.ring()
+            self._coordinator.changed.set()
 
     def _is_running(self) -> bool:
         return not (self._closing or self.over)
@@ -112,7 +112,7 @@ class SourceRunner:
             if not self._waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self._waits = True
-            self._executor.rest(self._bell, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
+            self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
             return None
         self._waits = False
         self._schedule_extension()
@@ -164,7 +164,7 @@ class SourceRunner:
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
             self._extend_if_due(lease)
-            self._executor.rest(self._bell, min(left, self._extension_interval()))
+            self._executor.rest(self._event, min(left, self._extension_interval()))
 
     # --- the generator ---------------------------------------------------------------------------
 
@@ -188,14 +188,14 @@ class SourceRunner:
             return
         self._extend_if_due(lease)
         self._executor.rest(
-            self._bell, self._extension_interval() if wait is None else min(wait, self._extension_interval())
+            self._event, self._extension_interval() if wait is None else min(wait, self._extension_interval())
         )
 
     def _close_reader(self, reader: SourceReader) -> None:
         """Wait until the generator is closed."""
         reader.close()
         while not (reader.ended or self._abandoned):
-            self._executor.rest(self._bell, FOREIGN_LEASE_POLL_SECONDS)
+            self._executor.rest(self._event, FOREIGN_LEASE_POLL_SECONDS)
         if not reader.ended:
             logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
 
@@ -208,10 +208,10 @@ class SourceRunner:
             logger.error(
                 "source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=printable(error)
             )
-            self._coordinator.changed.ring()
+            self._coordinator.changed.set()
         elif self._once and not self._closing:
             self.ended = True
-            self._coordinator.changed.ring()
+            self._coordinator.changed.set()
 
     def _push_batch(self, lease: DocumentLease, reader: SourceReader) -> None:
         """Push a batch, however long that takes; after ``stop``, try once."""
@@ -240,4 +240,4 @@ class SourceRunner:
         if pause is None:
             self._closing = self._abandoned = True
         else:
-            self._executor.rest(self._bell, pause)
+            self._executor.rest(self._event, pause)
