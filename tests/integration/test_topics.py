@@ -551,12 +551,12 @@ def test_what_one_transaction_cannot_carry_is_refused_with_its_size(
     monkeypatch.setattr(publish, limit, 200)
     with pytest.raises(mongoq.ArgumentInvalid, match=r"^payloads: 101 for 2 queues are .* and 200 is the limit"):
         orders.push_many(range(101))
-    if limit == "BYTES":
+    if limit == "MAX_TRANSACTION_BYTES":
         with pytest.raises(mongoq.PayloadTooLarge, match="^payload for 2 queues: .*200 is the limit"):
             orders.push("x" * 100)
     else:
         orders.push_many(range(100))
-    assert raw.count_documents({"q": {"$exists": True}}) == (0 if limit == "BYTES" else 200)
+    assert raw.count_documents({"q": {"$exists": True}}) == (0 if limit == "MAX_TRANSACTION_BYTES" else 200)
 
 
 def test_the_largest_payload_goes_to_two_queues(memory: Path) -> None:

@@ -41,7 +41,7 @@ def mark_end(queue: Any) -> None:
     context.state.claim_hints.fast = True
     context.state.claim_hints.floors = {0: claim_hints.LowerBound(context.broker.clock.now())}
     context.state.claim_hints.looked_at = time.monotonic()
-    queue._driver.run(first_due._fenced_off(context))
+    queue._driver.run(first_due._write_end_markers(context))
     context.state.claim_hints.fast = False
 
 
