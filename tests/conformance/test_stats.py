@@ -121,7 +121,7 @@ async def test_an_answer_is_a_second_old_at_most(shell: Shell, monkeypatch: pyte
 
 
 async def test_counters_are_written_by_and_by(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counter_flush, "INTERVAL", 0.05)
+    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.05)
     for n in range(2):
         await shell.queue().push(n)
         await _written(shell, "put", n + 1)
@@ -140,7 +140,7 @@ async def _written(shell: Shell, event: str, number: int) -> None:
 async def test_what_a_long_operation_counts_at_its_end_is_written(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counter_flush, "INTERVAL", 0.05)
+    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.05)
     await shell.queue().size()
     envelope = {"q": "orders", "payload": 1, "when": shell.clock.now(), "priority": 0, "attempts": 0, "reserved": False}
     threading.Timer(0.3, shell.raw.insert_one, [envelope]).start()  # there was nothing to write until then

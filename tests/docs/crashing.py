@@ -123,7 +123,7 @@ class Process:
     def becomes_mortal(self) -> None:
         driver: Any = self.broker._driver
         self.mortal = driver._send = Mortal(driver._send)
-        driver._begun = self._sent_at_once
+        driver._begin_command = self._sent_at_once
         driver.sessions.start = partial(self._started, driver.sessions.start)
 
     def _started(self, start: Callable[[], Any]) -> Any:

@@ -148,7 +148,7 @@ def test_a_replacing_push_that_was_overtaken_replaces_nothing(broker: mongoq.Bro
             try:
                 reply = driver._perform(request, [])
             except Exception as error:
-                request = late.throw(driver._disturbance.convert_error(error))
+                request = late.throw(driver._failover.convert_error(error))
             else:
                 request = late.send(reply)
     assert ended.value.value == id

@@ -69,7 +69,7 @@ class Caller:
             try:
                 reply = driver._perform(self.request, [])
             except Exception as error:
-                self.request = self.flow.throw(driver._disturbance.convert_error(error))
+                self.request = self.flow.throw(driver._failover.convert_error(error))
             else:
                 self.request = self.flow.send(reply)
         except StopIteration as stop:
