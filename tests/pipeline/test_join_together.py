@@ -227,7 +227,7 @@ def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, ra
 
 def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     more = True
-    monkeypatch.setattr(SettleGroup, "coming", lambda *_: more)
+    monkeypatch.setattr(SettleGroup, "is_expecting", lambda *_: more)
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
 
     @pipeline.join(["a", "b"], to="out", on="id", lease=3_600)
