@@ -29,7 +29,7 @@ class Coming:
     def __init__(self) -> None:
         self.more = True
 
-    def is_about_to_have(self) -> bool:
+    def is_expecting_items(self) -> bool:
         return self.more
 
 
