@@ -66,7 +66,7 @@ class Counts:
 def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> dict[str, Any]:
     """Return the filter of a queue's items in a state; ``None`` means all live items."""
     if state is None:
-        # The lower bound leaves out documents without ``when``: those are processed.
+        # The lower bound leaves out documents without ``when``, which are processed.
         return {"q": queue, "when": {"$gte": BEGINNING}}
     if state == "processed":
         return {"q": queue, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}

@@ -144,7 +144,8 @@ def _put_off(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> No
     for place, arrival in reversed(list(plan.parking.items())) if coming else ():
         meeting = plan.known[arrival.key]
         missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, gone) is None]
-        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):  # nobody is parked behind it
+        # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
+        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
     for key in {one.key for one in plan.put_off} - {one.key for one in _concerned(plan)}:
         del plan.known[key]
