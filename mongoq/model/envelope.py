@@ -198,7 +198,7 @@ def origin_document(
 
 
 def attempts_of(document: Document) -> int:
-    """Return the reservations counted so far; 0 where some other program wrote what cannot be counted."""
+    """Return the number of reservations so far; 0 where another program wrote a value that is no number."""
     attempts = document.get("attempts")
     return attempts if isinstance(attempts, int) else 0
 

@@ -41,9 +41,10 @@ def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dic
     """Return the filter on envelopes that means the same as ``where`` means on payloads.
 
     Args:
-        where: paths within the payload and conditions on their values, such as ``{"customer.name": "Ada", "n": {"$gt":
-            3}}``, combined with ``$and``, ``$or`` and ``$nor``; operators without a path, such as ``{"$gt": 3}``, apply
-            to the payload itself. Paths and operators mean the same as in MongoDB.
+        where: paths within the payload and conditions on their values, such as
+            ``{"customer.name": "Ada", "n": {"$gt": 3}}``, combined with ``$and``, ``$or`` and ``$nor``;
+            operators without a path, such as ``{"$gt": 3}``, apply to the payload itself. Paths and operators mean the
+            same as in MongoDB.
         encoding: converts values to BSON.
         argument: the name to use in errors.
 

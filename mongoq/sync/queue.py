@@ -306,8 +306,8 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             item: the result of ``reserve``.
             to: the queue, by name, or a handle, whose model then checks ``payload``.
             payload: the new payload.
-            patch: update operators applied under the payload, such as ``{"$set": {"plane.seats": 180}}``; one of ``$set
-                $unset $inc $mul $min $max $push $addToSet $pullAll $pop $rename``. Values are taken literally.
+            patch: update operators applied under the payload, such as ``{"$set": {"plane.seats": 180}}``; one of
+                ``$set $unset $inc $mul $min $max $push $addToSet $pullAll $pop $rename``. Values are taken literally.
             delay: time from now until it may be claimed there, a ``timedelta`` or seconds.
             when: time before which it is not claimed there (aware).
             priority: the new priority.

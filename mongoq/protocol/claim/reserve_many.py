@@ -194,7 +194,8 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.make_untouched_items()):
             return all_of_them
-        if not prefetch.singles and single is prefetch.single:  # nor has a claim of a single item taken it
+        # Fewer items than expected, and no claim of a single item in this process has taken them.
+        if not prefetch.singles and single is prefetch.single:
             # Another process claims or removes items that were read ahead: stop reading ahead for a while.
             prefetch.close(time.monotonic())
     if claim.sparing and projection is None:
@@ -237,7 +238,7 @@ def _send_or_give_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
 
 
 def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
-    """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
+    """Send the claim until there is a reply, and return whether a reply was lost; decode untouched items meanwhile."""
     command, batchers = claim.command(), claim.context.broker.batchers
     if not claim.untouched or batchers is None or not batchers.divides:
         return (yield from persisted(command.__iter__))

@@ -78,7 +78,7 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 
 
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
-    """Return the dead queue of each queue that has another than the one named after it."""
+    """Return the dead queue of each queue that stores the name of its dead queue."""
     filter = {**prefixed(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
     found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
     return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}

@@ -82,7 +82,8 @@ class Range:
             if isinstance(position[1], list | tuple | re.Pattern | Regex):
                 raise TypeError("no document has such an id")
             encoding.size(last)
-        except Exception as error:  # other programs may have used any id
+        except Exception as error:
+            # Other programs may have used any id, so an error of any kind is possible here.
             raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error
         return replace(self, after=last)
 
@@ -113,7 +114,8 @@ class Range:
         if self.state == "processed":
             bounds["$gte"] = last["processed"]
             return {"$or": [{"processed": {"$gt": last["processed"]}}, *_later_ids(last["_id"])]}
-        priority = last.get("priority")  # some other program may have left it out, and then it comes first
+        # Another program may have left the priority out; a missing one sorts first, and NaN next.
+        priority = last.get("priority")
         if priority != priority:  # noqa: PLR0124  # NaN, which comes next
             priority = None
         behind = [
@@ -146,7 +148,8 @@ def _later_ids(id: Any) -> list[dict[str, Any]]:
         # Ids of types that sort after all ObjectIds are too rare to ask for them every time.
         return [{"_id": {"$gt": id}}]
     fits = [place for place, (_, kinds) in enumerate(_ID_TYPES) if isinstance(id, kinds)]
-    own = fits[-1] if fits else len(_ID_TYPES)  # a bool is an int as well
+    # The last match, because a bool is an int as well.
+    own = fits[-1] if fits else len(_ID_TYPES)
     types = [name for name, _ in _ID_TYPES[own + 1 :]]
     later = {"$gte": -math.inf} if id != id else {"$gt": id}  # noqa: PLR0124  # NaN is the least number
     return [{"_id": later}, *([{"_id": {"$type": types}}] if types else [])]

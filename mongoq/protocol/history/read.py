@@ -104,7 +104,8 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
         unreadable = sum(isinstance(document, UnreadableDocument) for document in found)
         if len(found) < wanted or len(found) - unreadable >= n:
             return context.items(found, now)[:n]
-        wanted = n + unreadable  # more, to replace documents that cannot be decoded
+        # More documents, to replace the ones that cannot be decoded.
+        wanted = n + unreadable
 
 
 def size(context: QueueContext[Any], state: Selection) -> Flow[int]:

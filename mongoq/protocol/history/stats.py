@@ -87,7 +87,8 @@ def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
     while broker.received:
         try:
             names.add(broker.received.pop())
-        except KeyError:  # another thread has taken the last one
+        except KeyError:
+            # Another thread has taken the last one.
             break
     states = {name: broker.state(name) for name in names}
     return [name for name, state in states.items() if not state.told_used or now >= state.used_until]
@@ -186,6 +187,7 @@ def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
     groups: Any = yield from command
     depths: dict[str, list[Any]] = {}
     for group in groups:
-        if isinstance(name := group["_id"]["q"], str):  # other programs may have written anything
+        # Other programs may have written anything.
+        if isinstance(name := group["_id"]["q"], str):
             depths.setdefault(name, []).append(group)
     return {name: counts_of(found) for name, found in depths.items()}
