@@ -199,4 +199,5 @@ class AsyncBatches(Generic[M]):
 
 
 def _resolved(to: Any) -> Any:
+    # A handle brings its model, which checks the payload.
     return to._context if isinstance(to, AsyncBatches) else to

@@ -100,6 +100,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
             self._driver.share_in(self._context.batchers)
         # At intervals: write the counters, and let control documents of idle queues expire.
         self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
+        # ``close`` wakes the waiters in this registry.
         self._driver.wake(self._context.registry)
         self._on_close = on_close
 
@@ -286,6 +287,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
+        # Before the measurement, which covers only one round trip.
         await self._driver.run(bootstrap.check_collection(self._context))
         started = time.perf_counter()
         await self._driver.run(bootstrap.hello(self._context))

@@ -74,6 +74,7 @@ class AsyncPast(Generic[M]):
     async def _pages(self, wanted: Range) -> AsyncIterator[Item[M]]:
         rest: Range | None = wanted
         while rest is not None:
+            # Each page is a command of its own: no cursor stays open while the caller works on the items.
             found = await self._driver.run(history_page(self._context, rest))
             for item in found.items:
                 yield item

@@ -237,6 +237,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ItemForeign: the item belongs to another queue or broker.
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
+        # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
         given = payload is not KEEP
         committing = operations.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
@@ -280,6 +281,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ItemForeign: the item belongs to another queue or broker.
         """
         until = await self._driver.run(operations.extend(self._context, item, lease=lease))
+        # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
     async def move(

@@ -40,6 +40,7 @@ class AsyncReserved(Generic[M]):
         self._driver = driver
         self._context = context
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
+        # Checked here, so that a bad value raises before an item is reserved.
         self._delay = duration(delay, "delay")
         self._item: Item[M] | None = None
 

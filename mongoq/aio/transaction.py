@@ -132,6 +132,7 @@ class AsyncTransactions:
                     return transaction.check_result(await result)
             except Exception as error:
                 pause = retries.pause(error)
+                # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
             await self._driver.run(pause.__iter__())

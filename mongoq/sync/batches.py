@@ -200,4 +200,5 @@ class Batches(Generic[M]):
 
 
 def _resolved(to: Any) -> Any:
+    # A handle brings its model, which checks the payload.
     return to._context if isinstance(to, Batches) else to

@@ -75,6 +75,7 @@ class Past(Generic[M]):
     def _pages(self, wanted: Range) -> Iterator[Item[M]]:
         rest: Range | None = wanted
         while rest is not None:
+            # Each page is a command of its own: no cursor stays open while the caller works on the items.
             found = self._driver.run(history_page(self._context, rest))
             for item in found.items:
                 yield item

@@ -238,6 +238,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             ItemForeign: the item belongs to another queue or broker.
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
+        # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
         given = payload is not KEEP
         committing = operations.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
@@ -281,6 +282,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             ItemForeign: the item belongs to another queue or broker.
         """
         until = self._driver.run(operations.extend(self._context, item, lease=lease))
+        # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
     def move(

@@ -131,6 +131,7 @@ class Transactions:
                     return transaction.check_result(result)
             except Exception as error:
                 pause = retries.pause(error)
+                # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
             self._driver.run(pause.__iter__())
