@@ -11,8 +11,8 @@
 | mappings                                 | document, keys as text       |
 | everything else                          | what pydantic writes as JSON |
 
-Models are dumped by field name, without computed fields, so that what is stored validates again. Whether it does, and
-to an equal value, is tried with the very bytes that are sent.
+Models are dumped by field name, without computed fields, so that the stored form validates again. A push tries this
+with exactly the bytes that are sent, and compares the result with the original value.
 """
 
 from __future__ import annotations

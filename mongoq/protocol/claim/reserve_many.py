@@ -120,7 +120,7 @@ def claim_batch_now(
         others = (yield from settle_unmatched(claim, screen)) if screen else 0
         items = yield from _decode(claim, (yield from send_claim(claim, len(first) - others)), on_invalid)
         items = yield from _renew_leases(claim, items)
-        # No candidate matched, so more of them follow probably; a larger pass settles them faster.
+        # No candidate matched, so probably more unmatched items follow; a larger pass settles them faster.
         if screen and others == len(first) < MAX_CLAIM:
             others += yield from _settle_unmatched_head(context, screen)
         if items or claim.lapsed or others:

@@ -156,7 +156,7 @@ def send(task: Task, copies: Copies) -> Flow[Sent]:
 
 
 def received(task: Task, sent: Sent) -> Flow[Replayed]:
-    """Wait for copies that were sent, and return what became of them."""
+    """Wait for copies that were sent, and return the result."""
     pushed = sent.pushed
     if sent.begun is not None:
         # The earlier inserts were waited for in ``send``; only the last one may still be under way.
