@@ -277,7 +277,10 @@ def _bury_claimed(
 
 
 def invalid_reason(invalid: PayloadInvalid) -> str:
-    """Return the reason of a burial: the invalid field, so that dead letters can be counted by it."""
+    """Return the reason of a burial: the invalid field, so that dead letters can be counted by it.
+
+    The text is the same as that of ``bury(error=)``.
+    """
     return shorten(str(invalid), REASON_BYTES)
 
 
