@@ -1,4 +1,7 @@
-"""The asyncio shells. ``mongoq.sync`` is generated from this package."""
+"""The asyncio API: thin classes that run the flows of ``mongoq.protocol``.
+
+``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
+"""
 
 from mongoq.aio.broker import AsyncBroker
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue

@@ -1,4 +1,4 @@
-"""What a queue holds, what it is told, and what is thrown away."""
+"""A queue as a whole: its items, its settings, and deletion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ M = TypeVar("M")
 
 
 class AsyncLooking(Generic[M]):
-    """The side of a queue that looks after it as a whole; part of ``AsyncQueue``."""
+    """The part of ``AsyncQueue`` that reads, configures and purges the queue as a whole."""
 
     _driver: AioDriver
     _context: QueueContext[M]
@@ -32,25 +32,25 @@ class AsyncLooking(Generic[M]):
     async def get(self, id: ObjectId) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
 
-        An item that is reserved comes with its holder's token, and can be settled with it in the holder's place, who is
-        told so when it settles: a way to free what hangs, and no way to share work.
+        A reserved item has its holder's token, and can be settled with it in place of the holder, which then gets
+        ``ReservationLost``. This can free an item that hangs; it is no way to share work.
 
         Raises:
             PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item. Or another program wrote
-                what cannot be decoded, such as text that is not UTF-8: then ``raw`` is the document in BSON.
+                data that cannot be decoded, such as text that is not UTF-8: then ``raw`` is the document in BSON.
         """
         return await self._driver.run(read.get(self._context, id))
 
     async def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
-        """Return up to ``n`` items of a state in the order in which they would be handed out (``find``).
+        """Return up to ``n`` items of a state in the order of claims (``find``).
 
-        Those that are reserved come with their holders' tokens, as with ``get``. Documents of other programs that
-        cannot be decoded are left out; a warning names them, ``get`` raises with their bytes, ``remove`` deletes them.
+        Reserved items have their holders' tokens, as with ``get``. Documents of other programs that cannot be decoded
+        are left out; a warning names them, ``get`` raises with their bytes, ``remove`` deletes them.
 
         Args:
-            n: how many at most.
-            state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest
-                first), or ``None`` for all that are not processed.
+            n: number of items, at most.
+            state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest first),
+                or ``None`` for all items that are not processed.
 
         Raises:
             PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
@@ -58,28 +58,28 @@ class AsyncLooking(Generic[M]):
         return await self._driver.run(read.peek(self._context, n, state))
 
     async def size(self, state: Selection = None) -> int:
-        """Count the items of a state, or all that are not processed, in time proportional to them (``aggregate``)."""
+        """Count the items of a state, or all unprocessed items, in time proportional to them (``aggregate``)."""
         return await self._driver.run(read.size(self._context, state))
 
     async def counts(self, *, limit: int | None = None) -> Counts:
-        """Count the live items by state in one pass (``aggregate``); one that changes meanwhile may be missed.
+        """Count the live items by state in one pass (``aggregate``); an item that changes meanwhile may be missed.
 
         Takes time in proportion to the live items; history costs nothing.
 
         Args:
-            limit: look at no more than so many items.
+            limit: number of items to read, at most.
         """
         return await self._driver.run(read.counts(self._context, limit))
 
     async def next_when(self) -> datetime | None:
-        """Return when the next item is, or was, due: ready since, scheduled for, or its lease's end; else ``None``.
+        """Return the time at which the next item is or was due, by its schedule or the end of its lease; else ``None``.
 
-        One ``aggregate`` that looks at one index key for each priority in use.
+        One ``aggregate`` that reads one index key for each priority in use.
         """
         return await self._driver.run(read.find_next_due(self._context))
 
     async def remove(self, id: ObjectId) -> bool:
-        """Delete an item, live or in history, unless somebody holds it; say whether it was deleted (``delete``).
+        """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
 
         Its id is forgotten: pushed again, it is a new item.
         """
@@ -88,12 +88,12 @@ class AsyncLooking(Generic[M]):
     async def purge(
         self, *, state: Selection = None, where: Mapping[str, Any] | None = None, limit: int | None = None
     ) -> int:
-        """Delete the items of a state, all or those that are chosen, and return how many (``delete``).
+        """Delete the items of a state, all or a selection, and return how many (``delete``).
 
-        ``None`` deletes what is live and held by nobody; ``"reserved"`` takes items away from their holders, who
-        get ``ReservationLost``; ``"processed"`` empties the history. Ids that were to be remembered are forgotten
-        with the items that are deleted: pushed again, they are new. The id of an item that was settled and is not in
-        history stays remembered; ``remove`` forgets that one.
+        ``None`` deletes live items that no caller holds; ``"reserved"`` takes items away from their holders, which get
+        ``ReservationLost``; ``"processed"`` empties the history. Remembered ids of deleted items are forgotten: pushed
+        again, the items are new. The id of an item that was settled and is not in history stays remembered; ``remove``
+        forgets that one.
 
         Without a limit it is one command, not atomic: a crash of the server leaves the rest. With a limit it is a
         ``find`` of ids and a ``delete`` of them for each 1,000 items: a crash in between leaves the rest as well, and
@@ -101,13 +101,12 @@ class AsyncLooking(Generic[M]):
 
         Args:
             state: as for ``peek``.
-            where: only items whose payload it matches, a filter as for ``history``.
-            limit: no more than so many, the first ones in the order in which they would be handed out; of
-                ``"processed"`` items the oldest.
+            where: only items with a payload that matches this filter, as for ``history``.
+            limit: number of items, at most, the first ones in the order of claims; of ``"processed"`` items the oldest.
 
         Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
-            ArgumentInvalid: another argument cannot be used; it is named, and nothing was deleted.
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
+            ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
         return await self._driver.run(purge.purge(self._context, state, where=where, limit=limit))
 
@@ -125,22 +124,22 @@ class AsyncLooking(Generic[M]):
         Options that are left out stay as they are.
 
         Args:
-            lease: how long a reservation lasts from the next one on, a ``timedelta`` or seconds.
-            history: how long items are kept that are processed from now on, a ``timedelta`` or seconds; ``None``
-                deletes them.
-            max_retries: how many further runs an item gets after the first; ``None`` for no limit.
+            lease: duration of reservations from the next one on, a ``timedelta`` or seconds.
+            history: time for which items processed from now on are kept, a ``timedelta`` or seconds; ``None`` deletes
+                them.
+            max_retries: further runs of an item after the first; ``None`` for no limit.
             dead: the dead queue; ``None`` for none, and no limit of retries.
-            existing: let ``history`` hold for what is kept already, too: one ``update`` of all of it, in time
-                proportional to it. A crash after the first command leaves it undone; call it again.
+            existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
+                to their number. A crash after the first command leaves it undone; call it again.
 
         Raises:
-            ArgumentInvalid: an option cannot be used; it is named, and nothing was written.
+            ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
         """
         options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
         return await self._driver.run(queue_settings.configure(self._context, options, existing=existing))
 
     async def pause(self) -> None:
-        """Hand out nothing, in any process, within a second; pushes go on (``update`` of a control document)."""
+        """Stop claims of this queue in all processes within a second; pushes go on (``update``, control document)."""
         await self._driver.run(queue_settings.set_paused(self._context, True))
 
     async def resume(self) -> None:

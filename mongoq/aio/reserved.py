@@ -1,4 +1,4 @@
-"""``reserved()``: an item for the length of a block."""
+"""``reserved()``: an item for the duration of a block."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class AsyncReserved(Generic[M]):
         self._driver = driver
         self._context = context
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
+        # Checked here, so that a bad value raises before an item is reserved.
         self._delay = duration(delay, "delay")
         self._item: Item[M] | None = None
 
@@ -47,6 +48,7 @@ class AsyncReserved(Generic[M]):
         """Reserve an item, or return ``None`` when none came in time."""
         self._item = await self._driver.run(operations.reserve(self._context, **self._options))
         if self._item is not None:
+            # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
         return self._item
 
@@ -58,8 +60,10 @@ class AsyncReserved(Generic[M]):
         if item is None or reservation not in self._context.broker.unsettled:
             return
         self._context.broker.unsettled.discard(reservation)
+        # A settlement in a transaction counts only if the transaction is committed.
         tentative = self._driver.sessions.forget(reservation)
         if error is None:
+            # Shielded below: a cancellation of the caller does not stop the settlement.
             commit = operations.commit(self._context, item)
             await self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
@@ -67,9 +71,11 @@ class AsyncReserved(Generic[M]):
             back = self._handing_back(item, error)
             await self._driver.run_shielded(transaction.skip_if_settled(tentative, back))
         except ReservationLost as lost:
+            # The block has failed with its own error, which is raised; the lost reservation is only logged.
             logger.warning("after %s: %s", spoken(error), lost)
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
+        # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
         if issubclass(type(error), Exception):
             return operations.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

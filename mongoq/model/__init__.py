@@ -1,1 +1,1 @@
-"""What is stored: items, envelopes, and the values in them. No I/O, no driver; ``bson`` is the only outside type."""
+"""Stored data: items, envelopes and their values. No I/O and no driver, only types of ``bson`` and pydantic."""

@@ -1,4 +1,4 @@
-"""Checks of what callers pass in. Each returns the value in the one form used inside, or names the argument."""
+"""Checks of arguments. Each returns the value in the form used inside, or raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -32,12 +32,16 @@ Duration = timedelta | float
 """A ``timedelta``, or a number of seconds."""
 
 QUEUE_NAME_BYTES = 120
+"""Bytes of a queue's name in UTF-8, at most, without ``DEAD_SUFFIX``."""
 DEAD_SUFFIX = ".dead"
+"""End of the name of a default dead queue."""
 LONGEST = timedelta(days=36_525)
+"""Longest duration: about 100 years."""
 REASON_BYTES = 512
-"""The most that the reason of a burial takes in UTF-8."""
+"""Bytes of the reason of a burial in UTF-8, at most."""
 MILLISECOND = timedelta(milliseconds=1)
 PRIORITIES = range(-100, 101)
+"""Valid priorities, the first to be claimed first."""
 
 
 def queue_name(name: Any, argument: str = "queue") -> str:
@@ -68,7 +72,7 @@ def _utf8(name: str, argument: str) -> bytes:
 
 
 def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
-    """Return a length of time in whole milliseconds, from a ``timedelta`` or a number of seconds; never negative."""
+    """Return a duration in whole milliseconds, from a ``timedelta`` or a number of seconds; never negative."""
     if isinstance(value, timedelta):
         length = value
     else:
@@ -95,7 +99,7 @@ def _seconds(value: Any, argument: str) -> timedelta:
 
 
 def wait_seconds(value: Any, argument: str = "wait") -> float:
-    """Return how long to wait, in seconds: 0 for ``None``, and ``math.inf`` is allowed."""
+    """Return the time to wait, in seconds: 0 for ``None``, and ``math.inf`` is allowed."""
     if value is None:
         return 0.0
     if isinstance(value, float) and value == math.inf:
@@ -109,7 +113,8 @@ def moment(value: Any, argument: str) -> datetime:
         raise ArgumentInvalid(argument, f"an aware datetime, not {type(value).__name__}")
     try:
         naive = value.utcoffset() is None
-    except Exception as error:  # pandas.NaT is a datetime, and a time zone may be of the user's making
+    except Exception as error:
+        # ``pandas.NaT`` is a datetime, and a user's own time zone may raise anything.
         raise ArgumentInvalid(argument, f"a time, not {value!r}: {error}") from error
     if naive:
         raise ArgumentInvalid(argument, f"a naive datetime says no time zone: {value!r}; give it one, such as UTC")
@@ -135,14 +140,14 @@ def count(value: Any, argument: str, *, least: int = 1) -> int:
 
 
 def object_id(value: Any, argument: str = "id") -> ObjectId:
-    """Return an ObjectId; nothing else is taken for one."""
+    """Return an ObjectId; other types are refused."""
     if not isinstance(value, ObjectId):
         raise ArgumentInvalid(argument, f"a bson.ObjectId, not {type(value).__name__}")
     return value
 
 
 def listed(value: Any, argument: str) -> list[Any]:
-    """Return what an iterable holds, read once; a text, bytes or a mapping is most likely a mistake."""
+    """Return the values of an iterable, read once; refuse a text, bytes or a mapping, most likely a mistake."""
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | Mapping):
         raise ArgumentInvalid(argument, f"a list or another iterable, not {type(value).__name__}")
     return list(value)

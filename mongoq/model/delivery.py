@@ -1,4 +1,4 @@
-"""Deliveries: what a stage, or a consumer, was given at once, known by a hash of it."""
+"""Deliveries: the items that a stage or a consumer receives at once, identified by a hash of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["delivery_hash", "delivery_parts"]
 def delivery_hash(name: str, items: Iterable[Item[Any]]) -> str:
     """Return the SHA-256 of a stage's or queue's name and its items, as 64 hex digits.
 
-    Every attempt of the same items has the same. An item that comes round a loop of a pipeline has made more hops, and
-    has another one each time. An item that several were joined to counts as these.
+    Every attempt of the same items has the same hash. An item that goes round a loop of a pipeline has made more hops,
+    and has another hash each time. An item joined from several has the parts of its inputs.
     """
     parts = sorted(part for item in items for part in delivery_parts(item.id, item.hops, item.stored("joined")))
     return hashlib.sha256("\0".join([name, *parts]).encode()).hexdigest()
 
 
 def delivery_parts(id: Any, hops: int, joined: Any) -> list[str]:
-    """Return what an item has part in a hash by: its id, its hops, and the field ``joined`` of its envelope."""
+    """Return an item's parts of a hash, from its id, its hops, and the field ``joined`` of its envelope."""
     inputs = joined.get("inputs") if isinstance(joined, Mapping) else None
     if not isinstance(inputs, list):
         return [_part(id, hops)]

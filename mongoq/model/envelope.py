@@ -1,4 +1,4 @@
-"""The envelope: the document that carries one item. Its fields are drawn in ``docs/envelope.md``."""
+"""The envelope: the document that carries one item. ``docs/envelope.md`` shows its fields."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ __all__ = [
 ]
 
 ERROR_BYTES = 4096
+"""Bytes of an error's message, and of its traceback, at most."""
 TYPE_BYTES = 256
+"""Bytes of an error's type, at most."""
 WORKER = str(Path(__file__).resolve().parent.parent / "worker") + os.sep
-"""Where the files lie that call handlers, and whose frames say nothing about an error in one."""
+"""Folder of the files that call handlers: their frames say nothing about an error in a handler."""
 ID = b"\x07_id\0"
-"""What stands before the 12 bytes of an ObjectId that is an ``_id``, in BSON."""
+"""Bytes before the 12 bytes of an ``_id`` that is an ObjectId, in BSON."""
 WHEN, PRIORITY = b"\x09when\0", b"\x10priority\0"
-"""What stands before the date, and before the priority."""
+"""Bytes before the date, and before the priority."""
 REST = b"\x10attempts\0\0\0\0\0\x08reserved\0\0\0"
-"""What stands behind the priority of an item that nobody has had, and the end."""
+"""Bytes after the priority of an item that was never reserved, with the end of the document."""
 _rest = Struct(f"<{len(WHEN)}sq{len(PRIORITY)}si{len(REST)}s").pack
 _FIXED = 4 + len(ID) + 12 - 5 + len(_rest(WHEN, 0, PRIORITY, 0, REST))
-"""The bytes of an envelope but for the queue and what is wrapped."""
+"""Bytes of an envelope without the queue and the wrapped payload."""
 
 
 def new_envelope(
@@ -81,9 +83,9 @@ def new_envelope(
 
 
 def is_same_push(found: Document, into: str) -> bool:
-    """Say whether a stored envelope comes of a push to this queue or topic, under the id that is pushed again.
+    """Return whether a stored envelope comes from a push to this queue or topic, under the id that is pushed again.
 
-    Without ``into``, as earlier versions wrote it, a remembered id is one that was pushed, and nobody knows where to.
+    Earlier versions did not write ``into``: then the id is known to be pushed, but not its destination.
     """
     if isinstance(found.get("into"), str):
         return bool(found["into"] == into)
@@ -92,9 +94,14 @@ def is_same_push(found: Document, into: str) -> bool:
 
 
 def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priority: int) -> RawBSONDocument:
-    """Return such an envelope as the bytes that travel, in a third of the time; of one without headers.
+    """Return a new envelope without headers as bytes to send, in a third of the time that ``new_envelope`` takes.
 
-    It is due ``at`` so many milliseconds since 1970, and holds what ``wrapped`` has encoded.
+    Args:
+        queue: name of the queue.
+        wrapped: ``{"payload": payload}`` as BSON.
+        id: id of the item.
+        at: time when it is due, in milliseconds since 1970.
+        priority: its priority.
     """
     head = queue_field(queue)
     size = _FIXED + len(head) + len(wrapped)
@@ -104,13 +111,13 @@ def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priorit
 
 @lru_cache(maxsize=4096)
 def queue_field(queue: str) -> bytes:
-    """Return what tells the queue, and stands between the id and the payload."""
+    """Return the bytes of the queue's field, which is between the id and the payload."""
     name = queue.encode()
     return b"".join((b"\x02q\0", (len(name) + 1).to_bytes(4, "little"), name, b"\0"))
 
 
 class Stencil:
-    """Makes the envelopes of many items, which differ in id and payload alone, from parts that are encoded once."""
+    """Makes the envelopes of many items that differ only in id and payload; all other parts are encoded once."""
 
     def __init__(self, encoding: Encoding, envelope: Document) -> None:
         names = list(envelope)
@@ -128,11 +135,12 @@ class Stencil:
         """Return the envelope of an item, given the 12 bytes of its id, and ``{"payload": payload}`` in BSON."""
         size = self.size(wrapped).to_bytes(4, "little")
         raw = b"".join((size, ID, id, self._before, wrapped[4:-1], self._after))
-        return RawBSONDocument(raw)  # it is sent, and never looked into
+        # The document is only sent, so default codec options are enough: it is never decoded here.
+        return RawBSONDocument(raw)
 
 
 def spliced(document: bytes, wrapped: bytes) -> bytes:
-    """Return a document in BSON with the fields of another one behind its own."""
+    """Return a document in BSON with the fields of another one after its own."""
     size = len(document) + len(wrapped) - 5
     return b"".join((size.to_bytes(4, "little"), document[4:-1], wrapped[4:]))
 
@@ -140,7 +148,7 @@ def spliced(document: bytes, wrapped: bytes) -> bytes:
 def error_document(error: Any, at: datetime, argument: str = "error") -> dict[str, Any] | None:
     """Return the ``error`` field for an exception or a text, bounded in bytes; ``None`` for ``None``.
 
-    An exception whose text cannot be made is kept by its type.
+    An exception without a readable text is stored with its type.
     """
     if error is None:
         return None
@@ -157,7 +165,8 @@ def error_document(error: Any, at: datetime, argument: str = "error") -> dict[st
 def _trace(error: BaseException) -> str:
     try:
         return shortened(trace_of(error), ERROR_BYTES, hidden=WORKER)
-    except BaseException:  # the lines of a module are read by its loader, which may be the user's
+    except BaseException:
+        # Python reads a module's source lines by its loader, which may be the user's and raise anything.
         return ""
 
 
@@ -165,6 +174,7 @@ def shorten(text: str, limit: int) -> str:
     """Return text that UTF-8 can hold, in at most ``limit`` bytes."""
     if text.isascii() and len(text) <= limit:
         return text
+    # Lone surrogates, which UTF-8 cannot hold, become escapes.
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= limit:
         return raw.decode()
@@ -188,13 +198,13 @@ def origin_document(
 
 
 def attempts_of(document: Document) -> int:
-    """Return the reservations counted so far; 0 where some other program wrote what cannot be counted."""
+    """Return the number of reservations so far; 0 where another program wrote a value that is no number."""
     attempts = document.get("attempts")
     return attempts if isinstance(attempts, int) else 0
 
 
 def expiry(now: datetime, history: timedelta | None, once: Any) -> datetime | None:
-    """Return until when a settled item is kept: for its history, for its id, or ``None`` to delete it."""
+    """Return the time until which a settled item is kept, for its history or its id; ``None`` to delete it."""
     remembered = once if isinstance(once, datetime) and once > now else None
     kept = None if history is None else now + history
     if kept is None or remembered is None:

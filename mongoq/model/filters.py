@@ -1,7 +1,7 @@
-"""Filters: what a user asks of payloads, as a filter that the server evaluates.
+"""Filters: a user's conditions on payloads, as a filter that the server evaluates.
 
-Only operators on a safe list are allowed, every path stays within the payload, and each value is sent so that the
-server takes it literally: ``{"a": {"b": 1}}`` is equality with a document, and a string such as ``$name`` is a string.
+Only operators on a safe list are allowed, and every path stays within the payload. Each value is sent in a form that
+the server takes literally: ``{"a": {"b": 1}}`` is equality with a document, and a string such as ``$name`` is a string.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from mongoq.model.encoding.codec import Encoding
 __all__ = ["LOGICAL", "OPERATORS", "where_filter"]
 
 LOGICAL = ("$and", "$or", "$nor")
+"""Operators that combine filters."""
 FILTER_LIMIT = 1024 * 1024
-"""Bytes of a filter as BSON: it is sent with every page."""
+"""Bytes of a filter as BSON, at most: it is sent with every page."""
 NESTING_LIMIT = 20
+"""Levels of a filter, at most."""
 PATTERN_BYTES = 32_764
-"""What the server's regular expressions can be long."""
+"""Bytes of a regular expression, at most; the server's limit."""
 TYPES = frozenset(
     {
         *("double", "string", "object", "array", "binData", "undefined", "objectId", "bool", "date", "null", "regex"),
@@ -30,18 +32,20 @@ TYPES = frozenset(
         *("minKey", "maxKey", "number", -1, 127, *range(1, 20)),
     }
 )
+"""Types that ``$type`` accepts, by name or number."""
 _LITERAL_HINT = "to compare with a document that has such keys, write {'$eq': {...}}"
 _PATTERN_HINT = "write {'$regex': 'text', '$options': 'i'} to match a pattern"
 
 
 def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dict[str, Any]:
-    """Return the filter on envelopes that says what ``where`` says about payloads.
+    """Return the filter on envelopes that means the same as ``where`` means on payloads.
 
     Args:
-        where: paths within the payload and what holds there, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``,
-            joined by ``$and``, ``$or`` and ``$nor``; operators without a path, such as ``{"$gt": 3}``, are about
-            the payload itself. Paths and operators mean what they mean to MongoDB.
-        encoding: how values become BSON.
+        where: paths within the payload and conditions on their values, such as
+            ``{"customer.name": "Ada", "n": {"$gt": 3}}``, combined with ``$and``, ``$or`` and ``$nor``;
+            operators without a path, such as ``{"$gt": 3}``, apply to the payload itself. Paths and operators mean the
+            same as in MongoDB.
+        encoding: converts values to BSON.
         argument: the name to use in errors.
 
     Raises:
@@ -58,13 +62,13 @@ def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dic
 
 
 class _Builder:
-    """Translates the parts of one filter; ``at`` says in errors where a part stands."""
+    """Translates the parts of one filter; ``at`` is the place of a part, for errors."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
 
     def query(self, where: Mapping[Any, Any], at: str, root: str, depth: int) -> dict[str, Any]:
-        """Translate paths, logical operators, and operators on what the paths start from."""
+        """Translate paths, logical operators, and operators on the value that the paths start from."""
         _check_depth(at, depth)
         filter: dict[str, Any] = {}
         operators = {key: value for key, value in where.items() if isinstance(key, str) and key in OPERATORS}
@@ -96,7 +100,7 @@ class _Builder:
         return self.query(part, at, root, depth)
 
     def condition(self, value: Any, at: str, depth: int) -> dict[str, Any]:
-        """Translate what holds at a path: operators, or a value to be equal to."""
+        """Translate the condition on a path: operators, or a value for equality."""
         if not isinstance(value, Mapping):
             if isinstance(value, re.Pattern | Regex):
                 raise FilterInvalid(at, _PATTERN_HINT)
@@ -104,12 +108,13 @@ class _Builder:
         dollars = [key for key in value if isinstance(key, str) and key.startswith("$")]
         if not dollars:
             return {"$eq": self.literal(value, at)}
+        # The server treats such a document as a literal or refuses it, depending on which key comes first.
         if len(dollars) < len(value):
             raise FilterInvalid(at, f"mixes operators ({dollars[0]!r}) with names; {_LITERAL_HINT}")
         return self.operators(value, at, depth)
 
     def operators(self, value: Any, at: str, depth: int) -> dict[str, Any]:
-        """Translate a document of nothing but operators on one value."""
+        """Translate a document that consists of operators on one value."""
         _check_depth(at, depth)
         if not isinstance(value, Mapping) or not value:
             raise FilterInvalid(at, "a non-empty document of operators such as {'$gt': 3}")
@@ -121,7 +126,7 @@ class _Builder:
         return {name: OPERATORS[name](self, operand, f"{at}.{name}", depth) for name, operand in value.items()}
 
     def literal(self, value: Any, at: str) -> Any:
-        """Return a value to compare with, as it travels."""
+        """Return a value to compare with, in the form to send."""
         try:
             return self._encoding.encode(at, value, limit=FILTER_LIMIT)
         except PayloadInvalid as invalid:
@@ -130,13 +135,13 @@ class _Builder:
             raise FilterInvalid(large.argument, large.problem) from large
 
     def compared(self, value: Any, at: str, _depth: int) -> Any:
-        """Return the operand of a comparison; the server would refuse a pattern, or match by it."""
+        """Return the operand of a comparison; refuse a pattern, which the server would refuse or match by."""
         if isinstance(value, re.Pattern | Regex):
             raise FilterInvalid(at, _PATTERN_HINT)
         return self.literal(value, at)
 
     def listed(self, value: Any, at: str, depth: int) -> list[Any]:
-        """Return a list of values; the server would take a pattern, and a document with ``$``, for an expression."""
+        """Return a list of values; patterns and documents with ``$`` are refused, because the server evaluates them."""
         if not isinstance(value, list | tuple):
             raise FilterInvalid(at, f"a list of values, not {type(value).__name__}")
         for place, part in enumerate(value):
@@ -149,7 +154,7 @@ class _Builder:
         return self.operators(value, at, depth + 1)
 
     def element(self, value: Any, at: str, depth: int) -> dict[str, Any]:
-        """Translate what one element of an array is to fulfil: operators on it, or a filter on its fields."""
+        """Translate the condition on one element of an array: operators on it, or a filter on its fields."""
         if not isinstance(value, Mapping) or not value:
             raise FilterInvalid(at, "a non-empty document: operators on an element, or a filter on its fields")
         if any(isinstance(key, str) and key in OPERATORS for key in value):
@@ -243,4 +248,4 @@ OPERATORS: dict[str, Callable[[_Builder, Any, str, int], Any]] = {
     "$not": _Builder.negated,
     "$elemMatch": _Builder.element,
 }
-"""What may be asked of one value, and how its operand is checked."""
+"""Operators on one value, each with the function that checks and translates its operand."""

@@ -1,4 +1,4 @@
-"""The four indexes. Their names carry the schema version, so that a later one can replace them in peace."""
+"""The four indexes. Their names carry the schema version, so that a later version can add new ones beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ __all__ = ["BEGINNING", "CLAIM", "HISTORY", "INDEXES", "KEY", "Index"]
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index: its keys in order, ascending all, and its options."""
+    """One index: its keys in order, all ascending, and its options.
+
+    Attributes:
+        name: name with the schema version.
+        keys: fields of the key, in order.
+        present: fields that a document must have to be in the index.
+        options: further options of ``createIndexes``.
+    """
 
     name: str
     keys: tuple[str, ...]
@@ -20,7 +27,7 @@ class Index:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Return the specification that the ``createIndexes`` command takes."""
+        """Return the specification for the ``createIndexes`` command."""
         return {
             "name": self.name,
             "key": dict.fromkeys(self.keys, 1),
@@ -30,11 +37,15 @@ class Index:
 
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
-"""Before every date, so that ``$gte`` says "exists" in a form that the server answers from the index alone."""
+"""Time before every date: ``$gte`` with it means "exists", in a form that the server answers from the index alone."""
 
 CLAIM = Index("mongoq1_claim", ("q", "priority", "when", "_id"), ("when",))
+"""Index of live items, in the order of claims."""
 KEY = Index("mongoq1_key", ("q", "key"), ("key", "when"), {"unique": True})
+"""Index of the keys of live items: one live item for each key of a queue."""
 HISTORY = Index("mongoq1_history", ("q", "processed", "_id"), ("processed",))
+"""Index of processed items, oldest first."""
 EXPIRES = Index("mongoq1_expires", ("expires",), ("expires",), {"expireAfterSeconds": 0})
+"""TTL index: the server deletes a document at its date."""
 
 INDEXES = (CLAIM, KEY, HISTORY, EXPIRES)

@@ -1,4 +1,4 @@
-"""An item as the user sees it."""
+"""Items, as the user sees them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ M = TypeVar("M")
 N = TypeVar("N")
 Document = Mapping[str, Any]
 State = Literal["ready", "scheduled", "reserved", "expired", "processed"]
+"""State of an item, which follows from its fields and the time of the read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ class Failure:
     """The last failure of an item.
 
     Attributes:
-        type: the class of the error, with its module unless it is Python's own, such as
+        type: class of the error, with its module unless it is Python's own, such as
             ``pymongo.errors.DuplicateKeyError``; ``""`` when the caller gave only a text.
-        message: the error's text, shortened.
-        at: when it was reported, on the server's clock.
-        traceback: where it happened, the outermost frame first, shortened to 4 KiB; ``""`` where the caller gave no
+        message: text of the error, shortened.
+        at: time of the report, on the server's clock.
+        traceback: traceback with the outermost frame first, shortened to 4 KiB; ``""`` where the caller gave no
             exception, or one that was never raised.
     """
 
@@ -54,19 +55,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead item comes from, or a copy that a replay or a push to a topic made.
+    """The source of a dead item, or of a copy that a replay or a push to a topic made.
 
     Attributes:
-        queue: the queue it died in, or whose history it was copied from; the topic that it was pushed to.
-        id: its id there, or what the push returned; a burial keeps the id, and a copy has one of its own.
-        reason: why it was buried; ``"replayed"`` for the copy of a replay, with the label if it had one;
+        queue: queue in which it died, or whose history it was copied from; topic that it was pushed to.
+        id: its id there, or the id that the push returned; a burial keeps the id, a copy has a new one.
+        reason: reason of the burial; ``"replayed"`` for the copy of a replay, with the label if it had one;
             ``"published"`` for that of a push to a topic.
-        attempts: how often it had been reserved there; of an item that a claim buried, since it had all its runs, the
+        attempts: number of its reservations there. For an item that a claim buried because no runs were left, it is the
             number of runs that the queue then allowed.
-        key: the key it had there; a key does not follow.
-        at: when it was buried, copied or pushed, on the server's clock.
-        stage: the stage of a pipeline that buried it.
-        delivery: the hash of that stage and this item (see ``Job.delivery_hash``), which every attempt had.
+        key: key that it had there; it does not go with the item.
+        at: time of the burial, the copy or the push, on the server's clock.
+        stage: stage of a pipeline that buried it; ``None`` for other callers.
+        delivery: hash of that stage and this item (see ``Job.delivery_hash``), the same for every attempt.
     """
 
     queue: str
@@ -80,7 +81,7 @@ class Origin:
 
 
 def state_of(document: Document, now: datetime) -> State:
-    """Tell the state from the fields."""
+    """Return the state that the fields mean at a time."""
     if document.get("processed") is not None:
         return "processed"
     due = document["when"] <= now
@@ -90,28 +91,34 @@ def state_of(document: Document, now: datetime) -> State:
 
 
 def id_key(id: Any) -> Any:
-    """Return a key for an id in dicts and sets, much faster than an ObjectId; other programs may use any id."""
+    """Return a key for an id in dicts and sets.
+
+    It is much faster than an ObjectId, and it is hashable for any id that other programs may use.
+    """
     return id.binary if type(id) is ObjectId else repr(id)
 
 
 def id_keys(ids: Sequence[Any]) -> list[Any]:
-    """Return the keys of many ids, in half the time where all are ObjectIds."""
+    """Return the keys of many ids, in half the time if all are ObjectIds."""
     if {ObjectId}.issuperset(map(type, ids)):
         return list(map(bytes_of, ids))
     return list(map(id_key, ids))
 
 
 def reservation_key(item: Any) -> Any:
-    """Return a key for a reservation of an item; one token may hold several items. ``None`` for no reserved item."""
+    """Return a key for a reservation of an item; ``None`` if the item is not reserved.
+
+    The key needs both id and token, because one token may hold several items.
+    """
     held = isinstance(item, Item) and item.token is not None
     return (id_key(item.id), id_key(item.token)) if held else None
 
 
 class Item(Generic[M]):
-    """One item of a queue, as it was when it was read: frozen, picklable data. Operations live on the queue.
+    """One item of a queue, as it was when it was read: frozen, picklable data. Operations are methods of the queue.
 
-    Made by the queue. The envelope is kept as it came, and each attribute looks into it when it is asked for, since
-    most are never asked for.
+    Made by the queue. The envelope is kept as it came. Each attribute is read from it on access, because most
+    attributes are never used.
     """
 
     __slots__ = ("_document", "_due", "_kept", "_namespace", "_now", "_payload", "_size")
@@ -132,42 +139,44 @@ class Item(Generic[M]):
         self._namespace = namespace
         self._due = due
         self._kept = kept
-        self._size = 0  # bytes of the envelope as BSON, where the claim of a worker has found them out
+        # Bytes of the envelope as BSON; set only where a worker's claim has measured them.
+        self._size = 0
 
     @property
     def id(self) -> ObjectId:
-        """Identity, for life; moves and burials keep it."""
+        """Identity for life; moves and burials keep it."""
         return self._document["_id"]  # type: ignore[no-any-return]
 
     @property
     def queue(self) -> str:
-        """The queue that held it."""
+        """Name of the queue that held it."""
         return self._document["q"]  # type: ignore[no-any-return]
 
     @property
     def payload(self) -> M:
-        """What was pushed, or the model built from it."""
+        """The pushed payload, or the model built from it."""
         return self._payload
 
     @property
     def state(self) -> State:
-        """Ready, scheduled, reserved, expired (the lease was over, nobody had taken it yet) or processed."""
+        """Ready, scheduled, reserved, expired (the lease was over, and it was not reserved again yet) or processed."""
         return state_of(self._document, self._now)
 
     @property
     def due(self) -> datetime | None:
-        """When it became, or becomes, eligible; ``None`` where the envelope no longer says."""
+        """Time at which it became, or becomes, eligible; ``None`` when the envelope no longer contains it."""
         return self._document.get("when") if self._due is None and not self._reserved else self._due
 
     @property
     def lease_until(self) -> datetime | None:
         """End of the reservation; ``None`` when not reserved."""
-        document = self._document  # asked of every item of a batch
+        # One attribute access instead of two: every item of a batch is asked.
+        document = self._document
         return document.get("when") if document.get("reserved") else None
 
     @property
     def priority(self) -> int:
-        """-100 (first) to 100 (last)."""
+        """Priority from -100 (first) to 100 (last)."""
         return self._document.get("priority", 0)  # type: ignore[no-any-return]
 
     @property
@@ -177,33 +186,34 @@ class Item(Generic[M]):
 
     @property
     def retries(self) -> int:
-        """How often it was reserved again after its first time."""
+        """Reservations in this queue after the first one."""
         return max(self.attempts - 1, 0)
 
     @property
     def key(self) -> str | None:
-        """The key given by the producer."""
+        """Key given by the producer; ``None`` without one."""
         return self._document.get("key")
 
     @property
     def headers(self) -> Mapping[str, Any]:
         """Metadata given by the producer."""
         headers = self._document.get("headers")
-        return headers if isinstance(headers, Mapping) else {}  # other programs may have written anything
+        # Other programs may have written anything.
+        return headers if isinstance(headers, Mapping) else {}
 
     @property
     def token(self) -> ObjectId | None:
-        """The fence of this reservation; ``None`` when not reserved."""
+        """Fence of this reservation; ``None`` when not reserved."""
         return self._document.get("token")
 
     @property
     def by(self) -> str | None:
-        """The worker (``host:pid:random``) that holds, or last held, the item."""
+        """Worker (``host:pid:random``) that holds, or last held, the item."""
         return self._document.get("by")
 
     @property
     def error(self) -> Failure | None:
-        """The last failure."""
+        """The last failure; ``None`` without one."""
         stored = self._document.get("error")
         if stored is None:
             return None
@@ -211,7 +221,7 @@ class Item(Generic[M]):
 
     @property
     def origin(self) -> Origin | None:
-        """Where an item that is dead, or a copy, comes from."""
+        """The source of a dead item or a copy; ``None`` for other items."""
         stored = self._document.get("origin")
         if stored is None:
             return None
@@ -228,22 +238,22 @@ class Item(Generic[M]):
 
     @property
     def hops(self) -> int:
-        """How often a stage of a pipeline has handed it on to another queue."""
+        """Number of times that a stage of a pipeline has handed it on to another queue."""
         return hops_counted(self._document.get("hops"))
 
     @property
     def trail(self) -> tuple[Hop, ...]:
-        """What stages of pipelines have done with it, oldest first, if they record that."""
+        """Settlements by stages of pipelines, oldest first, if the stages record them."""
         return trail_of(self._document.get("trail"))
 
     @property
     def processed(self) -> datetime | None:
-        """When it was popped or committed."""
+        """Time at which it was popped or committed; ``None`` before."""
         return self._document.get("processed")
 
     @property
     def once(self) -> datetime | None:
-        """Until when its id is remembered after it is settled."""
+        """Time until which its id is remembered after it is settled; ``None`` if it is not."""
         return self._document.get("once")
 
     @property
@@ -253,12 +263,12 @@ class Item(Generic[M]):
 
     @property
     def read_at(self) -> datetime:
-        """When it was read, on the server's clock; of an item that was reserved, when it was claimed."""
+        """Time of the read, on the server's clock; for a reserved item, the time of the claim."""
         return self._now
 
     @property
     def kept(self) -> ClaimedPayload | None:
-        """Its payload as it was claimed, where a stage records that."""
+        """Its payload as it was claimed, where a stage records payloads; else ``None``."""
         return self._kept
 
     @property
@@ -266,7 +276,7 @@ class Item(Generic[M]):
         return bool(self._document.get("reserved"))
 
     def stored(self, field: str, default: Any = None) -> Any:
-        """Return a field of its envelope as it is stored, or the default where there is none."""
+        """Return a field of its envelope as it is stored, or the default where the field is missing."""
         return self._document.get(field, default)
 
     def with_payload(self, payload: N) -> Item[N]:
@@ -277,29 +287,30 @@ class Item(Generic[M]):
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        held: Item[M] = object.__new__(Item)  # a batch makes thousands; to call the class takes half as long again
+        # A batch makes thousands of items; calling the class takes half as long again.
+        held: Item[M] = object.__new__(Item)
         held._document = {**self._document, "when": lease_until}
         held._payload, held._now, held._due = self._payload, self._now, self._due
         held._namespace, held._kept, held._size = self._namespace, self._kept, self._size
         return held
 
     def __eq__(self, other: object) -> bool:
-        """Equal when everything that can be asked for is."""
+        """Return whether all attributes are equal."""
         return isinstance(other, Item) and self._values() == other._values()
 
     def __hash__(self) -> int:
-        """Hash by identity and reservation."""
+        """Return a hash of identity and reservation."""
         return hash((self._namespace, self.id, self.token))
 
     def __repr__(self) -> str:
-        """Show what tells items apart, and the payload."""
+        """Return the identifying attributes and the payload as text."""
         return (
             f"Item(id={self.id!r}, queue={self.queue!r}, state={self.state!r}, attempts={self.attempts}, "
             f"payload={self.payload!r})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
+        """Return the constructor arguments for ``pickle``."""
         return Item, self._values(), (None, {"_kept": self._kept})
 
     def _values(self) -> tuple[Any, ...]:
@@ -307,7 +318,7 @@ class Item(Generic[M]):
 
 
 def items_of(documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]) -> list[Item[Any]]:
-    """Return the items in many envelopes, in two thirds of the time: what is left out is the call of the class."""
+    """Return the items in many envelopes, in two thirds of the time: the class is not called for each."""
     made: list[Item[Any]] = []
     for document, due in zip(documents, dues, strict=True):
         item: Item[Any] = object.__new__(Item)
@@ -318,12 +329,12 @@ def items_of(documents: Iterable[Document], now: datetime, namespace: str, dues:
 
 
 def is_held_in(item: Item[Any], namespace: str, queue: str) -> bool:
-    """Say whether an item was reserved, and from this queue."""
+    """Return whether an item is reserved, and from this queue."""
     document = item._document
     return document["q"] == queue and item._namespace == namespace and document.get("token") is not None
 
 
 def with_stored(item: Item[M], field: str, value: Any) -> Item[M]:
-    """Return an item with another value in a field of its envelope; its payload stays the one it has."""
+    """Return an item with another value in a field of its envelope; its payload attribute does not change."""
     document = {**item._document, field: value}
     return Item(document, item._payload, item._now, item._namespace, item._due, kept=item._kept)

@@ -1,6 +1,7 @@
-"""Rendezvous: where items of several queues wait for their partners, by the value that they have in common.
+"""Rendezvous: the state of a join for one value, by which items of several queues wait for their partners.
 
-On each side places are counted on as items come, and taken in their order, so nobody looks through those who wait.
+Each queue has a line: places are numbered as items come, and taken in that order, so no process searches the waiting
+items.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from bson.binary import UuidRepresentation
 __all__ = ["JoinState", "Place", "Unjoinable", "rendezvous_id", "value_key"]
 
 VALUE_BYTES = 1024
+"""Bytes of a value as BSON, at most."""
 DIGITS = 18
-"""Of the number of a place."""
+"""Digits of the number of a place, at most."""
 Document = Mapping[str, Any]
 
 
 class Unjoinable(ValueError):
-    """A value that no other one can be looked for by."""
+    """Raised for a value that cannot be compared with other values."""
 
 
 def value_key(value: Any) -> str:
-    """Return what a value is known by: equal for values that are equal to the server, such as 1 and 1.0.
+    """Return the key of a value: equal for values that are equal to the server, such as 1 and 1.0.
 
     Raises:
         Unjoinable: it is missing or null, a document or a list, not a number, or takes more than 1 KiB.
@@ -49,6 +51,7 @@ def value_key(value: Any) -> str:
     raw = bson.encode(told, codec_options=_OPTIONS)
     if len(raw) > VALUE_BYTES:
         raise Unjoinable(f"takes {len(raw):,} bytes, and {VALUE_BYTES:,} is the limit")
+    # A hash, because a value may hold any characters and 1 KiB, and the key is part of an ``_id`` and of an item's key.
     return hashlib.sha256(raw).hexdigest()[:40]
 
 
@@ -56,7 +59,7 @@ _OPTIONS: bson.CodecOptions[Any] = bson.CodecOptions(uuid_representation=UuidRep
 
 
 def _number(value: Any) -> dict[str, Any]:
-    """Return a number in the one form that all that equal it have."""
+    """Return a number in one form that is the same for all equal numbers."""
     exact = Decimal(value)
     if not exact.is_finite():
         raise Unjoinable(f"is {value}, which is no number to look for")
@@ -75,12 +78,12 @@ def rendezvous_id(join: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an item waits.
+    """The place where an item waits.
 
     Attributes:
-        key: what its value is known by.
-        queue: the queue that it came by, whose line it stands in.
-        number: its place in that line.
+        key: key of its value.
+        queue: queue that it arrived by; the place is in the line of this queue.
+        number: number of the place in that line.
     """
 
     key: str
@@ -89,14 +92,14 @@ class Place:
 
     @property
     def text(self) -> str:
-        """The key of the waiting item."""
+        """Key of the waiting item."""
         return f"{self.key}:{_tag(self.queue)}:{self.number}"
 
     @classmethod
     def of(cls, text: Any, queues: Iterable[str]) -> Place | None:
         """Return the place with this text in the line of one of these queues.
 
-        ``None`` when it is none: some other program may have written anything, and a join may have had other queues.
+        ``None`` for other texts: other programs may have written anything, and a join may have had other queues.
         """
         parts = text.split(":") if isinstance(text, str) else []
         if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) <= DIGITS):
@@ -112,13 +115,13 @@ def _tag(queue: str) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """The line of one queue.
+    """The line of one queue. All numbers only grow, except ``missed``, and ``come`` by ``unpark``.
 
     Attributes:
-        come: how many have come to wait.
-        taken: how many places are behind.
-        missed: how many partners of who comes were given up.
-        stored: how many had come when that was stored.
+        come: places given out so far.
+        taken: places that are past, from the first one on.
+        missed: partners that were given up before their items of this queue arrived; falls with each late arrival.
+        stored: ``come`` as the document has it.
     """
 
     come: int = 0
@@ -127,18 +130,18 @@ class _Line:
     stored: int = 0
 
     def fields(self, queue: str) -> dict[str, Any]:
-        """Return what is to be stored."""
+        """Return the fields to store."""
         return {"queue": queue, "come": self.come, "taken": self.taken, "missed": self.missed}
 
 
 class JoinState:
-    """What is known of a value: by queue how many have come to wait, how many places are behind, who was given up.
+    """The state of one value: for each queue, the places given out, the places past, and the partners given up.
 
-    What is stored of queues that the join has no more stays as it is.
+    The stored state of queues that the join no longer has stays as it is.
 
     Attributes:
-        key: what the value is known by.
-        stored: there is a document of it.
+        key: key of the value.
+        stored: True when a document exists.
     """
 
     def __init__(self, key: str, queues: Iterable[str], document: Document | None) -> None:
@@ -150,7 +153,7 @@ class JoinState:
             self._lines.setdefault(queue, _Line())
 
     def first(self, queue: str, gone: Set[str]) -> Place | None:
-        """Return the first place of a line where somebody waits; ``gone`` are those where nobody is any more."""
+        """Return the first place of a line with a waiting item; ``gone`` are the places known to be empty."""
         line = self._lines[queue]
         for number in range(line.taken, line.come):
             place = Place(self.key, queue, number)
@@ -159,7 +162,7 @@ class JoinState:
         return None
 
     def following(self, place: Place, most: int) -> Iterator[Place]:
-        """Return the stored places behind one, so many at most."""
+        """Yield the stored places after one, ``most`` at most."""
         for number in range(place.number + 1, min(place.number + 1 + most, self._lines[place.queue].stored)):
             yield Place(self.key, place.queue, number)
 
@@ -170,7 +173,7 @@ class JoinState:
         return Place(self.key, queue, line.come - 1)
 
     def unpark(self, place: Place) -> bool:
-        """Let who has the last place of a line not wait there after all; says whether it was the last one."""
+        """Give back the last place of a line; return whether it was the last one."""
         line = self._lines[place.queue]
         if place.number != line.come - 1:
             return False
@@ -178,14 +181,14 @@ class JoinState:
         return True
 
     def take(self, place: Place) -> None:
-        """Let somebody leave, and all places before that one."""
+        """Mark a place, and all places before it, as past."""
         line = self._lines[place.queue]
         line.taken = max(line.taken, place.number + 1)
 
     def give_up(self, place: Place, *, remembered: bool) -> None:
-        """Let somebody leave without partners.
+        """Let an item leave its place without partners.
 
-        ``remembered`` says that these will be known to come late, unless it was the partner of one given up before.
+        With ``remembered`` its partners will count as late, unless it was itself a late partner of an earlier item.
         """
         line = self._lines[place.queue]
         if line.taken == place.number:
@@ -195,7 +198,7 @@ class JoinState:
                 other.missed += 1
 
     def come_back(self, queue: str) -> None:
-        """Let somebody who was given up look for partners again: they will not come late."""
+        """Record that a given-up item looks for its partners again: they will not be late."""
         for other in self._others(queue):
             other.missed = max(other.missed - 1, 0)
 
@@ -203,7 +206,7 @@ class JoinState:
         return (self._lines[other] for other in self._queues if other != queue)
 
     def is_late(self, queue: str) -> bool:
-        """Say whether a partner of who comes by this queue was given up; that is told once for each."""
+        """Return whether a partner of an arrival by this queue was given up; each given-up partner counts once."""
         line = self._lines[queue]
         if not line.missed:
             return False
@@ -212,21 +215,21 @@ class JoinState:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody waits, as far as is known."""
+        """True when no item waits, as far as the state shows."""
         return all(line.taken >= line.come for line in self._lines.values())
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing to remember."""
+        """True when there is nothing to remember."""
         return self.empty and not any(line.missed for line in self._lines.values())
 
     def fields(self) -> dict[str, Any]:
-        """Return what is to be stored."""
+        """Return the fields to store."""
         return {"lines": [line.fields(queue) for queue, line in self._lines.items()]}
 
 
 def _lines(stored: Any) -> dict[str, _Line]:
-    """Return the stored lines; what some other program put there counts for nothing."""
+    """Return the stored lines; values of other programs count as 0."""
     found = {}
     for line in stored if isinstance(stored, list) else []:
         if isinstance(line, Mapping) and isinstance(line.get("queue"), str):

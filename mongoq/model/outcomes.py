@@ -1,4 +1,4 @@
-"""Outcomes: what is to become of an item, as a value. A handler returns one; what returns anything else is done."""
+"""Outcomes: values that define how an item is settled. A handler that returns any other value settles it as done."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Retry(Outcome):
-    """The run has failed without an exception: the item is rolled back; beyond its retries it is buried.
+    """The run has failed without an exception: the item is rolled back; without retries left it is buried.
 
     Attributes:
-        delay: not to be handed out again before so long from now, a ``timedelta`` or seconds; default what the
-            consumer's retry policy says.
-        error: why, an exception or a text; kept on the item, shortened to 4 KiB.
+        delay: time until the item may be claimed again, a ``timedelta`` or seconds; by default the consumer's retry
+            policy decides.
+        error: cause, an exception or a text; kept on the item, shortened to 4 KiB.
     """
 
     delay: Duration | None = None
@@ -43,7 +43,7 @@ class Retry(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Dead(Outcome):
-    """The item goes to the dead queue at once, whatever retries are left.
+    """The item goes to the dead queue at once, even if it has retries left.
 
     Attributes:
         reason: a short text to count by, at most 512 bytes.
@@ -58,18 +58,18 @@ class Dead(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Outcome):
-    """The item is settled as done, and nothing more comes of it; a queue with history keeps it there."""
+    """The item is settled as done, without any output; a queue with history keeps it there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed(Outcome):
-    """A run has ended with an error; what a worker makes of an exception.
+    """A run has ended with an error; a worker makes this from an exception.
 
     Attributes:
         error: the exception.
-        delay: how long the item waits.
-        counted: the attempt counts.
-        halts: the consumer is to take nothing more.
+        delay: time until the item may be claimed again.
+        counted: True when the attempt counts.
+        halts: True when the consumer must not claim any more items.
     """
 
     error: BaseException | str | None
@@ -80,13 +80,13 @@ class Failed(Outcome):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledElsewhere(Outcome):
-    """An item is settled in a way of its own, together with others that go the same.
+    """An item is settled by a flow of its own, together with other items of the same flow.
 
     Attributes:
-        way: makes the flow that settles those whose ``told`` it is given, and returns the errors of the others by
-            ``id_key``.
-        told: what it is to know of this one.
-        fate: tells once it was settled what became of it, as statistics call that; it is asked once.
+        way: makes the flow that settles items, given their ``told`` values; the flow returns by ``id_key`` the errors
+            of items that it did not settle.
+        told: data about this item for that flow.
+        fate: returns, after the settlement, what happened to the item, by its name in statistics; called once.
     """
 
     way: Callable[[Sequence[Any]], Any]
@@ -96,19 +96,19 @@ class SettledElsewhere(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Release(Outcome):
-    """An item goes back unused; what a worker makes of what it has not started when it ends."""
+    """An item goes back unused; a worker makes this when it ends, for items that it has not started."""
 
 
 @dataclass(frozen=True, init=False)
 class Move(Outcome):
-    """An item goes on to another queue, as ``queue.move`` does it. Nothing is checked before it is used.
+    """An item goes on to another queue, as by ``queue.move``. The arguments are checked when the outcome is applied.
 
     Attributes:
         to: the queue, by name, or a handle, whose model then checks ``payload``.
         payload: the new payload.
         patch: or operators that change the payload, such as ``{"$set": {"plane.seats": 180}}``.
-        delay: not to be handed out there before so long from now, a ``timedelta`` or seconds.
-        when: not to be handed out there before this time (aware).
+        delay: time until it may be claimed there, a ``timedelta`` or seconds.
+        when: time before which it is not claimed there (aware).
         priority: the new priority.
         headers: the new headers; ``None`` removes them.
     """
@@ -133,9 +133,11 @@ class Move(Outcome):
         priority: int | None = None,
         headers: Mapping[str, Any] | None = KEEP,
     ) -> None:
-        told = self.__dict__  # a batch makes thousands, and setting a frozen attribute takes five times as long
+        # A batch makes thousands of outcomes, and setting a frozen attribute takes five times as long.
+        told = self.__dict__
         told["to"] = to
-        if type(self) is not Move:  # its class may have attributes of these names
+        # A subclass may have class attributes of these names, so all are set on the instance.
+        if type(self) is not Move:
             told.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
             return
         if payload is not KEEP:
@@ -154,14 +156,14 @@ class Move(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Fork(Outcome):
-    """An item becomes several: it is settled, and an item is written for each output, all of it or nothing.
+    """An item becomes several: it is settled, and one item is written for each output, all of it or nothing.
 
-    That takes a transaction, and so a replica set; one node will do. The outputs are new items with ids of their own,
-    each with the priority and the headers of the one they come from unless its ``Move`` says otherwise.
+    That takes a transaction, and so a replica set; one node is enough. The outputs are new items with ids of their own.
+    Each has the priority and the headers of the original unless its ``Move`` gives others.
 
     Attributes:
-        outputs: a ``Move`` for each, without ``patch``; one without a payload has that of the item. What is ``None`` is
-            left out; if nothing is left, the item is dropped.
+        outputs: a ``Move`` for each, without ``patch``; one without a payload has that of the item. Outputs that are
+            ``None`` are left out; without any output left, the item is dropped.
     """
 
     outputs: Sequence[Move | None]
@@ -179,5 +181,5 @@ class Fork(Outcome):
 
     @property
     def moves(self) -> list[Move]:
-        """Those that are not left out."""
+        """Outputs that are not left out."""
         return [output for output in self.outputs if output is not None]

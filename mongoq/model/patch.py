@@ -1,7 +1,7 @@
-"""Patches: update operators of the user's, applied under ``payload`` in the same update that settles the item.
+"""Patches: a user's update operators, applied under ``payload`` in the same update that settles the item.
 
-Only operators whose operands are plain values are allowed, and each operand is sent so that the server takes it
-literally: a value with keys such as ``$each`` is stored, not obeyed.
+Only operators with plain values as operands are allowed. Each operand is sent in a form that the server takes
+literally: a value with keys such as ``$each`` is stored, not executed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ OPERATORS = (
     "$pop",
     "$rename",
 )
+"""The safe list: operators that a patch may use."""
 _LITERAL_APPEND = ("$push", "$addToSet")
+"""Operators that need ``$each`` around a value, so that the server appends it literally."""
 _NUMERIC = ("$inc", "$mul")
+"""Operators on numbers."""
 NULL_BYTES = 12
+"""Bytes of one null that the server adds to an array, at most."""
 
 
 def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dict[str, dict[str, Any]]:
@@ -37,7 +41,7 @@ def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dic
 
     Args:
         patch: a document of operators such as ``{"$set": {"carrier.name": "Delta"}, "$inc": {"hops": 1}}``.
-        encoding: how values become BSON.
+        encoding: converts values to BSON.
         argument: the name to use in errors.
 
     Raises:
@@ -60,7 +64,7 @@ def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dic
 
 
 def padding(update: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the most bytes that the server adds by itself: it fills an array up to an index that is set."""
+    """Return the bytes that the server may add by itself: it fills an array up to an index that is set."""
     steps = [step for fields in update.values() for path in fields for step in path.split(".")]
     return sum(NULL_BYTES * int(step) for step in steps if step.isdecimal() and len(step) < 10)
 

@@ -1,4 +1,4 @@
-"""Retry policies: how long a failed item waits for its next run. Pure, but for the dice of the jitter."""
+"""Retry policies: the time that a failed item waits for its next run. Pure functions, except for the random jitter."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Exponential", "Fixed", "Linear", "RetryPolicy"]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy(ABC):
-    """Says how long a failed item waits; the three policies differ in how that grows.
+    """Defines how long a failed item waits; the three policies differ in the growth of the delay.
 
     Attributes:
-        base: the delay before the first retry, a ``timedelta`` or seconds.
-        cap: no delay is longer, a ``timedelta`` or seconds; ``None`` for no bound of its own.
-        jitter: each delay is a random one, up to this share shorter or longer (0 to 1), so that what failed together
-            does not come back together. It may exceed ``cap`` by that share.
+        base: delay before the first retry, a ``timedelta`` or seconds.
+        cap: longest delay, a ``timedelta`` or seconds; ``None`` for no bound of its own.
+        jitter: each delay is random, up to this share shorter or longer (0 to 1), so that items that failed together do
+            not come back together. A delay may exceed ``cap`` by that share.
 
     Raises:
-        ArgumentInvalid: a value cannot be used; it is named.
+        ArgumentInvalid: a value cannot be used; the message names it.
     """
 
     base: Duration = 1
@@ -44,11 +44,11 @@ class RetryPolicy(ABC):
         """Return the delay before a retry.
 
         Args:
-            retry: the first is 1.
-            dice: gives a number from 0 to 1, for the jitter.
+            retry: number of the retry; the first is 1.
+            dice: returns a number from 0 to 1, for the jitter.
 
         Raises:
-            ArgumentInvalid: ``retry`` is no whole number from 1 up.
+            ArgumentInvalid: ``retry`` is not a whole number from 1 up.
         """
         seconds = self._seconds(duration(self.base, "base").total_seconds(), count(retry, "retry"))
         if self.cap is not None:
@@ -59,7 +59,7 @@ class RetryPolicy(ABC):
 
     @abstractmethod
     def _seconds(self, base: float, retry: int) -> float:
-        """Return the delay before cap and jitter."""
+        """Return the delay before cap and jitter are applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Exponential(RetryPolicy):
     """``base``, then ``factor`` times as long each time; bounded by ``cap``, default one hour.
 
     Attributes:
-        factor: from 1 up.
+        factor: growth per retry, from 1 up.
     """
 
     _: KW_ONLY
@@ -99,6 +99,7 @@ class Exponential(RetryPolicy):
         try:
             return float(base * self.factor ** (retry - 1))
         except OverflowError:
+            # Beyond the range of a float; ``delay`` cuts it to the cap. A base of 0 stays 0.
             return LONGEST.total_seconds() if base else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Publications: what a push to a topic puts into each queue that is bound to it."""
+"""Publications: the copies that a push to a topic makes for the queues bound to it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mongoq.model.item import Document
 __all__ = ["is_publication", "published", "published_id"]
 
 PUBLISHED = "published"
-"""The reason in the ``origin`` of such a copy."""
+"""Reason in the ``origin`` of a copy."""
 PRODUCER = slice(4, 9)
-"""Where an ObjectId holds what its process drew at random: behind the seconds, and before the counter."""
+"""Position of the random part of an ObjectId, drawn by its process: after the seconds, before the counter."""
 
 
 def published_id(id: ObjectId, queue: str) -> ObjectId:
-    """Return the id of the copy that the push with this id puts into a bound queue; always the same.
+    """Return the id of the copy that the push with this id makes for a bound queue; always the same.
 
-    Seconds and counter stay, so that within a queue the copies of one producer sort as its pushes did.
+    Seconds and counter stay, so that within a queue the copies of one producer sort in the order of its pushes.
     """
     raw = id.binary
     digest = sha256(raw[PRODUCER] + queue.encode()).digest()
@@ -29,12 +29,12 @@ def published_id(id: ObjectId, queue: str) -> ObjectId:
 
 
 def is_publication(origin: Document) -> bool:
-    """Say whether an origin is that of a push to a topic; a burial, whatever its reason, counts an attempt."""
+    """Return whether an origin is that of a push to a topic; a burial with the same reason counts an attempt."""
     return origin.get("reason") == PUBLISHED and origin.get("attempts") == 0
 
 
 def published(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
-    """Return the copy for a bound queue of what was pushed to a topic."""
+    """Return the copy for a bound queue of an envelope that was pushed to a topic."""
     origin = {
         "queue": envelope["q"],
         "id": envelope["_id"],

@@ -1,4 +1,4 @@
-"""Copies: items of a history as a replay pushes them again, each under an id that is always the same."""
+"""Copies: processed items as a replay pushes them again, each under an id that is always the same."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from mongoq.model.process.clock import EPOCH, MILLISECOND, milliseconds
 __all__ = ["COPY_MARK", "CopyIds", "CopyStencil", "ReplayOrder", "copy_envelope"]
 
 COPY_MARK = "replayed"
-"""The field of a copy that names the queue whose history it was copied from; it survives moves and burials."""
+"""Field of a copy with the name of the queue that it was copied from; it survives moves and burials."""
 ANY_ID = codec_options()
-"""Other programs may have used anything for an id."""
+"""Options for ids of any type, which other programs may have used."""
 
 
 class CopyIds:
-    """Makes the ids of copies: always the same for one run of one item, a queue, a label, and a hop if one is told.
+    """Makes the ids of copies: always the same for one run of one item, a queue, a label, and a hop if given.
 
-    An id begins with when the original was processed (milliseconds, of the last 49 days) and the end of the original's
-    counter, so that copies sort as their originals did, most of the time; the rest is a hash of all there is to tell.
+    An id begins with the time at which the original was processed (milliseconds, of the last 49 days) and the end of
+    the original's counter, so that copies mostly sort as their originals did. The rest is a hash of all these facts.
     """
 
     def __init__(self, to: str, label: str, hop: str | None = None) -> None:
@@ -38,7 +38,7 @@ class CopyIds:
         self._told = f"{hopped}\0{to}\0{label}".encode(errors="surrogatepass")
 
     def id(self, original: bytes, processed: int) -> bytes:
-        """Return the 12 bytes of an id, given those of the original's id, and its milliseconds."""
+        """Return the 12 bytes of an id, given the bytes of the original's id, and its milliseconds."""
         digest = sha256(b"%b\0%d%b" % (hexlify(original), processed, self._told)).digest()
         return (processed % 2**32).to_bytes(4) + original[-2:] + digest[:6]
 
@@ -52,7 +52,8 @@ class CopyIds:
 def _milliseconds(date: Any) -> int:
     if type(date) is datetime and date.tzinfo is UTC:
         return milliseconds(date)
-    return int(date if isinstance(date, DatetimeMS) else DatetimeMS(date))  # which takes longer
+    # This way takes longer, but it accepts all dates.
+    return int(date if isinstance(date, DatetimeMS) else DatetimeMS(date))
 
 
 def copy_envelope(
@@ -67,9 +68,9 @@ def copy_envelope(
     label: str,
     at: datetime,
 ) -> dict[str, Any]:
-    """Return the envelope of a copy: fresh but for payload, priority and headers, and it says where it comes from.
+    """Return the envelope of a copy: new except for payload, priority and headers, with an ``origin``.
 
-    The key is not live again, since a newer item may have it by now.
+    The key is not used again, because a newer item may have it by now.
     """
     envelope = new_envelope(
         queue, payload, id=id, when=when, priority=priority, headers=original.headers or None, once=once
@@ -81,11 +82,11 @@ def copy_envelope(
 
 
 class CopyStencil:
-    """Makes copies that differ in their ids, their documents and their times alone, from parts that are encoded once.
+    """Makes copies that differ only in ids, documents and times; all other parts are encoded once.
 
     Args:
-        encoding: how the parts are encoded.
-        envelope: that of one of them, as ``copy_envelope`` has made it.
+        encoding: encodes the parts.
+        envelope: envelope of one copy, made by ``copy_envelope``.
     """
 
     def __init__(self, encoding: Encoding, envelope: dict[str, Any]) -> None:
@@ -94,7 +95,8 @@ class CopyStencil:
         rest = bytes(encoding.raw({**marked, "origin": {**envelope["origin"], "id": original}}).raw)
         self._rest = len(rest) - len(payload.raw)
         rest, parts = rest[4:], []
-        for mark in (id.binary, payload.raw, _bytes(marked["when"]), original.binary):  # as they come in it
+        # In the order in which they are in the envelope.
+        for mark in (id.binary, payload.raw, _bytes(marked["when"]), original.binary):
             part, _, rest = rest.partition(mark)
             parts.append(part)
         self._parts = (*parts, rest)
@@ -102,13 +104,15 @@ class CopyStencil:
         self._when_bytes = b""
 
     def copy(self, id: bytes, payload: bytes, original: bytes, when: datetime) -> RawBSONDocument:
-        """Return a copy, given its id, its payload in BSON, the id of its original, and when it is due."""
-        if when is not self._when:  # copies share it
+        """Return a copy, given its id, its payload in BSON, the id of its original, and the time when it is due."""
+        # The bytes are kept, because copies share their times.
+        if when is not self._when:
             self._when, self._when_bytes = when, _bytes(when)
         size = (self._rest + len(payload)).to_bytes(4, "little")
         head, to_payload, to_when, to_original, tail = self._parts
         parts = (size, head, id, to_payload, payload, to_when, self._when_bytes, to_original, original, tail)
-        return RawBSONDocument(b"".join(parts))  # it is sent, and never looked into
+        # The document is only sent, so default codec options are enough: it is never decoded here.
+        return RawBSONDocument(b"".join(parts))
 
 
 def _bytes(when: datetime) -> bytes:
@@ -116,17 +120,17 @@ def _bytes(when: datetime) -> bytes:
 
 
 class ReplayOrder:
-    """Where copies stand in the order of claims: as their originals did, whatever their ids are.
+    """Times of copies that keep the order of claims of their originals, for any ids of the copies.
 
-    Claims go by ``(priority, when, _id)``. Copies share their ``when`` as long as their ids ascend, and it goes on by
-    a millisecond where they do not.
+    Claims go by ``(priority, when, _id)``. Copies share their ``when`` as long as their ids ascend; where an id does
+    not ascend, ``when`` goes on by a millisecond.
     """
 
     def __init__(self) -> None:
         self._last: tuple[datetime, bytes] | None = None
 
     def places(self, ids: Sequence[bytes], end: datetime) -> list[datetime]:
-        """Return a ``when`` for each of the next copies, ending at ``end`` unless earlier ones stand there."""
+        """Return a ``when`` for each of the next copies; the last is ``end``, or later if earlier copies need it."""
         if not ids:
             return []
         steps = list(accumulate((key <= before for before, key in pairwise(ids)), initial=0))

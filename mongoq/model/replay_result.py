@@ -1,4 +1,4 @@
-"""What a replay has done."""
+"""The result of a replay."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from bson import ObjectId
 __all__ = ["REFUSALS", "SKIP", "Replayed"]
 
 REFUSALS = 100
+"""Refusals in one result, at most."""
 
 
 class _Skip:
-    """What ``transform`` of a replay returns for an item that is to be left out."""
+    """Type of ``SKIP``, which ``transform`` of a replay returns for an item to leave out."""
 
     def __repr__(self) -> str:
-        """Read well in messages."""
+        """Return the name that messages show."""
         return "SKIP"
 
 
 SKIP: Final[Any] = _Skip()
-"""What ``transform`` returns for an item that is not to be replayed."""
+"""Result of ``transform`` for an item that is not to be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay has done, so far or in all: ``found == pushed + already + skipped + refused``.
+    """The result of a replay, so far or in all: ``found == pushed + already + skipped + refused``.
 
-    Of a replay of dead letters, which go back themselves, ``pushed`` are those that went, and ``skipped`` those that
-    somebody holds; there is no ``already`` and no ``position``.
+    A replay of dead letters moves the letters themselves: ``pushed`` are the letters that went back, and ``skipped``
+    the letters that a caller holds; there is no ``already`` and no ``position``.
 
     Attributes:
         found: processed items that were selected.
-        pushed: copies that were added; of a dry run, that would be.
-        already: copies that were there, or are remembered, from this replay sent before.
+        pushed: copies that were added; in a dry run, copies that would be.
+        already: copies that exist, or are remembered, from an earlier run of this replay.
         skipped: items for which ``transform`` returned ``SKIP``.
-        refused: items whose payload does not fit the target, or cannot be stored, and documents of other programs that
-            cannot be decoded.
-        refusals: the id of each and the reason, of the first 100.
-        missing: of ``ids=``, those that are not in the history of the queue, or not among the dead letters.
-        position: ``processed`` and id of the last item that was done; ``after=position`` goes on behind it.
+        refused: items with a payload that does not fit the target, or cannot be stored, and documents of other programs
+            that cannot be decoded.
+        refusals: id and reason of the first 100 refused items.
+        missing: ids of ``ids=`` that are not in the history of the queue, or not among the dead letters.
+        position: ``processed`` and id of the last item that was done; ``after=position`` goes on after it.
     """
 
     found: int = 0
@@ -54,7 +55,7 @@ class Replayed:
     position: tuple[datetime, Any] | None = None
 
     def __add__(self, more: Replayed) -> Replayed:
-        """Return both together; the other came later."""
+        """Return the sum of this result and a later one."""
         return Replayed(
             found=self.found + more.found,
             pushed=self.pushed + more.pushed,

@@ -1,4 +1,4 @@
-"""What a queue is told once: lease, history, retries, dead queue. Kept with the queue, so that all processes agree."""
+"""Settings of a queue: lease, history, retries, dead queue. Stored with the queue, so that all processes agree."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ __all__ = [
 ]
 
 DEFAULT_LEASE = timedelta(seconds=30)
+"""Lease of a queue without the option."""
 DEFAULT_MAX_RETRIES = 10
+"""Retries of a queue without the option."""
 
 SettingsFrom = Literal["stored", "code"]
-"""Which settings win where those given in code differ from those that are stored."""
+"""Source of the settings that win where code and stored settings differ."""
 
 
 class Default:
-    """The type of ``DEFAULT``, which stands for an option that was not given."""
+    """Type of ``DEFAULT``, which stands for an option that was not given."""
 
     def __repr__(self) -> str:
-        """Read well in signatures."""
+        """Return the name that signatures show."""
         return "DEFAULT"
 
     def __reduce__(self) -> str:
-        """Pickle as the one there is: its name in this module."""
+        """Return the name in this module, so that a pickle loads the same object."""
         return repr(self)
 
 
@@ -50,7 +52,7 @@ DEFAULT: Final = Default()
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Return those options that were given."""
+    """Return the options that were given."""
     return {name: value for name, value in options.items() if not isinstance(value, Default)}
 
 
@@ -65,14 +67,14 @@ KEEP: Any = _Keep()
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """The settings that hold for a queue.
+    """The settings in effect for a queue.
 
     Attributes:
-        name: the queue.
-        lease: how long a reservation lasts unless ``reserve`` says otherwise.
-        history: how long processed items are kept, or ``None`` to delete them.
+        name: name of the queue.
+        lease: duration of a reservation unless ``reserve`` gives another.
+        history: time that processed items are kept, or ``None`` to delete them.
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
-        dead: the queue that takes the buried, or ``None`` when there is none, as of a dead queue itself.
+        dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
     """
 
     name: str
@@ -83,17 +85,22 @@ class QueueSettings:
 
     @property
     def most_attempts(self) -> int | None:
-        """How many runs an item gets in all, or ``None`` for no limit."""
+        """Number of runs that an item gets in all; ``None`` for no limit."""
         return None if self.max_retries is None else self.max_retries + 1
 
     def is_spent(self, attempts: int) -> bool:
-        """Say whether so many runs are all that an item gets."""
+        """Return whether an item with this number of runs has none left."""
         return self.max_retries is not None and attempts > self.max_retries
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """What a handle was told, checked; options that were not given are left out."""
+    """Checked options of a handle; options that were not given are left out.
+
+    Attributes:
+        name: name of the queue.
+        given: the given options, by name.
+    """
 
     name: str
     given: Mapping[str, Any]
@@ -115,7 +122,7 @@ def checked_source(settings: Any) -> SettingsFrom:
 
 
 def check_limit(name: str, given: Mapping[str, Any], *, dead: str | None) -> None:
-    """Refuse a limit of retries for a queue that has no dead queue, given now or else ``dead``."""
+    """Refuse a limit of retries for a queue without a dead queue; ``dead`` is its dead queue unless one is given."""
     if given.get("max_retries") is not None and given.get("dead", dead) is None:
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
 
@@ -128,7 +135,7 @@ def checked_options(
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
 ) -> dict[str, Any]:
-    """Return those options that were given, each in the one form used inside; raises ``ArgumentInvalid``."""
+    """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     given: dict[str, Any] = {}
     if lease is not None and not isinstance(lease, Default):
         given["lease"] = duration(lease, "lease", zero=False)
@@ -152,27 +159,29 @@ def _dead_queue(name: str, dead: str) -> str:
 
 
 def resolved(options: QueueOptions, stored: Mapping[str, Any]) -> QueueSettings:
-    """Return the settings that hold: what is stored, else what the handle was told, else the defaults."""
+    """Return the settings in effect: stored ones first, then the options of the handle, then the defaults."""
     values = {"dead": _default_dead(options.name), **options.given, **stored}
     if values["dead"] is None:
+        # Without a dead queue an item cannot be buried, so its retries have no limit.
         values["max_retries"] = None
     return QueueSettings(options.name, **values)
 
 
 def to_stored(value: Any) -> Any:
-    """Return an option as it is stored: a length of time as seconds."""
+    """Return an option as it is stored: a duration as seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def from_stored(name: str, settings: Any) -> dict[str, Any]:
-    """Return stored options in the form used inside; raises ``ArgumentInvalid`` for what some other program wrote.
+    """Return stored options in the form used inside; raises ``ArgumentInvalid`` for bad values of other programs.
 
-    Options of a later mongoq, which this one does not know, are left alone.
+    Options of a later mongoq, which this one does not know, are ignored.
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
     known = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
     most = known.get("max_retries")
-    if isinstance(most, float) and most.is_integer():  # a shell writes every number so
+    # A shell writes every number as a float.
+    if isinstance(most, float) and most.is_integer():
         known["max_retries"] = int(most)
     return checked_options(name, **known)

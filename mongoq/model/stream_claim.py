@@ -1,4 +1,4 @@
-"""The claim of a stream: the items of one batch, as the control document of its consumer remembers them."""
+"""The claim of a stream: the items of one batch, as the control document of its consumer stores them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from mongoq.model.arguments import text
 __all__ = ["ENTRY", "MOST", "StreamClaim", "consumer_name", "entry_time", "pack", "stream_id", "unpack"]
 
 STREAM_PREFIX = "stream:"
+"""Prefix of the ``_id`` of a consumer's control document."""
 NAME_BYTES = 120
+"""Bytes of a consumer's name, at most."""
 ID_BYTES = 12
+"""Bytes of an ObjectId."""
 MOST = 500_000
-"""Items of one claim: their ids are 6 MB of a document, which may have 16 MB."""
+"""Items of one claim, at most: their ids are 6 MB of a document, which may have 16 MB."""
 
 ENTRY = {"$cond": [{"$eq": ["$attempts", 0]}, {"$max": ["$pushed", "$when"]}, {"$ifNull": ["$pushed", "$when"]}]}
-"""What ``entry_time`` returns, as the server reckons it."""
+"""The result of ``entry_time``, as an expression for the server."""
 
 
 def entry_time(document: Mapping[str, Any]) -> Any:
-    """Return when an item that nobody holds came to its queue, as a stream's claim notes it in ``pushed``.
+    """Return the time at which a free item came to its queue, as a stream's claim notes it in ``pushed``.
 
     A push or a move leaves its time in ``when``, and no attempts. A claim that was given back leaves no attempts
-    either, but an earlier ``when``, and what it had noted itself. A rollback, or a lease that ended, leaves attempts:
-    without a note nothing earlier is known than ``when``, from which the item was eligible again.
+    either, but an earlier ``when``, and its own note. A rollback, or a lease that ended, leaves attempts: without a
+    note, the earliest known time is ``when``, from which the item was eligible again.
     """
     pushed: Any = document.get("pushed")
     when: Any = document["when"]
-    if type(pushed) is not type(when):  # there is none; dates that Python cannot hold have a type of their own
+    # There is no note, or a date that Python cannot hold, which has a type of its own.
+    if type(pushed) is not type(when):
         return when
     return pushed if document.get("attempts") else max(pushed, when)
 
@@ -56,7 +60,7 @@ def stream_id(consumer: str) -> str:
 
 
 def pack(ids: Iterable[Any]) -> tuple[bytes, list[Any]]:
-    """Return the ObjectIds among ids in 12 bytes each, and the others, which some other program made."""
+    """Return the ObjectIds among ids in 12 bytes each, and the other ids, which other programs made."""
     packed, others = [], []
     for id in ids:
         if type(id) is ObjectId:
@@ -67,7 +71,7 @@ def pack(ids: Iterable[Any]) -> tuple[bytes, list[Any]]:
 
 
 def unpack(packed: bytes, others: Sequence[Any]) -> list[Any]:
-    """Return the ids that ``pack`` was given: ObjectIds in their order, then the others."""
+    """Return the ids that ``pack`` received: ObjectIds in their order, then the others."""
     ids: list[Any] = [ObjectId(packed[start : start + ID_BYTES]) for start in range(0, len(packed), ID_BYTES)]
     return [*ids, *others]
 
@@ -77,12 +81,12 @@ class StreamClaim:
     """The items of one batch.
 
     Attributes:
-        number: counts the claims of a consumer; the offset that Spark knows the end of the batch by.
-        token: the fence of all these items.
-        until: when the lease ended that they were claimed with; it has been extended since.
-        due: from when the first of them was eligible, where they go when they are given back.
-        ids: in the order of claims; ``None`` while they are being reserved: nobody was told of this claim yet.
-        remembers: the ids of some are remembered after they are settled.
+        number: number of the claim, counted for its consumer; the offset by which Spark knows the end of the batch.
+        token: fence of all these items.
+        until: end of the lease of the claim; it may have been extended since.
+        due: time from which the first of them was eligible; they return to it when they are given back.
+        ids: ids in the order of claims; ``None`` while the items are being reserved: no caller has seen the claim yet.
+        remembers: True when some of the ids are remembered after their items are settled.
     """
 
     number: int
@@ -94,12 +98,12 @@ class StreamClaim:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> StreamClaim:
-        """Return a claim as it is stored."""
+        """Return a claim from its stored form."""
         ids = unpack(stored["ids"], stored["others"]) if "ids" in stored else None
         return cls(stored["number"], stored["token"], stored["until"], stored["due"], ids, stored.get("once", False))
 
     def document(self) -> dict[str, Any]:
-        """Return what is stored."""
+        """Return the stored form."""
         stored: dict[str, Any] = {"number": self.number, "token": self.token, "until": self.until, "due": self.due}
         if self.ids is None:
             return stored

@@ -1,4 +1,4 @@
-"""The trail of an item: what the stages of pipelines have written on it, one entry for each hop."""
+"""The trail of an item: entries that the stages of pipelines have written on it, one for each hop."""
 
 from __future__ import annotations
 
@@ -28,26 +28,29 @@ __all__ = [
 ]
 
 STAGE_BYTES = 120
+"""Bytes of a stage's name, at most."""
 HOPS = 50
-"""The most entries of a trail; older ones give way."""
+"""Entries of a trail, at most; the oldest ones are removed first."""
 FEW_HOPS = 20
+"""Entries of a trail with long names, at most."""
 ENTRY_BYTES = 240
-"""Beyond this an entry has long names, and the trail has no more than ``FEW_HOPS``: all fits beside any payload."""
+"""Bytes from which an entry counts as long; its trail has at most ``FEW_HOPS``, so that it fits beside any payload."""
 KEPT_BYTES = 64 * 1024
-"""The most that a payload takes, as BSON, that is kept in an entry."""
+"""Bytes of a payload that is kept in an entry, as BSON, at most."""
 LARGE = 12 * 1024 * 1024
-"""An item whose payload takes more than this has no room for those of its trail."""
+"""Bytes of a payload above which the item has no room for the payloads of its trail."""
 COUNTABLE = 2**31
+"""Limit of a number of hops that the server can add to."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageMark:
-    """The mark of a stage on the handles that it works with: what it settles tells of it.
+    """The mark of a stage on the handles that it works with: settlements through them record the stage.
 
     Attributes:
-        name: the stage's, at most 120 bytes.
-        trail: each settlement is recorded on the item.
-        payloads: with the payload as it was before.
+        name: name of the stage, at most 120 bytes.
+        trail: True when each settlement is recorded on the item.
+        payloads: True when the record includes the payload as it was before.
     """
 
     name: str
@@ -59,7 +62,7 @@ class StageMark:
 
     @property
     def keeps(self) -> bool:
-        """Whether payloads are kept in the trail."""
+        """True when payloads are kept in the trail."""
         return self.trail and self.payloads
 
 
@@ -68,18 +71,19 @@ class Hop:
     """One entry of an item's trail: a stage of a pipeline has settled it.
 
     Attributes:
-        queue: the queue that held it.
-        stage: the stage's name.
-        by: the worker (``host:pid:random``).
-        taken: when it was claimed, on the server's clock, as ``settled`` is.
-        settled: when the settlement was sent.
+        queue: queue that held it.
+        stage: name of the stage.
+        by: worker (``host:pid:random``).
+        taken: time of the claim, on the server's clock, as ``settled`` is.
+        settled: time at which the settlement was sent.
         attempts: reservations in that queue until then.
         ended: ``"moved"``, ``"done"`` or ``"dead"``.
-        to: the queue that it went to; ``None`` when it was done.
-        payload: the payload as it was stored before, if it was ``kept``; else ``None``.
-        kept: the pipeline keeps payloads in the trail, and there was room for this one.
-        large: it keeps them, and there was none: the payload took more than 64 KiB, or has had to make room since.
-        joined: it was of an item that has been joined with others since.
+        to: queue that it went to; ``None`` when it was done.
+        payload: payload as it was stored before, if it was ``kept``; else ``None``.
+        kept: True when the pipeline keeps payloads in the trail, and there was room for this one.
+        large: True when the pipeline keeps payloads, but this one took more than 64 KiB or was removed later to make
+            room.
+        joined: True when the entry is of an item that has been joined with others since.
     """
 
     queue: str
@@ -104,10 +108,11 @@ _TYPES: Mapping[str, type] = {
     "attempts": int,
     "ended": str,
 }
+"""Required fields of an entry, with their types."""
 
 
 def trail_of(stored: Any) -> tuple[Hop, ...]:
-    """Return the hops in the field ``trail`` of an envelope, oldest first; what some other program put there is not."""
+    """Return the hops in the field ``trail`` of an envelope, oldest first; ignore entries of other programs."""
     return tuple(_hop(entry) for entry in _entries(stored))
 
 
@@ -141,22 +146,22 @@ def _name(value: Any) -> str | None:
 
 
 def is_countable(hops: Any) -> bool:
-    """Say whether the server can add to a number of hops; other programs may have written anything."""
+    """Return whether the server can add to a number of hops; other programs may have written anything."""
     return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < COUNTABLE
 
 
 def hops_counted(stored: Any) -> int:
-    """Return the field ``hops`` of an envelope; 0 where there is no number that can be counted on."""
+    """Return the field ``hops`` of an envelope; 0 if it is not a number that the server can add to."""
     return int(stored) if is_countable(stored) else 0
 
 
 def most_hops(entry: bytes) -> int:
-    """Return how many entries a trail keeps that ends in this one, which has no payload in it yet."""
+    """Return the number of entries that a trail keeps if it ends in this entry, still without its payload."""
     return HOPS if len(entry) <= ENTRY_BYTES else FEW_HOPS
 
 
 def without_payloads(stored: list[Any]) -> list[Any]:
-    """Return a trail whose payloads have had to make room."""
+    """Return a trail without payloads, with ``large`` in their places."""
     return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in stored]
 
 
@@ -166,11 +171,11 @@ def _lighter(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPayload:
-    """A payload as it was claimed, whatever a handler does to the values that it was given.
+    """A payload as it was claimed; later changes by a handler do not affect it.
 
     Attributes:
-        size: the bytes of ``{"payload": payload}``.
-        wrapped: those bytes, if they are few enough for a trail.
+        size: bytes of ``{"payload": payload}``.
+        wrapped: those bytes, if they are few enough for a trail; else ``None``.
     """
 
     size: int
@@ -178,9 +183,10 @@ class ClaimedPayload:
 
 
 def kept(payload: Any, encoding: Encoding) -> ClaimedPayload:
-    """Encode a payload for a trail; what came decoded in a way of the caller's own may not be encoded again."""
+    """Encode a payload for a trail; a value decoded by the caller's own codec may fail to encode again."""
     try:
         raw = bytes(encoding.raw({"payload": payload}).raw)
-    except Exception:  # a codec of the caller's may raise anything
+    except Exception:
+        # A caller's own codec may raise anything.
         return ClaimedPayload(SIZE_LIMIT, None)
     return ClaimedPayload(len(raw), raw if len(raw) <= KEPT_BYTES else None)

@@ -1,5 +1,8 @@
 # Generated from mongoq/aio/__init__.py by scripts/unasync.py. Do not edit.
-"""The asyncio shells. ``mongoq.sync`` is generated from this package."""
+"""The sync API: thin classes that run the flows of ``mongoq.protocol``.
+
+``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
+"""
 
 from mongoq.sync.broker import Broker
 from mongoq.sync.queue import DeadQueue, Queue

@@ -1,5 +1,5 @@
 # Generated from mongoq/aio/batches.py by scripts/unasync.py. Do not edit.
-"""Many items at once."""
+"""Operations on many items of a queue at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ M = TypeVar("M")
 
 
 class Batches(Generic[M]):
-    """The side of a queue that works on many items in few commands; part of ``Queue``."""
+    """The part of ``Queue`` that handles many items in few commands."""
 
     _driver: ThreadDriver
     _context: QueueContext[M]
@@ -45,35 +45,38 @@ class Batches(Generic[M]):
     ) -> list[ObjectId]:
         """Add items, and return their ids in order once a majority has them (``insert`` of many).
 
-        They are handed out in the order given; with ``ids`` in the order of the ids. One command carries up to
-        10,000 items or 16 MiB. Not atomic: a crash between two commands leaves the first items pushed.
+        They are claimed in the given order; with ``ids`` in the order of the ids. One command carries up to 10,000
+        items or 16 MiB. Not atomic: a crash between two commands leaves the first items pushed.
 
-        When other queues are bound to this name (``broker.bind``), copies of all go into each of them in one
-        transaction: all of them, or none. The ids returned are those of the publications, the ``origin.id`` of each.
+        If other queues are bound to this name (``broker.bind``), copies of all items go into each of them in one
+        transaction: all of them, or none. The returned ids are those of the publications, the ``origin.id`` of each
+        copy.
 
         Args:
             payloads: any iterable of BSON values, or of values of the queue's model; read once.
-            delay: as for ``push``, for all of them.
-            when: as for ``push``, for all of them.
-            priority: as for ``push``, for all of them.
-            headers: as for ``push``, for all of them.
+            delay: as for ``push``, for all items.
+            when: as for ``push``, for all items.
+            priority: as for ``push``, for all items.
+            headers: as for ``push``, for all items.
             ids: the items' ids, one for each payload, unique in the collection. The same push again, also after the
                 item was moved or settled, adds nothing and is no error.
-            once: how long given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
-                the transaction is committed, or not at all.
+            once: time for which given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
+                when the transaction is committed, or not at all.
 
         Raises:
-            PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; it is named, as ``payloads[3].at``,
-                and nothing was written.
-            ArgumentInvalid: another argument cannot be used; it is named. So is ``payloads``, when the copies for bound
-                queues, or the items of a call with ``session``, are more than 30,000, or 32 MiB in all.
+            PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; the message names it, as
+                ``payloads[3].at``, and nothing was written.
+            ArgumentInvalid: another argument cannot be used; the message names it. It names ``payloads`` when the
+                copies for bound queues, or the items of a call with ``session``, are more than 30,000, or 32 MiB in
+                all.
             TransactionsUnavailable: queues are bound to this name, or there is a ``session``, and the server is no
                 replica set.
             BatchIncomplete: some items are not known to be pushed. After a network error they may have been; with
-                ``ids`` push them again without doubling any. Or pushes to other queues have used some of the ``ids``:
+                ``ids``, push them again without any duplicate. Or pushes to other queues have used some of the ``ids``:
                 the rest is pushed, and ``failed`` has a ``DuplicateItem`` for each, with the queue that has the id.
-            DuplicateItem: the same, when queues are bound to this name; nothing is pushed.
+            DuplicateItem: pushes to other queues have used some of the ``ids``, and queues are bound to this name;
+                nothing is pushed.
 
         A cancelled call may still push all or the first of them.
         """
@@ -100,22 +103,22 @@ class Batches(Generic[M]):
     ) -> list[Item[M]]:
         """Reserve up to ``n`` items in the order of the queue under one token (``find``, ``update`` of many, ``find``).
 
-        Items may be fewer though more are there, when others claim at the same time; none means that nothing is ready
-        or the queue is paused. A crash of the holder counts as an attempt of each item. One that had all its runs is
-        buried, unless its last reservation was one of a batch: a neighbour may have killed the holder, so it gets one
-        more run, alone, as the only item of a batch or by ``reserve``.
+        Fewer items may be returned than are eligible, when other consumers claim at the same time; none means that no
+        item is ready or the queue is paused. A crash of the holder counts as an attempt of each item. An item that had
+        all its runs is buried, unless its last reservation was in a batch. A neighbour may then have killed the holder,
+        so the item gets one more run, alone, as the only item of a batch or by ``reserve``.
 
         Args:
-            n: how many at most, 1 to 10,000.
-            lease: how long, a ``timedelta`` or seconds; default the queue's.
-            wait: how long to wait for the first item, as for ``reserve``. A cancelled call leaves nothing reserved, if
-                the broker is closed before the event loop ends.
+            n: number of items, at most, 1 to 10,000.
+            lease: duration, a ``timedelta`` or seconds; default the queue's.
+            wait: time to wait for the first item, as for ``reserve``. A cancelled call leaves nothing reserved, if the
+                broker is closed before the event loop ends.
             on_invalid: what to do with payloads that do not fit the model: ``"bury"`` them, or ``"raise"``.
 
         Raises:
-            ArgumentInvalid: an argument cannot be used; it is named.
+            ArgumentInvalid: an argument cannot be used; the message names it.
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the first raw item that
-                does not fit, reserved. The others were given back unused.
+                does not fit, reserved. The other items were given back unused.
         """
         return self._driver.run(
             reserve_many.reserve_many(self._context, n, lease=lease, wait=wait, on_invalid=on_invalid)
@@ -125,30 +128,30 @@ class Batches(Generic[M]):
         """Settle items as done (``bulkWrite`` with one ``delete`` of many for each token; with history ``update``).
 
         Args:
-            items: what ``reserve_many`` or ``reserve`` returned, each once; any iterable.
+            items: results of ``reserve_many`` or ``reserve``, each once; any iterable.
 
         Raises:
-            BatchIncomplete: some items could not be settled; its ``failed`` tells the ``ReservationLost`` of each. The
-                server counts only: which of them were lost is read afterwards, and where nothing tells it any more,
-                ``certain`` is false. Items whose leases may be over are settled one by one, whose answers are exact.
+            BatchIncomplete: some items could not be settled; its ``failed`` has the ``ReservationLost`` of each. The
+                server only returns a count: the lost items are found by a later read, and ``certain`` is false for an
+                item that it cannot decide. Items whose leases may be over are settled one by one, with exact answers.
             ItemForeign: an item belongs to another queue or broker; nothing was sent.
             ReservationLost: an item was never reserved; nothing was sent.
             ArgumentInvalid: no iterable, or an item is given twice; nothing was sent.
 
-        A cancelled call may still settle all or some of them; so may one that a crash or a network error ends. What is
-        not settled is handed out again when its lease ends.
+        A cancelled call may still settle all or some of them; a call that ends by a crash or a network error may, too.
+        Items that are not settled are eligible again when their leases end.
         """
         self._driver.run(settle_many.commit_many(self._context, items))
 
     def rollback_many(
         self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
     ) -> None:
-        """Hand items back after a failure; bury those beyond their retries (``bulkWrite`` of ``update``).
+        """Hand items back after a failure; bury items without retries left (``bulkWrite`` of ``update``).
 
         Args:
             items: as for ``commit_many``.
-            delay: not to be handed out again before so long from now, a ``timedelta`` or seconds.
-            error: what went wrong; its type and text are kept on every item, shortened to 4 KiB.
+            delay: time from now until they may be claimed again, a ``timedelta`` or seconds.
+            error: cause of the failure; its type and text are kept on every item, shortened to 4 KiB.
 
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
@@ -164,15 +167,15 @@ class Batches(Generic[M]):
         self._driver.run(settle_many.release_many(self._context, items))
 
     def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
-        """Let the leases end so long from now, and return the items with their new end (``bulkWrite`` of ``update``).
+        """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).
 
         Args:
-            items: as for ``commit_many``; they stay as good as the returned ones for settling, but only the returned
-                ones know that their leases are not over, and are settled together.
-            lease: how long from now, a ``timedelta`` or seconds; default the queue's.
+            items: as for ``commit_many``; they can be settled like the returned ones. But only the returned ones
+                contain the new end of their leases, and are settled together.
+            lease: duration from now on, a ``timedelta`` or seconds; default the queue's.
 
         Raises:
-            BatchIncomplete: some leases could not be extended; those of its ``done`` were.
+            BatchIncomplete: some leases could not be extended; the leases of its ``done`` were.
             ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
         return self._driver.run(settle_many.extend_many(self._context, items, lease=lease))
@@ -186,14 +189,16 @@ class Batches(Generic[M]):
             moves: pairs of an item and a ``Move``, each item once; any iterable.
 
         Raises:
-            BatchIncomplete: some items could not be moved; its ``failed`` tells of each, such as ``PatchInvalid`` for
-                a patch that does not fit its payload. Those are untouched and still reserved.
-            PayloadInvalid, PayloadTooLarge, PatchInvalid, ArgumentInvalid: a move cannot be made; it is named, as
-                ``moves[3].priority``, and nothing was sent.
+            BatchIncomplete: some items could not be moved; its ``failed`` has the error of each, such as
+                ``PatchInvalid`` for a patch that does not fit its payload. These items are unchanged and still
+                reserved.
+            PayloadInvalid, PayloadTooLarge, PatchInvalid, ArgumentInvalid: a move cannot be made; the message names it,
+                as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
         self._driver.run(move_many.move_many(self._context, moves, _resolved))
 
 
 def _resolved(to: Any) -> Any:
+    # A handle brings its model, which checks the payload.
     return to._context if isinstance(to, Batches) else to

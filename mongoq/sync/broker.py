@@ -49,23 +49,23 @@ class Broker(Transactions, Topics, Local):
     broker = mongoq.Broker(client["app"]["mongoq"])
     ```
 
-    The broker derives its own handle from the collection (primary reads, majority writes, aware dates, standard
-    UUIDs; other codec options are kept, but for a ``type_registry``, which is refused), so yours is not changed.
-    Nothing is sent before the first operation, which checks the collection; the first write creates the indexes.
+    The broker derives its own handle from the collection (primary reads, majority writes, aware dates, standard UUIDs;
+    other codec options are kept, except a ``type_registry``, which is refused), so yours is not changed. Nothing is
+    sent before the first operation, which checks the collection; the first write creates the indexes.
 
     Args:
-        collection: a collection of PyMongo's ``MongoClient``; for asyncio also one of Motor, for threads one
-            of mongomock.
-        group_commit: callers of ``push``, ``reserve``, ``commit``, ``rollback``, ``extend`` and ``move`` who call while
-            another such call is under way share the next command, and each is told what became of its own part. Default
-            on with asyncio, off with threads.
-        settings: which settings win where the options of ``queue`` differ from those that are stored with the queue.
-            ``"stored"`` goes by what is stored, and logs one warning for each queue and process. ``"code"`` stores the
-            options that are given in code, each once in a process, at the first write through a handle that has it
-            (one ``findAndModify`` for a queue), and logs each change (INFO, ``mongoq.settings``). Where two processes
-            give different options, the one that comes last wins. Pauses are never touched.
-        clock: the clock to go by; by default the server's. Tests pass a ``VirtualClock``.
-        on_close: called at the end of ``close``, such as the ``close`` of a client that is the broker's alone.
+        collection: a collection of PyMongo's ``MongoClient``; for asyncio also one of Motor, for threads one of
+            mongomock.
+        group_commit: concurrent calls of ``push``, ``reserve``, ``commit``, ``rollback``, ``extend`` and ``move`` share
+            commands: a call during the command of another one is part of the next command. Each caller gets the result
+            of its own part. Default on with asyncio, off with threads.
+        settings: which settings win where the options of ``queue`` differ from the ones stored with the queue. With
+            ``"stored"`` the stored ones win, with one warning in the log for each queue and process. With ``"code"``
+            the options given in code are stored, each once in a process, at the first write through a handle that has
+            it (one ``findAndModify`` for a queue), and each change is logged (INFO, ``mongoq.settings``). Where two
+            processes give different options, the last one wins. Pauses do not change.
+        clock: the clock to use; by default the server's. Tests pass a ``VirtualClock``.
+        on_close: called at the end of ``close``, such as the ``close`` of a client that only this broker uses.
 
     Raises:
         TypeError: ``collection`` is no collection, or one of the other kind.
@@ -99,12 +99,14 @@ class Broker(Transactions, Topics, Local):
         if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
             self._context.batchers = Batchers()
             self._driver.share_in(self._context.batchers)
+        # At intervals: write the counters, and let control documents of idle queues expire.
         self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
+        # ``close`` wakes the waiters in this registry.
         self._driver.wake(self._context.registry)
         self._on_close = on_close
 
     def __repr__(self) -> str:
-        """Name the collection; a URI and its credentials are never kept here."""
+        """Return the namespace of the collection; a URI and its credentials are never kept here."""
         return f"<{type(self).__name__} {self.namespace}>"
 
     @property
@@ -148,25 +150,26 @@ class Broker(Transactions, Topics, Local):
     ) -> Queue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
-        ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue: the first write through the
-        handle stores what is given, and every process goes by what is stored. What is stored already wins, with a
-        warning in the log, unless the broker says ``settings="code"``; ``queue.configure`` changes it.
+        ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue. The first write through the
+        handle stores the given ones, and every process uses the stored ones. If a setting is stored already, the stored
+        value wins, with a warning in the log, unless the broker has ``settings="code"``; ``queue.configure`` changes
+        it.
 
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
-            model: a type that pydantic can validate, or a ``TypeAdapter``; payloads are validated on the way in
-                and out. ``None`` takes any BSON value. It belongs to the handle and is not stored.
-            lease: how long a reservation lasts, a ``timedelta`` or seconds. Default 30 s.
-            history: how long processed items are kept, a ``timedelta`` or seconds; ``None`` deletes them.
-            max_retries: how many further runs an item gets after the first; then it goes to the dead queue.
-                Default 10; ``None`` for no limit.
-            dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures
-                in it stay there. ``None`` for no dead queue and no limit of retries; what does not
-                fit the model is then raised, since it cannot be buried.
+            model: a type that pydantic can validate, or a ``TypeAdapter``; payloads are validated when they are pushed
+                and when they are read. ``None`` accepts any BSON value. It belongs to the handle and is not stored.
+            lease: duration of a reservation, a ``timedelta`` or seconds. Default 30 s.
+            history: time for which processed items are kept, a ``timedelta`` or seconds; ``None`` deletes them.
+            max_retries: further runs of an item after the first; then it goes to the dead queue. Default 10; ``None``
+                for no limit.
+            dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures in it
+                stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
+                then raised, since it cannot be buried.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
-            ArgumentInvalid: another option cannot be used; it is named.
+            ArgumentInvalid: another option cannot be used; the message names it.
         """
         options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
         codec: Codec[Any] = Codec(self._context.encoding, model)
@@ -175,8 +178,8 @@ class Broker(Transactions, Topics, Local):
     def dead_queue(self, name: str) -> DeadQueue:
         """Return a handle of a queue of dead letters by its own name, without any I/O.
 
-        For a queue that takes what has failed in several others, such as the error queue of a pipeline; the dead
-        letters of one queue are ``queue.dead``.
+        Use it for a queue that receives the failed items of several queues, such as the error queue of a pipeline; the
+        dead letters of one queue are ``queue.dead``.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
@@ -184,42 +187,43 @@ class Broker(Transactions, Topics, Local):
         return DeadQueue(self._driver, graveyard(self._context, name))
 
     def queues(self) -> list[str]:
-        """Return the names of the queues that hold an item, live or in history, or remember an id; sorted.
+        """Return the sorted names of the queues that hold an item, live or in history, or remember an id.
 
         Two ``aggregate`` commands, each answered from an index in time proportional to the number of queues.
         """
         return self._driver.run(read.queues(self._context))
 
     def stats(self) -> dict[str, QueueStats]:
-        """Return what became of the items of each queue, and how many it holds now, by the queue's name.
+        """Return event counts and the present number of items of each queue, by the queue's name.
 
-        Every process counts what its brokers do, and adds it to the collection every five seconds and when a broker
-        is closed (``update`` of one document for each queue, all in one command); a process that is killed loses the
-        counts of its last seconds. What a transaction did counts also when it is aborted. The counters of a queue that
-        is empty expire 30 days after its last use. Depths are counted from the index of live items (``aggregate``):
-        processed items cost nothing. Depths are a second old at most, and the counts of other processes five more.
+        Every process counts the events of its brokers, and adds them to the collection every five seconds and when a
+        broker is closed (``update`` of one document for each queue, all in one command); a process that is killed loses
+        the counts of its last seconds. Events in a transaction count even if it is aborted. The counters of a queue
+        that is empty expire 30 days after its last use. Depths are counted from the index of live items
+        (``aggregate``): processed items cost nothing. Depths are a second old at most, and the counts of other
+        processes five more.
 
-        A few commands, however many queues there are.
+        A few commands, for any number of queues.
         """
         return self._driver.run(stats.stats(self._context))
 
     def drop_queue(self, name: str, *, force: bool = False) -> int:
-        """Delete all that is stored of a queue: its history, remembered ids, counters, settings, pause and marks.
+        """Delete all stored data of a queue: its history, remembered ids, counters, settings, pause and marks.
 
-        A queue that holds live items is refused, unless ``force`` throws them away. Its dead queue is a queue of its
-        own, and stays; so do bindings of topics. The queue may be used again, and is then a new one: a process that
+        A queue that holds live items is refused, unless ``force`` deletes them. Its dead queue is a queue of its own,
+        and stays; bindings of topics stay as well. The queue may be used again, and is then a new one: a process that
         still has a handle with options stores them again, at its next claim or within an hour.
 
         One ``find``, and ``delete`` of the live items (with ``force``), of the history, and of the control documents,
-        in this order. A crash in between leaves what comes later: call it again. Calling it for a queue that is not
-        there, or once more, does nothing. An item that is pushed meanwhile stays.
+        in this order. A crash in between leaves the later parts: call it again. A call for a queue that does not exist,
+        or a second call, does nothing. An item that is pushed meanwhile stays.
 
         Args:
             name: the queue.
-            force: delete its live items as well; who holds one gets ``ReservationLost``.
+            force: delete its live items as well; holders of reserved items get ``ReservationLost``.
 
         Returns:
-            How many live items were deleted; 0 without ``force``.
+            The number of deleted live items; 0 without ``force``.
 
         Raises:
             QueueNotEmpty: it holds live items; nothing was deleted.
@@ -229,10 +233,10 @@ class Broker(Transactions, Topics, Local):
         return self._driver.run(drop.drop(self._context, name, force=force))
 
     def trail(self, id: ObjectId) -> tuple[Hop, ...] | None:
-        """Return what stages of pipelines have done with an item, oldest first, whichever queue has it (``find``).
+        """Return the settlements of an item by stages of pipelines, oldest first, from any queue (``find``).
 
-        Only a pipeline that was told to records that, at most the last 50 hops. An item without any has an empty trail;
-        ``None`` means that there is no such item, neither live nor in a history.
+        Only a pipeline with that option records them, at most the last 50 hops. An item without any has an empty trail;
+        ``None`` means that the item does not exist, neither live nor in a history.
 
         Raises:
             ArgumentInvalid: ``id`` is no ``ObjectId``.
@@ -240,18 +244,19 @@ class Broker(Transactions, Topics, Local):
         return self._driver.run(read.trail(self._context, id))
 
     def workers(self) -> list[WorkerRecord]:
-        """Return what the workers of this collection have last said of themselves (``find``).
+        """Return the last heartbeats of the workers of this collection (``find``).
 
-        Those that ended in good order are not among them; one that was killed is, for some minutes, as not ``alive``.
+        Workers that ended regularly are not included; a worker that was killed is, for some minutes, as not ``alive``.
         """
         return self._driver.run(heartbeats.workers(self._context))
 
     def release_claims(self, consumer: str) -> int:
         """Give back at once all items that a stream of Spark holds under this name; return how many.
 
-        For a query that is gone for good, whose items would come back when their leases end. They are where the first
-        of them was, the attempt not counted. A query that still runs under the name is ended: its next step fails with
-        ``ConsumerBusy``, and what it has read of these items is read again by whoever takes them.
+        Use it for a query that has ended for good, whose items would only come back when their leases end. The items
+        return to the place of the first of them, the attempt not counted. A query that still runs under the name is
+        ended: its next step fails with ``ConsumerBusy``, and the next holder of these items reads again what the query
+        has read of them.
 
         ``findAndModify`` and ``update`` of the consumer's control document, ``update`` of many items for each 10,000. A
         crash in between leaves some items with the consumer: call it again.
@@ -265,10 +270,10 @@ class Broker(Transactions, Topics, Local):
         return self._driver.run(streams.released(self._context, consumer))
 
     def ensure_indexes(self) -> None:
-        """Create the indexes and the schema document; the first write does it by itself.
+        """Create the indexes and the schema document; the first write does this by itself.
 
-        Idempotent (``createIndexes``, ``insert``), outside of any session. A crash in between leaves indexes
-        that the next call completes.
+        Idempotent (``createIndexes``, ``insert``), outside of any session. A crash in between leaves indexes that the
+        next call completes.
 
         Raises:
             CollectionSharded: mongoq needs an unsharded collection.
@@ -283,13 +288,14 @@ class Broker(Transactions, Topics, Local):
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
+        # Before the measurement, which covers only one round trip.
         self._driver.run(bootstrap.check_collection(self._context))
         started = time.perf_counter()
         self._driver.run(bootstrap.hello(self._context))
         return timedelta(seconds=time.perf_counter() - started)
 
     def close(self) -> None:
-        """End waits with ``BrokerClosed``, finish what cancelled calls left behind, call ``on_close``. Idempotent.
+        """End waits with ``BrokerClosed``, complete the clean-up of cancelled calls, call ``on_close``. Idempotent.
 
         A broker made by ``connect`` closes its client.
 
@@ -297,11 +303,12 @@ class Broker(Transactions, Topics, Local):
         """
         self._driver.close()
         if self._on_close is not None:
+            # Cleared before the call, so that a second ``close`` does not call it again.
             closing, self._on_close = self._on_close, None
             closing()
 
     def __enter__(self) -> Self:
-        """Use as ``with``; the broker is closed at the end."""
+        """Return the broker; ``with`` closes it at the end."""
         return self
 
     def __exit__(

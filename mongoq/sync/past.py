@@ -1,5 +1,5 @@
 # Generated from mongoq/aio/past.py by scripts/unasync.py. Do not edit.
-"""What a queue has done: its history, and replay."""
+"""The history of a queue, and its replay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 
 class Past(Generic[M]):
-    """The side of a queue that looks back; part of ``Queue``."""
+    """The part of ``Queue`` that reads and replays processed items."""
 
     _driver: ThreadDriver
     _context: QueueContext[M]
@@ -44,29 +44,29 @@ class Past(Generic[M]):
     ) -> Iterator[Item[M]]:
         """Iterate over processed items, oldest first, in pages by key (``find``, majority read concern).
 
-        No cursor stays open between pages, so a reader may take its time. What was processed before the iteration
-        began is met exactly once, and what is processed meanwhile follows at the end. A commit is dated when it is
-        sent: one that arrives a moment late may stand behind what was read already.
+        No cursor stays open between pages, so a slow reader is no problem. Items processed before the iteration began
+        are returned exactly once, and items processed meanwhile follow at the end. A commit has the time when it was
+        sent: one that arrives a moment late may lie before the page that was read last, and is then left out.
 
-        With another ``state`` it goes over live items in the order in which they would be handed out, to look through
-        a long queue such as a dead one. Items that stay as they are while it does are met exactly once. One that was
-        ready or expired is met at most once, whatever becomes of it; others, put off meanwhile by ``extend`` or
-        ``rollback``, may be met again. Documents of other programs that cannot be decoded are left out, as by ``peek``.
+        With another ``state`` the iteration goes over live items in the order of claims, for example to search a long
+        dead queue. Items that do not change meanwhile are returned exactly once. An item that was ready or expired is
+        returned at most once, even if it changes; other items, postponed meanwhile by ``extend`` or ``rollback``, may
+        be returned again. Documents of other programs that cannot be decoded are left out, as by ``peek``.
 
         Args:
-            since: processed at this time or later (aware); of live items, due, or held, until this time or later.
-            until: processed before this time (aware); of live items, due, or held, until before this time.
-            where: a filter on payloads, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``, evaluated by the
-                server; operators without a path, such as ``{"$gt": 3}``, are about payloads that are no documents.
-                Allowed are ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex
-                $options $size $mod $not $elemMatch``. Values are taken literally.
-            state: ``"processed"``, or ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, or ``None`` for
-                all live items, as they are when the first page is read.
-            page: items per command at most.
+            since: processed at this time or later (aware); for live items, due, or reserved, until this time or later.
+            until: processed before this time (aware); for live items, due, or reserved, until before this time.
+            where: a filter on payloads, such as ``{"customer.name": "Ada", "n": {"$gt": 3}}``, evaluated by the server;
+                operators without a path, such as ``{"$gt": 3}``, apply to payloads that are no documents. Allowed are
+                ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
+                $not $elemMatch``. Values are taken literally.
+            state: ``"processed"``, or ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, or ``None`` for all
+                live items, as they are when the first page is read.
+            page: items per command, at most.
 
         Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
-            ArgumentInvalid: another argument cannot be used; it is named.
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
+            ArgumentInvalid: another argument cannot be used; the message names it.
             PayloadInvalid: while iterating, a payload does not fit the model; its ``item`` is the raw item.
         """
         wanted = history_range(self._context, since=since, until=until, where=where, state=state, page=page)
@@ -75,6 +75,7 @@ class Past(Generic[M]):
     def _pages(self, wanted: Range) -> Iterator[Item[M]]:
         rest: Range | None = wanted
         while rest is not None:
+            # Each page is a command of its own: no cursor stays open while the caller works on the items.
             found = self._driver.run(history_page(self._context, rest))
             for item in found.items:
                 yield item
@@ -101,61 +102,61 @@ class Past(Generic[M]):
         dry_run: bool = False,
         page: int = 500,
     ) -> Replayed:
-        """Push copies of processed items, each once, and return what was done (``find`` by pages, ``insert`` of many).
+        """Push copies of processed items, each once, and return the result (``find`` by pages, ``insert`` of many).
 
-        A copy is a fresh item with the payload, priority and headers of the original, and an ``origin`` that tells
-        its queue, id, attempts and key; the key itself is not live again. Copies are handed out in the order in which
-        the originals were processed, within each priority.
+        A copy is a new item with the payload, priority and headers of the original, and an ``origin`` with its queue,
+        id, attempts and key; the key itself is not used again. Copies are claimed in the order in which the originals
+        were processed, within each priority.
 
-        The id of a copy follows from the original's id, when that was processed, the queue that it goes to, ``hop``
-        and ``label``. It is remembered after the copy is settled. So the same replay sent twice, or sent again after it
-        was interrupted, pushes each copy once. Give another ``label`` to replay the same items once more.
+        The id of a copy is computed from the original's id, the time it was processed, the target queue, ``hop`` and
+        ``label``. It is remembered after the copy is settled. So a replay that is sent twice, or sent again after an
+        interruption, pushes each copy once. Give another ``label`` to replay the same items once more.
 
-        Items that are processed after it began are not selected, and neither are copies that a replay of this queue
-        has made, unless they are chosen by ``ids``.
+        Items that are processed after the replay began are not selected. Neither are copies that a replay of this queue
+        has made, unless they are selected by ``ids``.
 
         Args:
-            to: the queue to push to, by its name, or a handle of the same collection, whose model then checks
-                payloads. By default this queue.
+            to: the target queue, by its name, or a handle of the same collection, whose model then checks payloads. By
+                default this queue.
             hop: a queue of a pipeline that the items came through: the copies go there, each with the payload that its
-                original had when it last left that queue, if the pipeline keeps payloads in its trails. Items whose
-                trail does not lead through it, or has no payload there, are refused. ``to`` can only be a handle of
-                that queue then, and ``transform`` is given those payloads as they were stored.
-            ids: these items, in the order in which they were processed; not together with a range or a filter.
+                original had when it last left that queue, if the pipeline keeps payloads in its trails. Items are
+                refused if their trail does not lead through it, or has no payload there. ``to`` can then only be a
+                handle of that queue, and ``transform`` receives those payloads as they were stored.
+            ids: only these items, in the order in which they were processed; not together with a range or a filter.
             since: processed at this time or later (aware).
             until: processed before this time (aware); by default, before the replay began.
-            after: processed behind this position, which an earlier replay has told (``Replayed.position``); instead of
-                ``since``.
+            after: processed after this position, the ``Replayed.position`` of an earlier replay; instead of ``since``.
             where: a filter on payloads, as in ``history``.
-            limit: no more than so many items, the oldest first; ``after=done.position`` takes the next ones.
-            label: a name that tells this replay from another one of the same items, at most 100 bytes.
+            limit: number of items, at most, the oldest first; ``after=done.position`` continues with the next ones.
+            label: a name that distinguishes this replay from another one of the same items, at most 100 bytes.
             transform: ``transform(payload, item)`` returns the payload of the copy, or ``mongoq.SKIP`` for none. A
-                plain function, called for each item just before its chunk is sent. ``None`` is refused, since it
-                mostly means a forgotten ``return``. Payloads that do not fit this handle's model are not given to it
-                but refused; use a handle without a model to mend old ones.
-            delay: not to be handed out before so long from now, a ``timedelta`` or seconds.
+                plain function, called for each item just before its chunk is sent. ``None`` is refused, because it
+                mostly means a forgotten ``return``. Payloads that do not fit this handle's model are refused without a
+                call; use a handle without a model to repair old ones.
+            delay: time from now until the copies may be claimed, a ``timedelta`` or seconds.
             priority: the priority of the copies, instead of the originals'.
-            once: how long copies are remembered, a ``timedelta`` or seconds. Default 7 days.
-            rate: add no more than so many copies a second.
-            progress: called with what was done so far after each chunk that was written, or would be; a plain function.
-            dry_run: write nothing, and return what would be done; ``transform`` and ``progress`` are called all the
-                same.
-            page: items that are read, and written, at a time.
+            once: time for which copies are remembered, a ``timedelta`` or seconds. Default 7 days.
+            rate: copies added per second, at most.
+            progress: a plain function, called with the result so far after each chunk that was written, or in a dry run
+                would be.
+            dry_run: write nothing, and return the result that a replay would have; ``transform`` and ``progress`` are
+                called as usual.
+            page: items read, and written, at a time.
 
         Returns:
-            The counts, what was refused and why, and how far it came. A payload that does not fit is counted, and
-            the rest goes on.
+            The counts, the refused items with their reasons, and the position reached. A payload that does not fit is
+                counted, and the replay goes on.
 
         Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
-            ArgumentInvalid: another argument cannot be used, or ``transform`` returned ``None``; it is named. Or
-                nothing was found, and this is a dead queue that holds letters: the message names the call that sends
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
+            ArgumentInvalid: another argument cannot be used, or ``transform`` returned ``None``; the message names it.
+                Or nothing was found, and this is a dead queue that holds letters: the message names the call that sends
                 them back.
-            QueueUnknown: nothing was found, and no such queue is there, but one whose name is much like it.
+            QueueUnknown: nothing was found, and no queue has this name, but one has a similar name.
 
-        What ``transform`` and ``progress`` raise ends the replay, and so does a driver's error, a crash, or a
-        cancellation. The copies pushed by then stay; send the same replay again to complete it. Copies whose answer
-        was lost count as ``already`` then.
+        An exception of ``transform`` or ``progress`` ends the replay, and so does a driver's error, a crash, or a
+        cancellation. Copies pushed by then stay; send the same replay again to complete it. It counts copies with a
+        lost reply as ``already``.
         """
         return self._driver.run(
             replay.replay(

@@ -51,26 +51,26 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         self._context = context
 
     def __repr__(self) -> str:
-        """Name the queue and its collection."""
+        """Return the names of the queue and its collection."""
         return f"<{type(self).__name__} {self.name!r} in {self._context.broker.namespace}>"
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """Name of the queue."""
         return self._context.name
 
     @property
     def settings(self) -> QueueSettings:
         """Lease, history, retries and dead queue, as this process knows them: stored, given, or the defaults.
 
-        Without any I/O: what is stored is known after the first claim, ``configure`` or ``is_paused`` of this queue in
-        this process. Operations that go by settings read them again once a second.
+        Without any I/O: stored settings are known after the first claim, ``configure`` or ``is_paused`` of this queue
+        in this process. Operations that use settings read them again once a second.
         """
         return self._context.settings
 
     @property
     def dead(self) -> DeadQueue:
-        """The dead queue, untyped, so that what no model fits can be looked at.
+        """The dead queue, untyped, so that payloads that fit no model can be read.
 
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
@@ -93,26 +93,26 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
     ) -> ObjectId:
         """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
 
-        When other queues are bound to this name (``broker.bind``), a copy goes into each of them instead, in one
-        transaction, and all that is said below holds for each copy. What is returned is then the id of the publication,
-        the ``origin.id`` of each copy.
+        If other queues are bound to this name (``broker.bind``), a copy goes into each of them instead, in one
+        transaction, and everything below applies to each copy. The returned id is then that of the publication, the
+        ``origin.id`` of each copy.
 
         Args:
             payload: any BSON value, or a value of the queue's model.
-            delay: not to be handed out before so long from now, a ``timedelta`` or seconds.
-            when: not to be handed out before this time (aware).
+            delay: time from now until the item may be claimed, a ``timedelta`` or seconds.
+            when: time before which it is not claimed (aware).
             priority: -100 (first) to 100 (last).
             key: a non-empty string of at most 1 KiB. The queue holds at most one live item (ready, scheduled or
-                reserved) for each key; a processed, moved or buried one has given it free.
+                reserved) for each key; the key is free again when the item is processed, moved or buried.
             on_duplicate: what to do when the key is taken: ``"keep"`` the live item and return its id; ``"replace"``
-                its payload, time, priority and headers, and return its id, whereupon who holds it gets
-                ``ReservationLost`` and it starts afresh; or ``"raise"``.
+                its payload, time, priority and headers, and return its id; or ``"raise"``. A replaced item starts again
+                without attempts, and its holder gets ``ReservationLost``.
             headers: metadata that stays with the item over moves, at most 16 KiB as BSON.
             id: the item's id, unique in the collection. The same push again, also after the item was moved or settled,
                 adds nothing.
-            once: how long a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
-                the transaction is committed, or not at all.
+            once: time for which a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
+                when the transaction is committed, or not at all.
 
         Raises:
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
@@ -121,11 +121,11 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             DuplicateItem: the key is taken, and ``on_duplicate="raise"``; it names the live item. Or a push to another
                 queue has used ``id``; it names the queue that has it. With ``session`` it aborts the transaction if it
                 leaves its block.
-            ArgumentInvalid: another argument cannot be used; it is named.
+            ArgumentInvalid: another argument cannot be used; the message names it.
             TransactionsUnavailable: several queues are bound to this name, and the server is no replica set.
 
-        After a network error the item may have been pushed; give an ``id`` to push it again without doubling it.
-        A cancelled push may still happen.
+        After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
+        cancelled push may still happen.
         """
         pushing = operations.push(
             self._context,
@@ -143,16 +143,16 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         return self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
-        """Take the first eligible item for good, or return ``None``: at most once, no settling (``findAndModify``).
+        """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
 
         A crash after it, or a lost reply, loses the item, unless the queue keeps history. A cancelled call puts the
-        item back, for which the event loop must go on: close the broker before it ends.
-        An item whose id is remembered leaves a stub in the same command: nobody can push it again in between.
-        One that had all its runs under ``reserve`` is buried, and the next one taken.
+        item back. For this the event loop must go on: close the broker before the loop ends. An item with a remembered
+        id leaves a stub in the same command, so no other push of the id can create it again in between. An item that
+        had all its runs under ``reserve`` is buried, and the next one popped.
 
         Args:
-            on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and take the next,
-                or ``"raise"``.
+            on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and pop the next item, or
+                ``"raise"``.
 
         Raises:
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item.
@@ -166,25 +166,25 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         wait: Duration | None = None,
         on_invalid: OnInvalid = "bury",
     ) -> Item[M] | None:
-        """Reserve the first eligible item for the length of a lease, or return ``None`` (``findAndModify``).
+        """Reserve the first eligible item for the duration of a lease, or return ``None`` (``findAndModify``).
 
-        Settle it with ``commit``, ``rollback``, ``move``, ``release`` or ``bury`` before the lease ends, or
-        ``extend`` it. When the lease ends first, because the worker died or was slow, the item is eligible again
-        and the attempt counts; after ``max_retries`` retries it is buried instead of handed out.
+        Settle it with ``commit``, ``rollback``, ``move``, ``release`` or ``bury`` before the lease ends, or ``extend``
+        it. When the lease ends first, because the worker died or was slow, the item is eligible again and the attempt
+        counts; after ``max_retries`` retries it is buried instead.
 
         Args:
-            lease: how long, a ``timedelta`` or seconds; default the queue's.
-            wait: how long to wait for an item, a ``timedelta`` or seconds, ``math.inf`` for ever; ``None`` does
-                not wait. A push, move, rollback, replay or resume in any process ends the wait within milliseconds, and
-                so does an item that comes due (``aggregate`` with ``$changeStream``, ``getMore``); on a standalone
-                server consumers look now and then. A cancelled wait leaves nothing reserved, if the broker is closed
-                before the event loop ends.
-            on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and take the next,
+            lease: duration, a ``timedelta`` or seconds; default the queue's.
+            wait: time to wait for an item, a ``timedelta`` or seconds, ``math.inf`` for ever; ``None`` does not wait. A
+                push, move, rollback, replay or resume in any process ends the wait within milliseconds, and so does an
+                item that comes due (``aggregate`` with ``$changeStream``, ``getMore``); on a standalone server
+                consumers check now and then. A cancelled wait leaves nothing reserved, if the broker is closed before
+                the event loop ends.
+            on_invalid: what to do with a payload that does not fit the model: ``"bury"`` it and reserve the next item,
                 or ``"raise"``.
 
         Raises:
-            PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item,
-                reserved, which can be settled.
+            PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
+                which can be settled.
         """
         return self._driver.run(operations.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
 
@@ -196,22 +196,22 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         delay: Duration = 0,
         on_invalid: OnInvalid = "bury",
     ) -> Reserved[M]:
-        """Reserve an item for the length of a block: ``with queue.reserved(wait=5) as item``.
+        """Reserve an item for the duration of a block: ``with queue.reserved(wait=5) as item``.
 
-        ``item`` is ``None`` when none came in time. At the end of the block the item is committed; an exception
-        rolls it back with the error; what stops the process or the task (``SystemExit``, ``KeyboardInterrupt``, a
-        cancellation) releases it at once, its attempt not counted.
-        A block that settles the item itself (by ``move``, say) is left alone.
+        ``item`` is ``None`` when none came in time. At the end of the block the item is committed. An exception rolls
+        it back with the error. An interruption of the process or the task (``SystemExit``, ``KeyboardInterrupt``, a
+        cancellation) releases it at once, its attempt not counted. If the block settles the item itself (for example by
+        ``move``), nothing more is done.
 
         Args:
             lease: as for ``reserve``.
             wait: as for ``reserve``.
-            delay: how long an item whose block has failed waits for its next run, a ``timedelta`` or seconds. A loop
-                around a block that fails at once would else spend all its retries in a moment.
-            on_invalid: as for ``reserve``; what is raised on entry leaves its ``item`` reserved, to be settled.
+            delay: time until the item's next run after a failed block, a ``timedelta`` or seconds. Without it, a loop
+                around a block that fails at once would use up all retries in a moment.
+            on_invalid: as for ``reserve``; an error on entry leaves its ``item`` reserved, to be settled.
 
         Raises:
-            ReservationLost: at the end of the block, when the lease was over and somebody else took the item.
+            ReservationLost: at the end of the block, when the lease was over and another caller took the item.
         """
         return Reserved(self._driver, self._context, lease=lease, wait=wait, delay=delay, on_invalid=on_invalid)
 
@@ -226,18 +226,19 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
 
         Args:
-            item: what ``reserve`` returned.
-            payload: what the history shall keep instead of the payload; without history it is checked, and gone.
+            item: the result of ``reserve``.
+            payload: payload for the history instead of the item's; without history it is only checked.
             patch: or operators that change the payload for the history, as for ``move``.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
-                the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then the commit happens
+                when the transaction is committed, or not at all.
 
         Raises:
-            ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
-                With ``certain=False`` the reply was lost and the commit may have happened.
+            ReservationLost: another caller holds the item, or it was settled already; nothing was changed. With
+                ``certain=False`` the reply was lost and the commit may have happened.
             ItemForeign: the item belongs to another queue or broker.
-            PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is untouched and still reserved.
+            PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
+        # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
         given = payload is not KEEP
         committing = operations.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
@@ -245,15 +246,15 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
-        """Hand an item back after a failure; beyond its retries, bury it at once (one ``update``).
+        """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
 
         Args:
-            item: what ``reserve`` returned.
-            delay: not to be handed out again before so long from now, a ``timedelta`` or seconds.
-            error: what went wrong; its type and text are kept on the item, shortened to 4 KiB.
+            item: the result of ``reserve``.
+            delay: time from now until it may be claimed again, a ``timedelta`` or seconds.
+            error: cause of the failure; its type and text are kept on the item, shortened to 4 KiB.
 
         Raises:
-            ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
+            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
         self._driver.run(operations.rollback(self._context, item, delay=delay, error=error))
@@ -262,25 +263,26 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
 
         Raises:
-            ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
+            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
         self._driver.run(settle.release(self._context, item))
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
-        """Let the lease end so long from now, and return the item with its new end (``update``).
+        """Extend the lease to this length from now on, and return the item with its new end (``update``).
 
-        A lease that ran out can be extended as long as nobody has taken the item.
+        A lease that ran out can be extended as long as no other caller has taken the item.
 
         Args:
-            item: what ``reserve`` returned; it stays as good as the returned one for settling.
-            lease: how long from now, a ``timedelta`` or seconds; default the queue's.
+            item: the result of ``reserve``; it can be settled just like the returned one.
+            lease: duration from now on, a ``timedelta`` or seconds; default the queue's.
 
         Raises:
-            ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
+            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
         until = self._driver.run(operations.extend(self._context, item, lease=lease))
+        # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
     def move(
@@ -299,30 +301,29 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
 
-        It keeps its id, headers and priority, and gets a fresh budget of attempts; its last error and its key
-        are left behind.
+        It keeps its id, headers and priority, and its attempts start again at 0; its last error and its key are
+        removed.
 
         Args:
-            item: what ``reserve`` returned.
+            item: the result of ``reserve``.
             to: the queue, by name, or a handle, whose model then checks ``payload``.
             payload: the new payload.
             patch: update operators applied under the payload, such as ``{"$set": {"plane.seats": 180}}``; one of
-                ``$set $unset $inc $mul $min $max $push $addToSet $pullAll $pop $rename``. Values are taken
-                literally.
-            delay: not to be handed out there before so long from now, a ``timedelta`` or seconds.
-            when: not to be handed out there before this time (aware).
+                ``$set $unset $inc $mul $min $max $push $addToSet $pullAll $pop $rename``. Values are taken literally.
+            delay: time from now until it may be claimed there, a ``timedelta`` or seconds.
+            when: time before which it is not claimed there (aware).
             priority: the new priority.
-            key: its key there; the one it had is given free in any case.
+            key: its key there; its key here becomes free in any case.
             headers: the new headers; ``None`` removes them.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then this happens when
-                the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it, such as ``tx.session``; then the move happens
+                when the transaction is committed, or not at all.
 
         Raises:
-            ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
+            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
-            DuplicateItem: ``key`` is taken there; the item is untouched and still reserved.
-            PatchInvalid: an operator or a path that is not allowed, or a patch that does not fit the payload; the
-                item is untouched and still reserved.
+            DuplicateItem: ``key`` is taken there; the item is unchanged and still reserved.
+            PatchInvalid: an operator or a path that is not allowed, or a patch that does not fit the payload; the item
+                is unchanged and still reserved.
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
@@ -347,12 +348,12 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
 
         Args:
-            item: what ``reserve`` returned.
+            item: the result of ``reserve``.
             reason: a short text to count by, at most 512 bytes; default the text of ``error``, or ``"buried"``.
-            error: what went wrong; its type and text are kept on the item, shortened to 4 KiB.
+            error: cause of the burial; its type and text are kept on the item, shortened to 4 KiB.
 
         Raises:
-            ReservationLost: somebody else holds the item, or it was settled already; nothing was changed.
+            ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
@@ -360,7 +361,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
 
 
 class DeadQueue(Queue[Any]):
-    """The dead letters of a queue, made by ``queue.dead``: a queue like any other, whose items can be sent back."""
+    """The dead letters of a queue, made by ``queue.dead``: an ordinary queue that can also send its items back."""
 
     def replay(  # type: ignore[override]  # the letters themselves go back, and no copies of a history
         self,
@@ -374,27 +375,27 @@ class DeadQueue(Queue[Any]):
     ) -> Replayed:
         """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
-        Each goes in one update, with its id, payload, headers and origin, with its key if that is free, and with a
-        fresh budget of attempts. What somebody has reserved here stays.
+        Each letter goes in one update, with its id, payload, headers and origin, with its key if that is free, and with
+        its attempts at 0. Letters that a caller has reserved here stay.
 
         Args:
-            ids: these alone.
-            where: those whose payload it matches, as for ``history``.
-            limit: no more than so many.
-            to: all into this queue instead, without their keys.
-            hop: all into this queue of a pipeline, each with the payload that it had when it last left it, if the
-                pipeline keeps payloads in its trails; without their keys.
-            stage: those that have failed in this stage of a pipeline.
+            ids: only these letters.
+            where: only letters with a payload that matches this filter, as for ``history``.
+            limit: number of letters, at most.
+            to: send all to this queue instead, without their keys.
+            hop: send all to this queue of a pipeline, each with the payload that it had when it last left that queue,
+                if the pipeline keeps payloads in its trails; without their keys.
+            stage: only letters that failed in this stage of a pipeline.
 
         Returns:
-            ``pushed`` went back; ``skipped`` are held by somebody; ``refused`` have no origin, or a live item of the
-            origin has their key, or their trail has no such hop, or no payload of it; ``missing`` are ``ids`` that
-            are not here.
+            ``pushed`` letters went back; ``skipped`` are held by a caller; ``refused`` have no origin, or a live item
+                of the origin has their key, or their trail has no such hop, or no payload of it; ``missing`` are
+                ``ids`` that are not here.
 
         Raises:
-            ArgumentInvalid: an argument cannot be used; it is named, and nothing was changed. Or there are no letters
-                here, while those of the queue are in another dead queue, which is named.
-            QueueUnknown: there are no letters here and no such queue, but one whose name is much like it.
+            ArgumentInvalid: an argument cannot be used; the message names it, and nothing was changed. Or there are no
+                letters here, but in another dead queue of this queue, which the message names.
+            QueueUnknown: there are no letters here and no queue has this name, but one has a similar name.
 
         A crash in between leaves the rest here: call it again.
         """
@@ -411,20 +412,20 @@ class DeadQueue(Queue[Any]):
         limit: int | None = None,
         stage: str | None = None,
     ) -> int:
-        """Delete dead letters, all or those that are chosen, and return how many (``delete``).
+        """Delete dead letters, all or a selection, and return how many (``delete``).
 
-        As ``purge`` of any queue, and chosen as for ``replay``: what a caller has reserved here stays, unless
-        ``state="reserved"`` says otherwise, and a crash in between leaves the rest.
+        It works as ``purge`` of any queue, with the selection of ``replay``: letters that a caller has reserved here
+        stay, except with ``state="reserved"``, and a crash in between leaves the rest.
 
         Args:
             state: as for ``peek``; ``None`` for all live letters that no caller holds.
-            ids: these alone.
-            where: those whose payload it matches, as for ``history``.
-            limit: no more than so many, the first ones in the order in which they would be handed out.
-            stage: those that have failed in this stage of a pipeline.
+            ids: only these letters.
+            where: only letters with a payload that matches this filter, as for ``history``.
+            limit: number of letters, at most, the first ones in the order of claims.
+            stage: only letters that failed in this stage of a pipeline.
 
         Raises:
-            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or that the server refuses.
-            ArgumentInvalid: another argument cannot be used; it is named, and nothing was deleted.
+            FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
+            ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
         return self._driver.run(purge.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))

@@ -1,5 +1,5 @@
 # Generated from mongoq/aio/topics.py by scripts/unasync.py. Do not edit.
-"""Topics: names whose pushes go to every queue that is bound to them."""
+"""Topics: queue names with bound queues. A push to a topic goes to every queue that is bound to it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["Topics"]
 
 
 class Topics:
-    """The side of a broker that binds queues to topics; part of ``Broker``."""
+    """The part of ``Broker`` that binds queues to topics."""
 
     _driver: ThreadDriver
     _context: BrokerContext
 
     def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
-        """Let what is pushed to a topic go to these queues instead, and return all that are bound to it now.
+        """Bind queues to a topic, so that its pushes go to them instead, and return all queues bound to it now.
 
         From then on ``push`` and ``push_many`` to ``topic`` put a copy into each bound queue and none into the queue of
         that name, in one transaction: into all of them, or into none. The binding is stored with the collection
-        (``findAndModify`` of one control document); this broker goes by it at once, and every other producer within a
-        second. Until then theirs still go where they went before. What lies in the queue ``topic`` stays there, and so
-        does what a move or a replay brings. Queues that are bound already stay bound.
+        (``findAndModify`` of one control document). This broker uses it at once, and every other producer within a
+        second. Until then their pushes go where they went before. Items in the queue ``topic`` stay there, and so do
+        items that a move or a replay brings. Queues that are bound already stay bound.
 
         Args:
             topic: a queue name.
@@ -38,14 +38,14 @@ class Topics:
         return self._driver.run(binding.bind(self._context, topic, queues))
 
     def unbind(self, topic: str, *queues: str) -> tuple[str, ...]:
-        """Undo the binding of these queues, of all when none is named, and return those that are left.
+        """Undo the binding of these queues, or of all if none is named, and return the remaining bound queues.
 
-        When none is left, the topic is an ordinary queue again. This broker goes by it at once, and every other
-        producer within a second (``findAndModify`` of one control document). What is in the queues stays there.
+        Without any bound queue, the topic is an ordinary queue again. This broker uses the change at once, and every
+        other producer within a second (``findAndModify`` of one control document). Items in the queues stay there.
 
         Args:
             topic: a queue name.
-            queues: the names of the queues; one that is not bound is passed by.
+            queues: the names of the queues; a queue that is not bound is ignored.
 
         Raises:
             QueueNameInvalid: one of the names cannot be stored.

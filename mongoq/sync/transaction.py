@@ -33,7 +33,7 @@ class Transaction(Local):
 
     @property
     def session(self) -> Any:
-        """The client's session: ``session=`` of ``push``, ``commit``, ``move``, and of the methods of the client.
+        """Session of the client: ``session=`` of ``push``, ``commit``, ``move``, and of the methods of the client.
 
         Raises:
             ArgumentInvalid: the block of the transaction has not begun.
@@ -45,10 +45,12 @@ class Transaction(Local):
     def __enter__(self) -> Self:
         """Begin: make the collection ready, outside of the transaction, and start a session."""
         caller = self._driver.caller()
+        # One transaction in a thread or task at a time: two could wait for each other.
         self._driver.sessions.enter(caller)
         try:
             self._session = self._driver.run(transaction.begin_transaction(self._context))
         except BaseException:
+            # Also after a cancellation or an interrupt: otherwise this caller could never begin another transaction.
             self._driver.sessions.leave(caller)
             raise
         self._caller = caller
@@ -57,26 +59,27 @@ class Transaction(Local):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; or abort, after any exception, a cancellation and an interrupt too."""
+        """Commit; or abort after any exception, also after a cancellation or an interrupt."""
         try:
             ending = (
                 transaction.commit_transaction(self._session)
                 if error is None
                 else transaction.abort_transaction(self._session)
             )
+            # Shielded: a cancellation of the caller does not stop the commit.
             self._driver.run_shielded(ending)
         finally:
             self._driver.sessions.leave(self._caller)
 
 
 class Transactions:
-    """The side of a broker that makes transactions; part of ``Broker``."""
+    """The part of ``Broker`` that makes transactions."""
 
     _driver: ThreadDriver
     _context: BrokerContext
 
     def transaction(self) -> Transaction:
-        """Return a block whose writes happen together or not at all: ``with broker.transaction() as tx``.
+        """Return a block with writes that happen together or not at all: ``with broker.transaction() as tx``.
 
         ```python
         with broker.transaction() as tx:
@@ -85,28 +88,30 @@ class Transactions:
         ```
 
         It reads a snapshot and is committed to the majority at the end of the block (``commitTransaction``). An
-        exception that leaves the block aborts it (``abortTransaction``) and goes on; so does a cancellation. A process
-        that dies within leaves nothing; the server lets go of what it had touched after
-        ``transactionLifetimeLimitSeconds``, 60 by default. Keep the block short: others wait for the items it settles.
+        exception that leaves the block aborts it (``abortTransaction``) and is raised further; a cancellation does the
+        same. A process that dies within the block leaves nothing; the server releases the documents of the transaction
+        after ``transactionLifetimeLimitSeconds``, 60 by default. Keep the block short: other callers wait for the items
+        that it settles.
 
-        When the reply to the commit is lost it is asked for again, for up to two minutes. A cancelled commit goes on.
+        When the reply to the commit is lost, the broker asks for it again, for up to two minutes. A cancelled commit
+        goes on.
 
         Raises:
             TransactionsUnavailable: the server is no replica set; nothing was written.
             ArgumentInvalid: another transaction of this broker runs in this thread or task.
 
-        Errors of the driver pass through. One with the label ``TransientTransactionError``, such as a write conflict,
-        means that nothing happened and the whole may be tried again, as ``run_transaction`` does; one with
-        ``UnknownTransactionCommitResult``, that it may have happened.
+        Errors of the driver are raised unchanged. After one with the label ``TransientTransactionError``, such as a
+        write conflict, nothing has happened and the whole may be tried again, as ``run_transaction`` does; after one
+        with ``UnknownTransactionCommitResult``, the transaction may have happened.
         """
         return Transaction(self._driver, self._context)
 
     def run_transaction(self, function: Callable[[Transaction], T]) -> T:
-        """Call ``function(tx)`` in a transaction, commit it, and return what the function returned.
+        """Call ``function(tx)`` in a transaction, commit it, and return the result of the function.
 
         A transaction that met a write conflict, or lost its server, is aborted and run again as a whole, with growing
-        pauses, for up to two minutes: the function may be called several times, and should have no effects but through
-        ``tx.session``. Let the driver's errors leave it: those that it swallows have aborted the transaction.
+        pauses, for up to two minutes. So the function may be called several times, and should have no effects except
+        through ``tx.session``. It must not catch the driver's errors: they have aborted the transaction.
 
         Args:
             function: called with the transaction, and awaited.
@@ -115,7 +120,7 @@ class Transactions:
             TransactionsUnavailable: the server is no replica set; nothing was written.
             ArgumentInvalid: another transaction of this broker runs in this thread or task.
 
-        Any other exception of the function aborts the transaction and goes on unchanged. Errors of the driver are as
+        Any other exception of the function aborts the transaction and is raised unchanged. Errors of the driver are as
         for ``transaction``.
         """
         retries = transaction.Retries()
@@ -126,6 +131,7 @@ class Transactions:
                     return transaction.check_result(result)
             except Exception as error:
                 pause = retries.pause(error)
+                # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
             self._driver.run(pause.__iter__())

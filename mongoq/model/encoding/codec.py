@@ -1,7 +1,7 @@
-"""Payloads in and out: what BSON holds comes back equal, and everything else is refused before it is sent.
+"""Payloads as BSON and back: values that BSON holds come back equal, and all others are refused before sending.
 
-Values are encoded once, and the bytes that were measured are the bytes that travel: ``RawBSONDocument`` passes
-them through the driver untouched.
+Values are encoded once, and the measured bytes are the bytes that are sent: ``RawBSONDocument`` passes them through the
+driver unchanged.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ from mongoq.model.encoding.unreadable import read
 __all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
 
 SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
-"""Bytes of an item as it is pushed. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
+"""Bytes of a pushed item, at most. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
 HEADERS_LIMIT = 16 * 1024
+"""Bytes of headers as BSON, at most."""
 NESTING_LIMIT = 100
+"""Levels of a value, at most."""
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels; store a flatter document, or text"
 DOCUMENT = 3
-"""How BSON marks a value that is a document."""
+"""Type byte of a document in BSON."""
 UNENCODABLE = (BSONError, OverflowError, UnicodeError, TypeError, ValueError)
-"""What the driver raises for values that BSON cannot hold."""
+"""Errors that the driver raises for values that BSON cannot hold."""
 TOGETHER = 100
-"""Values that are encoded in one go."""
+"""Values that are encoded in one call, at most."""
 REGEX_FLAGS = re.IGNORECASE | re.LOCALE | re.MULTILINE | re.DOTALL | re.UNICODE | re.VERBOSE
-"""Those that BSON has a letter for; the driver leaves out others."""
+"""Flags that BSON has a letter for; the driver drops other flags."""
 SMALL = 10_000
-"""Bytes of a value, above which it is encoded alone: memory would hold the values and the group."""
+"""Average bytes of a value above which values are encoded one by one: memory would hold the values and the group."""
 
 M = TypeVar("M")
 Options = CodecOptions[Any]
@@ -51,7 +53,7 @@ Options = CodecOptions[Any]
 def codec_options(given: Options | None = None) -> Options:
     """Return options under which values come back equal: aware UTC dates and standard UUIDs.
 
-    Dates that Python cannot hold come back as ``bson.DatetimeMS`` rather than fail the claim that found them.
+    Dates that Python cannot hold come back as ``bson.DatetimeMS``; otherwise they would fail the claim that found them.
     """
     return (given or CodecOptions()).with_options(
         tz_aware=True,
@@ -62,11 +64,16 @@ def codec_options(given: Options | None = None) -> Options:
 
 
 PLAIN = codec_options()
-"""Under which raw BSON is looked into."""
+"""Options for reading the content of raw BSON."""
 
 
 class _Refusal(Exception):
-    """A value that cannot be stored; ``steps`` leads to it, innermost first."""
+    """Raised for a value that cannot be stored.
+
+    Attributes:
+        problem: the reason.
+        steps: path to the value, innermost step first; each caller adds one.
+    """
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -78,23 +85,28 @@ class _Refusal(Exception):
 
 
 class Encoding:
-    """How values become BSON under a collection's codec options, and those under which documents stay BSON."""
+    """Encodes values under a collection's codec options, and keeps options under which documents stay BSON.
+
+    Attributes:
+        options: codec options of the collection.
+        undecoded: the same, but documents stay ``RawBSONDocument``.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.undecoded = options.with_options(document_class=RawBSONDocument)
 
     def encode(self, name: str, value: Any, *, limit: int) -> Any:
-        """Check, encode and measure a value, and return it in the form that travels as those very bytes.
+        """Check, encode and measure a value, and return it in a form that is sent as exactly these bytes.
 
         Raises:
-            PayloadInvalid: BSON cannot hold it, or would give it back as something else; names where.
+            PayloadInvalid: BSON cannot hold it, or would give it back as something else; names the place.
             PayloadTooLarge: more than ``limit`` bytes.
         """
         return self.unwrapped(name, self.wrapped(name, value, limit=limit))
 
     def wrapped(self, name: str, value: Any, *, limit: int) -> bytes:
-        """Do the same, and return ``{name: value}`` as BSON."""
+        """Check, encode and measure a value like ``encode``, and return ``{name: value}`` as BSON."""
         try:
             _CHECKS.get(type(value), _check)(value, 1)
         except Exception as error:
@@ -108,11 +120,12 @@ class Encoding:
         return raw
 
     def wrapped_many(self, name: str, values: Sequence[Any], *, limit: int) -> list[bytes]:
-        """Do the same for many values, in half the time; an error does not tell which of them it is about."""
+        """Do the same as ``wrapped`` for many values, in half the time; an error does not name the value."""
         wrapped: list[bytes] = []
         try:
             for value in values:
                 _CHECKS.get(type(value), _check)(value, 1)
+            # The first value alone shows whether the values are small.
             number = 1
             while group := [{name: value} for value in values[len(wrapped) : len(wrapped) + number]]:
                 raw = bson.encode({"": group}, codec_options=self.options)
@@ -126,41 +139,41 @@ class Encoding:
         return wrapped
 
     def unwrapped(self, name: str, raw: bytes) -> Any:
-        """Return what ``wrapped`` has encoded, in the form that travels as those very bytes."""
+        """Return a value from the bytes of ``wrapped``, in a form that is sent as exactly these bytes."""
         if raw[4] == DOCUMENT:
             return RawBSONDocument(raw[raw.index(0, 5) + 1 : -1], self.undecoded)
         return self.of_bytes(raw)[name]
 
     def decoded(self, value: Any) -> Any:
-        """Return a value in the form that travels as it is read again."""
+        """Return a value in the form to send as a read would return it."""
         return bson.decode(bson.encode({"": value}, codec_options=self.options), codec_options=self.options)[""]
 
     def raw(self, document: Mapping[str, Any]) -> RawBSONDocument:
-        """Return a document that was made of encoded values as bytes that travel."""
+        """Return a document that consists of encoded values in the form to send."""
         return self.of_bytes(bson.encode(document, codec_options=self.options))
 
     def of_bytes(self, raw: bytes) -> RawBSONDocument:
-        """Return the document of these bytes."""
+        """Return the document with these bytes."""
         return RawBSONDocument(raw, self.undecoded)
 
     def opened(self, documents: Sequence[bytes]) -> list[dict[str, Any]]:
-        """Decode documents that were left as their bytes, many at a time.
+        """Decode documents that were left as bytes, many at a time.
 
         Raises:
-            InvalidBSON: nobody can decode one of them.
+            InvalidBSON: one of them cannot be decoded.
         """
         return bson.decode_all(b"".join(documents), self.options)
 
     def read(self, document: bytes) -> dict[str, Any]:
-        """Decode a document; one that cannot be decoded comes as an ``UnreadableDocument``."""
+        """Decode a document; return an ``UnreadableDocument`` if that fails."""
         return read(document, self.options)
 
     def read_reply(self, reply: Any) -> Any:
-        """Do the same with a document of a reply that was left as its bytes; others, and ``None``, are as they were."""
+        """Decode a document of a reply that was left as bytes; return other values, and ``None``, unchanged."""
         return read(bytes(reply.raw), self.options) if isinstance(reply, RawBSONDocument) else reply
 
     def size(self, document: Mapping[str, Any]) -> int:
-        """Return the bytes of a document that was made of encoded values."""
+        """Return the bytes of a document that consists of encoded values."""
         return len(bson.encode(document, codec_options=self.options))
 
 
@@ -168,7 +181,7 @@ _size = Struct("<i").unpack_from
 
 
 def _parts_of(raw: bytes, number: int) -> list[bytes]:
-    """Return the documents that stand in ``{"": [...]}``: each after its type, its place in digits, and a NUL."""
+    """Return the documents in ``{"": [...]}``: each follows its type, its index in digits, and a NUL."""
     parts, end = [], 10
     for _ in range(number):
         start = raw.index(0, end) + 1
@@ -178,11 +191,12 @@ def _parts_of(raw: bytes, number: int) -> list[bytes]:
 
 
 def _culprit(path: str, value: Any, options: Options, error: Exception) -> PayloadInvalid:
-    """Find the value that would not encode, by trying ever smaller parts."""
+    """Find the value that cannot be encoded, by trying ever smaller parts."""
     for step, part in parts(value):
         try:
             bson.encode({"": part}, codec_options=options)
-        except Exception as smaller:  # whatever failed for the whole fails for its part
+        except Exception as smaller:
+            # If the whole fails, its part fails for the same reason, with any error.
             return _culprit(path + step, part, options, smaller)
     return PayloadInvalid(path, _problem(value, error))
 
@@ -200,11 +214,11 @@ def _problem(value: Any, error: Exception) -> str:
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes, ObjectId, UUID, Int64, Decimal128})
-"""Types, by identity, that need no look; what is not among them may still be fine."""
+"""Types that need no check, compared by identity; other types may be valid as well."""
 
 
 def _check(value: Any, depth: int) -> None:
-    """Refuse what BSON takes and gives back as something else."""
+    """Refuse values that BSON accepts and gives back as something else."""
     if isinstance(value, RawBSONDocument):
         _check_raw(value, depth)
     elif isinstance(value, Mapping):
@@ -227,7 +241,7 @@ def _check(value: Any, depth: int) -> None:
 
 
 def _check_raw(value: RawBSONDocument, depth: int) -> None:
-    """Refuse raw BSON that is not what its values are encoded as: the next who stores them would change it."""
+    """Refuse raw BSON that differs from the encoding of its values: the next caller that encodes it would change it."""
     document = bson.decode(value.raw, PLAIN)
     _check_document(document, depth)
     if bson.encode(document, codec_options=PLAIN) != bytes(value.raw):
@@ -238,7 +252,7 @@ def _check_raw(value: RawBSONDocument, depth: int) -> None:
 
 
 def _check_names(value: Mapping[Any, Any]) -> None:
-    """Refuse a mapping that holds a name twice: the server would read the first, and Python the last."""
+    """Refuse a mapping with a repeated name: the server would read the first value, and Python the last."""
     names = list(value)
     if len(set(names)) < len(names):
         raise _Refusal("a mapping that holds a key twice; make it a dict")
@@ -254,7 +268,8 @@ def _check_regex(value: Regex[Any]) -> None:
 def _check_datetime(value: datetime) -> None:
     try:
         naive = value.utcoffset() is None
-    except Exception as error:  # pandas.NaT is a datetime, and a time zone may be of the user's making
+    except Exception as error:
+        # ``pandas.NaT`` is a datetime, and a user's own time zone may raise anything.
         raise _Refusal(f"{value!r} is no time; where there is none, store None: {error}") from error
     if naive:
         raise _Refusal("a naive datetime says no time zone; give it one, such as UTC")
@@ -291,11 +306,11 @@ def _check_document(value: Mapping[Any, Any], depth: int) -> None:
 
 
 _CHECKS: Mapping[type, Callable[[Any, int], None]] = {dict: _check_document, list: _check_array}
-"""By the very type of a value: ``isinstance`` of an abstract class takes long."""
+"""Checks by the exact type of a value: ``isinstance`` with an abstract class takes long."""
 
 
 def _refuse(value: Any, error: Exception, step: str) -> NoReturn:
-    """Refuse what holds a value that raised an error as it was checked; ``step`` leads there."""
+    """Refuse a value with a part that failed its check; ``step`` is the path to the part."""
     if isinstance(error, _Refusal):
         error.steps.append(step)
         raise error
@@ -305,7 +320,7 @@ def _refuse(value: Any, error: Exception, step: str) -> NoReturn:
 
 
 def _unreadable(value: Any, error: Exception) -> str:
-    """Say why a value cannot be looked at, whose class may be the user's, and raise anything."""
+    """Return the reason why a value cannot be read; its class may be the user's, and raise anything."""
     if isinstance(error, BSONError):
         return f"raw BSON that cannot be read: {error}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -313,7 +328,7 @@ def _unreadable(value: Any, error: Exception) -> str:
 
 
 def check(value: Any, argument: str) -> Any:
-    """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` naming where it does not."""
+    """Return the value if BSON gives it back equal; raises ``PayloadInvalid`` with the place of the first failure."""
     try:
         _CHECKS.get(type(value), _check)(value, 1)
     except Exception as error:
@@ -322,7 +337,7 @@ def check(value: Any, argument: str) -> Any:
 
 
 def _unfit(value: Any, argument: str, error: Exception) -> NoReturn:
-    """Tell the caller of a value whose check has raised an error."""
+    """Raise ``PayloadInvalid`` for a value that failed its check."""
     if isinstance(error, _Refusal):
         raise PayloadInvalid(error.path(argument), error.problem) from error.__cause__
     raise PayloadInvalid(argument, _unreadable(value, error)) from error
@@ -330,7 +345,7 @@ def _unfit(value: Any, argument: str, error: Exception) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """A payload that was encoded before it is sent, since it may change until then.
+    """A payload that was encoded early, because its value may change before it is sent.
 
     Attributes:
         raw: ``{"payload": payload}`` as BSON.
@@ -342,8 +357,8 @@ class Wrapped:
 class Codec(Generic[M]):
     """The payloads of one queue, typed when the queue has a model.
 
-    A typed payload is validated, dumped and checked on the way in, and validated on the way out. Whether it will be is
-    tried on the way in, with the very bytes that travel.
+    A typed payload is validated, dumped and checked when it is pushed, and validated when it is read. The push also
+    tries the validation of the read, with exactly the bytes that are sent.
     """
 
     def __init__(self, encoding: Encoding, model: Any = None) -> None:
@@ -352,11 +367,11 @@ class Codec(Generic[M]):
 
     @property
     def untyped(self) -> bool:
-        """Whether payloads are handed out as they are stored."""
+        """True when payloads are returned as they are stored."""
         return self._typed is None
 
     def encode(self, payload: Any) -> Any:
-        """Return the value to send: checked, measured, and no longer the caller's to change.
+        """Return the value to send: checked, measured, and safe from later changes by the caller.
 
         Raises:
             PayloadInvalid: the model refuses it, or BSON cannot give it back equal.
@@ -365,7 +380,7 @@ class Codec(Generic[M]):
         return self._encoding.unwrapped("payload", self.wrapped(payload))
 
     def wrapped(self, payload: Any) -> bytes:
-        """Do the same, and return ``{"payload": payload}`` as BSON."""
+        """Check and measure a payload like ``encode``, and return ``{"payload": payload}`` as BSON."""
         if type(payload) is Wrapped:
             return payload.raw
         if self._typed is None and type(payload) is dict:
@@ -376,7 +391,7 @@ class Codec(Generic[M]):
         return raw
 
     def wrapped_many(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Do the same for many payloads, in half the time; an error does not tell which of them it is about."""
+        """Do the same as ``wrapped`` for many payloads, in half the time; an error does not name the payload."""
         dumped = list(map(self._dumped, payloads))
         raws = self._encoding.wrapped_many("payload", list(map(_to_store, dumped)), limit=SIZE_LIMIT)
         for each, raw in zip(dumped, raws, strict=True):
@@ -393,19 +408,19 @@ class Codec(Generic[M]):
         return payload
 
     def _verify(self, dumped: Any, raw: bytes) -> None:
-        """Refuse a payload that would not come back from these bytes."""
+        """Refuse a payload that these bytes would not give back."""
         if type(dumped) is Dumped:
             dumped.verify(self._encoding.opened([raw])[0]["payload"])
 
     def load(self, value: Any) -> M:
-        """Return the payload that was stored as ``value``; raises ``PayloadInvalid``."""
+        """Return the payload that is stored as ``value``; raises ``PayloadInvalid``."""
         if self._typed is None:
             return value  # type: ignore[no-any-return]  # an untyped queue is Queue[Any]
         return self._typed.load(value, "payload")
 
 
 def _to_store(dumped: Any) -> Any:
-    """Return the value to encode; refuse the one that the server replaces by its time where it is a whole payload."""
+    """Return the value to encode; refuse a payload that the server would replace by its time."""
     value = dumped.stored if type(dumped) is Dumped else dumped
     if isinstance(value, Timestamp) and value.time == value.inc == 0:
         raise PayloadInvalid("payload", "the server makes its own time of Timestamp(0, 0); put it into a document")
@@ -417,6 +432,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
         adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
         if not adapter.pydantic_complete:
             adapter.rebuild(raise_errors=True)
-    except Exception as error:  # pydantic raises many kinds, and a model may raise its own
+    except Exception as error:
+        # Pydantic raises many kinds of errors, and a model may raise its own.
         raise ArgumentInvalid("model", f"pydantic cannot work with {model!r}: {error}") from error
     return adapter

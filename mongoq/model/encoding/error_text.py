@@ -1,4 +1,4 @@
-"""Texts of exceptions, which never fail: their classes and messages are the user's, and may raise anything."""
+"""Texts of exceptions. They never fail, although the classes and messages are the user's and may raise anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["name_of", "plain", "printable", "printed", "spoken", "text_of", "trace_of", "type_name"]
 
 LONGEST = 64 * 1024
-"""Characters of a text that is logged, or sent from an executor."""
+"""Characters of a text that is logged, or sent from an executor, at most."""
 # The descriptors of the classes themselves: a metaclass, or the exception's class, may have others of these names.
 _NAME, _QUALNAME, _MODULE = (type.__dict__[name] for name in ("__name__", "__qualname__", "__module__"))
 _TRACE = BaseException.__dict__["__traceback__"]
@@ -36,15 +36,16 @@ def _name(text: str) -> str:
 
 
 def text_of(error: BaseException, limit: int = LONGEST) -> str:
-    """Return the message of an exception, of so many characters at most, which UTF-8 can hold."""
+    """Return the message of an exception, cut to ``limit`` characters, in a form that UTF-8 can hold."""
     try:
         return plain(str(error), limit)
-    except BaseException as failure:  # __str__ is the user's
+    except BaseException as failure:
+        # ``__str__`` is the user's, and may raise anything.
         return f"(its text cannot be made: {type_name(failure)})"
 
 
 def spoken(error: BaseException) -> str:
-    """Return how a log names an exception: type and message."""
+    """Return the name of an exception for a log: type and message."""
     return f"{name_of(error)}: {text_of(error)}"
 
 
@@ -61,13 +62,13 @@ def printed(error: BaseException) -> str:
 def printable(error: BaseException) -> BaseException:
     """Return an exception that a log record can carry as ``exc_info``: itself, or a plain one in its place.
 
-    A handler of ``logging`` lets some errors through that formatting raises, and then who logs would fail.
+    A handler of ``logging`` does not catch all errors that formatting raises, and then the logging caller would fail.
     """
     try:
         text = "".join(traceback.format_exception(error))
         if len(text) <= LONGEST * 2 and text == plain(text, len(text)):
             return error
-    except BaseException:  # noqa: S110  # whatever it is, the plain one tells of the error
+    except BaseException:  # noqa: S110  # for any failure, the plain exception still describes the error
         pass
     return _Unprintable(f"{type_name(error)}: {text_of(error)}").with_traceback(trace_of(error))
 
@@ -77,6 +78,7 @@ class _Unprintable(Exception):
 
 
 def plain(text: Any, limit: int = LONGEST) -> str:
-    """Return so many characters of a text, at most, as a plain ``str`` that UTF-8 can hold."""
-    exact = str.__str__(text)  # of a subclass, the methods are the user's
+    """Return a text, cut to ``limit`` characters, as a plain ``str`` that UTF-8 can hold."""
+    # The methods of a subclass are the user's, so call that of ``str`` itself.
+    exact = str.__str__(text)
     return exact[:limit].encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Ids, made and looked at in less time than by the driver's own means, which with many takes longer than the rest."""
+"""Ids, made and read faster than by the driver, which for many ids takes longer than the rest of an operation."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from bson import ObjectId
 __all__ = ["bytes_of", "new_id", "new_ids"]
 
 bytes_of = attrgetter("_ObjectId__id" if hasattr(ObjectId, "_ObjectId__id") else "binary")
-"""Returns the 12 bytes of an ObjectId; its property calls Python for each."""
+"""Returns the 12 bytes of an ObjectId; the driver's property makes a Python call for each."""
 
 NUMBERS = 2**24
-"""What the last three bytes of an ObjectId can count to."""
+"""Values of the counter in the last three bytes of an ObjectId."""
 SECONDS = 0xFFFFFFFF
-"""What its first four can."""
+"""Mask of the seconds in the first four bytes."""
 
 
 @cache
 def _process() -> bytes:
-    """Return the five bytes of this process; the driver asks the system each time whether it is another one."""
+    """Return the five random bytes of this process, cached; the driver checks on each call whether it has forked."""
     return ObjectId._random()
 
 
 os.register_at_fork(after_in_child=_process.cache_clear)
-os.register_at_fork(after_in_child=_process)  # while it has one thread: for a moment others would get the parent's
+os.register_at_fork(after_in_child=_process)  # while it has one thread: later ones could get the parent's bytes
 
 
 def new_id() -> ObjectId:
@@ -38,18 +38,20 @@ def new_id() -> ObjectId:
             place = ObjectId._inc
             ObjectId._inc = (place + 1) % NUMBERS
         return ObjectId((int(time.time()) & SECONDS).to_bytes(4) + _process() + place.to_bytes(3))
-    except AttributeError:  # another version of the driver may count in another way
+    except AttributeError:
+        # Another version of the driver may count in another way.
         return ObjectId()
 
 
 def new_ids(number: int) -> list[bytes]:
-    """Return so many new ObjectIds as their 12 bytes, in ascending order.
+    """Return ``number`` new ObjectIds as their 12 bytes, in ascending order.
 
-    They are such as ``ObjectId()`` makes, and sort behind the ones that this process has made before, but for once in
-    16 million, when the driver's counter begins again: of items that are due at the same moment, the one that was
-    pushed first is claimed first.
+    They have the form that ``ObjectId()`` makes, and sort after earlier ids of this process, except once in 16 million,
+    when the driver's counter begins again. So of items that are due at the same moment, the one pushed first is claimed
+    first.
     """
-    with suppress(AttributeError):  # another version of the driver may count in another way
+    with suppress(AttributeError):
+        # Another version of the driver may count in another way.
         return _counted(number)
     return sorted(ObjectId().binary for _ in range(number))
 
@@ -58,7 +60,8 @@ def _counted(number: int) -> list[bytes]:
     with ObjectId._inc_lock:
         first = ObjectId._inc
         if first + number > NUMBERS:
-            first = 0  # those of the same numbers are seconds older
+            # Begin again at 0; the earlier ids with these numbers are seconds older.
+            first = 0
         ObjectId._inc = (first + number) % NUMBERS
     head = (int(time.time()) & SECONDS).to_bytes(4) + _process()
     return [head + place.to_bytes(3) for place in range(first, first + number)]

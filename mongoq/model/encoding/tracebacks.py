@@ -1,4 +1,4 @@
-"""Tracebacks as they are stored with a failure: where it happened, bounded in bytes, and no values."""
+"""Tracebacks as they are stored with a failure: the place of the error, limited in bytes, without values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from types import TracebackType
 __all__ = ["shortened"]
 
 FIRST, LAST = 2, 8
-"""How many frames are kept at most: the outermost ones, and those nearest to the error."""
+"""Frames kept at most: the outermost ones, and the ones nearest to the error."""
 
 
 def shortened(trace: TracebackType | None, limit: int, *, hidden: str = "") -> str:
-    """Return a traceback, the middle of a long one left out, in at most ``limit`` bytes of UTF-8; ``""`` without one.
+    """Return a traceback in at most ``limit`` bytes of UTF-8, a long one without its middle; ``""`` without a trace.
 
-    Frames of files whose path begins with ``hidden`` are left out where they stand outermost: they call.
+    The outermost frames of files with a path that begins with ``hidden`` are left out: they only call.
     """
     if trace is None:
         return ""

@@ -11,8 +11,8 @@
 | mappings                                 | document, keys as text       |
 | everything else                          | what pydantic writes as JSON |
 
-Models are dumped by field name, without computed fields, so that what is stored validates again. Whether it does, and
-to an equal value, is tried with the very bytes that are sent.
+Models are dumped by field name, without computed fields, so that the stored form validates again. A push tries this
+with exactly the bytes that are sent, and compares the result with the original value.
 """
 
 from __future__ import annotations
@@ -44,31 +44,33 @@ _BY_IDENTITY: Any = object.__eq__
 _SECRETS = (SecretStr, SecretBytes)
 _ARRAYS = (list, tuple, set, frozenset, deque)
 KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Decimal128, Binary, DatetimeMS)}
-"""Types of BSON for which values come as Python's, where the model asks for them."""
+"""Types of BSON that a model may ask for; their values come as Python's types otherwise."""
 FROM: Mapping[Any, type] = {Decimal128: Decimal, Binary: bytes, DatetimeMS: datetime}
+"""Python's type for each of them."""
 MOST_KINDS = 10
-"""Rounds in which a model may ask for them: a validator may only run once another one is content."""
+"""Rounds in which a model may ask for them: a validator may run only after another one has passed."""
 _OPTIONS: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
 
 
 class TypedValues(Generic[M]):
-    """Values of one type, by its ``TypeAdapter``."""
+    """Values of one type, validated and dumped by its ``TypeAdapter``."""
 
     def __init__(self, adapter: TypeAdapter[M]) -> None:
         self._adapter = adapter
 
     def dump(self, payload: Any, argument: str) -> Dumped[M]:
-        """Validate and return what BSON can hold; raises ``PayloadInvalid``."""
+        """Validate a payload, and return it in a form that BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
             return Dumped(self, value, self.stored(value), argument)
         except _Unstorable as error:
             raise PayloadInvalid(argument + error.path, error.problem) from error.__cause__
-        except Exception as error:  # validators and serializers are the user's, and may raise anything
+        except Exception as error:
+            # Validators and serializers are the user's, and may raise anything.
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
 
     def stored(self, value: M) -> Any:
-        """Return what BSON holds of a value that was validated."""
+        """Return the stored form of a validated value."""
         dumped = self._dumped(value)
         try:
             return _stored(dumped)
@@ -78,18 +80,19 @@ class TypedValues(Generic[M]):
     def _dumped(self, value: M) -> Any:
         try:
             return self._adapter.dump_python(value, round_trip=True, by_alias=False)
-        except TypeError:  # a set of models: their documents cannot be in a set
+        except TypeError:
+            # A set of models: their documents cannot be in a set.
             return self._adapter.dump_python(value, mode="json", round_trip=True, by_alias=False)
 
     def load(self, value: Any, argument: str) -> M:
-        """Validate what was stored; raises ``PayloadInvalid``."""
+        """Validate a stored value; raises ``PayloadInvalid``."""
         try:
             return self.loaded(value)
         except Exception as error:  # a validator of the user's may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
 
     def loaded(self, value: Any) -> M:
-        """Validate what was stored; raises what the model raises."""
+        """Validate a stored value; raises the errors of the model."""
         restored = _restored(value)
         refusal: ValidationError | None = None
         for _ in range(MOST_KINDS):
@@ -106,10 +109,10 @@ class TypedValues(Generic[M]):
 
 
 class Dumped(Generic[M]):
-    """A payload that was validated and dumped, and has not been seen as BSON returns it.
+    """A payload that was validated and dumped, but not yet compared with the form that BSON returns.
 
     Attributes:
-        stored: what BSON is to hold.
+        stored: value to encode.
     """
 
     def __init__(self, values: TypedValues[M], value: M, stored: Any, argument: str) -> None:
@@ -117,7 +120,7 @@ class Dumped(Generic[M]):
         self._values, self._value, self._argument = values, value, argument
 
     def verify(self, returned: Any) -> None:
-        """Raise ``PayloadInvalid`` unless what BSON returns makes the same value: the next reserve would bury it."""
+        """Raise ``PayloadInvalid`` unless the value that BSON returns is equal: the next reserve would bury it."""
         try:
             again = self._values.loaded(returned)
             unsure: list[Any] = []
@@ -137,18 +140,19 @@ class Dumped(Generic[M]):
             )
 
     def _is_stored_alike(self, again: M, returned: Any) -> bool:
-        """Say whether the value that came back would be stored as the same bytes: of what cannot be compared."""
+        """Return whether the value that came back has the same stored bytes, for values that cannot be compared."""
         dumped = {"": self._values.stored(again)}
         return bson.encode(dumped, codec_options=_OPTIONS) == bson.encode({"": returned}, codec_options=_OPTIONS)
 
 
 def _kinds_asked_for(error: ValidationError) -> dict[int, type]:
-    """Return which values are to be given in a type of BSON instead of Python's, by their identity."""
+    """Return the values that must be given in a type of BSON instead of Python's, by their identity."""
     kinds: dict[int, type] = {}
     for fault in error.errors(include_url=False):
         value = fault["input"]
         kind = KINDS.get(str(fault.get("ctx", {}).get("class"))) if fault["type"] == "is_instance_of" else None
-        if fault["type"] in ("value_error", "assertion_error"):  # a validator of the user's, which may mean that
+        if fault["type"] in ("value_error", "assertion_error"):
+            # A user's own validator failed; it may expect a Decimal128.
             kind = Decimal128
         if kind is not None and isinstance(value, FROM[kind]):
             kinds[id(value)] = kind
@@ -164,10 +168,10 @@ def _as_asked_for(value: Any, kinds: Mapping[int, type]) -> Any:
 
 
 def _same(one: Any, other: Any, unsure: list[Any]) -> bool:
-    """Say whether a value is equal to what BSON has made of it, which cuts times to milliseconds.
+    """Return whether a value is equal to the value that came back from BSON, which cuts times to milliseconds.
 
-    Private attributes of models and values that compare by identity are left aside. What cannot be compared counts as
-    equal, and is added to ``unsure``.
+    Private attributes of models and values that compare by identity are ignored. A value that cannot be compared counts
+    as equal, and is added to ``unsure``.
     """
     if isinstance(one, BaseModel):
         return type(one) is type(other) and _same(_fields(one), _fields(other), unsure)
@@ -192,20 +196,21 @@ def _equal(one: Any, other: Any, unsure: list[Any]) -> bool:
         if equal is not True and equal is not False:
             raise TypeError("no bool")
         return equal or bool(one != one and other != other)  # noqa: PLR0124  # NaN
-    except Exception:  # arrays, frames, signalling NaN
+    except Exception:
+        # Arrays, frames, signalling NaN.
         unsure.append(one)
         return type(one) is type(other) and _is_alike(one, other)
 
 
 def _is_alike(one: Any, other: Any) -> bool:
-    """Compare what the stored form of arrays and frames may leave out: types and shapes, and the index of a frame."""
+    """Compare facts that the stored form of arrays and frames may lack: types and shapes, and the index of a frame."""
     if callable(equals := getattr(type(one), "equals", None)):
         return bool(equals(one, other))
     return all(getattr(one, name, None) == getattr(other, name, None) for name in ("dtype", "shape"))
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value in the form in which it is equal to what BSON makes of it: times in milliseconds, plain bytes."""
+    """Return a value in a form that equals its form from BSON: times in milliseconds, plain bytes."""
     if isinstance(value, datetime):
         return value.utcoffset() is not None, int(DatetimeMS(value))
     if isinstance(value, DatetimeMS):
@@ -224,7 +229,7 @@ def _difference(one: Any, other: Any) -> str:
 
 
 def _pairs(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Return the parts of two values that have the same places."""
+    """Yield the parts of two values that have the same places."""
     if isinstance(one, BaseModel) and isinstance(other, BaseModel):
         one, other = _fields(one), _fields(other)
     mine, others = parts(one), dict(parts(other))
@@ -235,7 +240,7 @@ def _pairs(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def parts(value: Any) -> list[tuple[str, Any]]:
-    """Return the parts of a value, each after the step to it in a path: ``.key`` or ``[place]``."""
+    """Return the parts of a value, each with its step in a path: ``.key`` or ``[place]``."""
     if isinstance(value, Mapping):
         return [(f".{key}", part) for key, part in value.items() if isinstance(key, str)]
     if isinstance(value, list | tuple):
@@ -248,7 +253,7 @@ def _fields(model: BaseModel) -> dict[str, Any]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return what a dataclass compares."""
+    """Return the attributes that a dataclass compares."""
     return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
 
 
@@ -262,7 +267,7 @@ def explain(error: Exception) -> str:
 
 
 class _Unstorable(Exception):
-    """A value at ``path`` that BSON cannot hold."""
+    """Raised for a value at ``path`` that BSON cannot hold."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path or 'value'}: {problem}")
@@ -270,7 +275,7 @@ class _Unstorable(Exception):
 
 
 def _culprit(path: str, value: Any, error: Exception) -> _Unstorable:
-    """Find the part that cannot be stored, by trying ever smaller ones."""
+    """Find the part that cannot be stored, by trying ever smaller parts."""
     for step, part in parts(value):
         try:
             _stored(part)
@@ -306,6 +311,7 @@ def _stored(value: Any) -> Any:
 def _key(key: Any) -> str:
     if isinstance(key, str) and not isinstance(key, Enum):
         return key
+    # Pydantic writes a key as text in its own way; a mapping with one key shows it.
     return str(next(iter(to_jsonable_python({key: None}))))
 
 

@@ -1,4 +1,4 @@
-"""Documents that some other program wrote, and that cannot be decoded, such as text that is not UTF-8."""
+"""Documents that another program wrote and that cannot be decoded, for example text that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["UnreadableDocument", "read"]
 
 Options = CodecOptions[Any]
 ERRORS = (BSONError, TypeError, ValueError, OverflowError)
+"""Errors that the driver raises for BSON it cannot decode."""
 
 
 class UnreadableDocument(dict[str, Any]):
-    """What can be told of a document that cannot be decoded: its fields, with U+FFFD for what is not UTF-8.
+    """The readable part of a document that cannot be decoded: its fields, with U+FFFD for bytes that are not UTF-8.
 
     Attributes:
         raw: the document in BSON.
-        problem: why it cannot be decoded.
+        problem: the reason why it cannot be decoded.
     """
 
     def __init__(self, fields: Mapping[str, Any], raw: bytes, problem: str) -> None:
@@ -32,7 +33,7 @@ class UnreadableDocument(dict[str, Any]):
 
 
 def read(raw: bytes, options: Options) -> dict[str, Any]:
-    """Decode a document; one that cannot be decoded comes as an ``UnreadableDocument``."""
+    """Decode a document; return an ``UnreadableDocument`` if that fails."""
     try:
         document: dict[str, Any] = bson.decode(raw, options)
         return document
@@ -48,7 +49,8 @@ def _fields(raw: bytes, options: Options) -> dict[str, Any]:
     )
     try:
         return dict(bson.decode(raw, lenient))
-    except ERRORS:  # such as a reference without a name: documents within are taken one by one
+    except ERRORS:
+        # For example a reference without a name: decode the inner documents one by one.
         fields = RawBSONDocument(raw, lenient.with_options(document_class=RawBSONDocument))
         return {name: _field(value, lenient) for name, value in fields.items()}
 

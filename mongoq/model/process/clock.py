@@ -1,8 +1,8 @@
-"""One clock for all: the server's, carried by a local clock and an offset.
+"""One clock for all processes: the server's, computed from a local clock and an offset.
 
 Eligibility and leases are dates that several machines compare, so each of them must mean the same by "now".
-``ServerClock`` keeps the offset between a local clock that runs through suspends and the server's clock. It
-does no I/O: the protocol measures (``protocol.control``) and hands the samples over.
+``ServerClock`` keeps the offset between the server's clock and a local clock that goes on while the machine sleeps. It
+does no I/O: the protocol measures and passes the samples in.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from mongoq.model.arguments import Duration, duration, moment
 __all__ = ["Clock", "LocalClock", "Sample", "ServerClock", "VirtualClock", "milliseconds", "time_of"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Zero of BSON's dates."""
 MILLISECOND = timedelta(milliseconds=1)
 REFRESH = 60.0
 """Seconds after which an offset is measured again."""
 REMEASURE_SECONDS = 1.0
-"""Seconds after which a measurement that failed is tried again."""
+"""Seconds after which a failed measurement is tried again."""
 DRIFT = 0.25
-"""Seconds by which wall and local clock may part before the offset is measured again."""
+"""Seconds of difference between wall and local clock after which the offset is measured again."""
 SLEW = 0.5
-"""While the clock is ahead it runs at this share of its speed, so that it never runs backwards."""
+"""Share of normal speed at which the clock runs while it is ahead, so that it never runs backwards."""
 
 
 class Clock(Protocol):
-    """What the protocol asks of a clock. Times are aware, in UTC, in whole milliseconds."""
+    """The clock that the protocol needs. Times are aware, in UTC, in whole milliseconds."""
 
     def now(self) -> datetime:
         """Return the server's time, as well as it is known."""
@@ -47,7 +48,7 @@ class Clock(Protocol):
         ...
 
     def due(self) -> bool:
-        """Say whether the offset should be measured before the next command."""
+        """Return whether the offset should be measured before the next command."""
         ...
 
 
@@ -57,19 +58,19 @@ def milliseconds(time: datetime) -> int:
 
 
 def time_of(milliseconds: int) -> datetime:
-    """Return the time that is so many milliseconds after 1970."""
+    """Return the time of a number of milliseconds since 1970."""
     return EPOCH + milliseconds * MILLISECOND
 
 
 _LOCAL = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 local_seconds: Callable[[], float] = time.monotonic if _LOCAL is None else partial(time.clock_gettime, _LOCAL)
-"""Seconds of a clock that goes on while the machine sleeps, where there is one."""
+"""Seconds of a local clock that goes on while the machine sleeps, if the system has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One question for the server's time: local seconds before and after, and the answer."""
+    """One reading of the server's time: local seconds before and after, and the server's answer."""
 
     sent: float
     received: float
@@ -82,21 +83,28 @@ class Sample:
 
     @property
     def offset(self) -> float:
-        """Server seconds less local seconds; the answer is cut to milliseconds, so half of one is added."""
+        """Server seconds minus local seconds; the answer is cut to milliseconds, so half of one is added."""
         return (self.server - EPOCH).total_seconds() + 0.0005 - (self.sent + self.received) / 2
 
     @property
     def uncertainty(self) -> float:
-        """The most, in seconds, by which ``offset`` can be wrong."""
+        """Seconds by which ``offset`` can be wrong, at most."""
         return self.round_trip / 2 + 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class _Reckoning:
-    """All that a reading needs, replaced as a whole so that threads never see half of a correction.
+    """All values of one correction, replaced as a whole so that threads never see half of a correction.
 
-    There is no lock, which a fork could leave locked in the child: the line from one reckoning to the next has no step
+    There is no lock, which a fork could leave locked in the child: the step from one correction to the next never goes
     backwards.
+
+    Attributes:
+        offset: server seconds minus local seconds.
+        uncertainty: seconds by which the offset can be wrong.
+        ahead: seconds by which the clock was ahead at ``since``; it loses them at half speed.
+        since: local seconds of the correction.
+        wall_gap: wall seconds minus local seconds at the correction.
     """
 
     offset: float
@@ -112,10 +120,10 @@ class _Reckoning:
 
 
 class ServerClock:
-    """The server's clock, reckoned locally between measurements.
+    """The server's clock, computed locally between measurements.
 
-    Within a process it never runs backwards: a correction forward is taken at once, one backward by running
-    at half speed until the server has caught up.
+    Within a process it never runs backwards: a correction forward takes effect at once. For a correction backward, it
+    runs at half speed until the server has caught up.
     """
 
     def __init__(self, *, local: Callable[[], float] = local_seconds, wall: Callable[[], float] = time.time) -> None:
@@ -126,7 +134,7 @@ class ServerClock:
         self._last = self._last_stamp = self._not_before = -math.inf
 
     def due(self) -> bool:
-        """Say whether to measure: at first, every minute, after a failover, and when a clock has jumped."""
+        """Return whether to measure: at first, every minute, after a failover, and when a clock has jumped."""
         reckoning = self._reckoning
         if reckoning is None:
             return True
@@ -137,18 +145,19 @@ class ServerClock:
         return old or not -DRIFT <= self._wall() - local - reckoning.wall_gap <= DRIFT
 
     def disturb(self) -> None:
-        """Ask for a measurement before the next command: the server may be another one now."""
+        """Request a measurement before the next command: another server may be primary now."""
         self._disturbed = True
 
     def put_off(self) -> None:
-        """Go on with the offset known for a moment, since a measurement has failed."""
+        """Keep the known offset for a moment after a failed measurement."""
         self._not_before = self.local() + REMEASURE_SECONDS
 
     def measured(self, samples: Sequence[Sample]) -> None:
-        """Take the sample of the shortest round trip as the offset from now on."""
+        """Use the offset of the sample with the shortest round trip from now on."""
         best = min(samples, key=lambda sample: sample.round_trip)
         local = self.local()
         before = self._reckoning.milliseconds(local) if self._reckoning else -math.inf
+        # A correction backward: the clock keeps its time, and loses the difference slowly.
         ahead = max(0.0, before / 1000 - (local + best.offset))
         self._reckoning = _Reckoning(best.offset, best.uncertainty, ahead, local, self._wall() - local)
         self._disturbed = False
@@ -156,18 +165,18 @@ class ServerClock:
     def now(self) -> datetime:
         """Return the server's time; raises ``RuntimeError`` when it was never measured."""
         reckoning, local = self._reckoning or self._reckoned(), self.local()
-        # this runs at every command: ``milliseconds``, ``max`` and ``_from_milliseconds`` would cost more than the rest
+        # This runs at every command: calls of ``milliseconds``, ``max`` and ``time_of`` would cost more than the rest.
         milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
         if milliseconds > self._last:  # noqa: PLR1730
             self._last = milliseconds
         return datetime.fromtimestamp(int(self._last) / 1000, UTC)
 
     def stamp(self) -> datetime:
-        """Return ``now`` less the uncertainty of both ends, so that a consumer it wakes finds the item."""
+        """Return ``now`` minus the uncertainty of both ends, so that a consumer woken by a push finds the item."""
         return time_of(self.stamped())
 
     def stamped(self) -> int:
-        """Return the same in milliseconds since 1970."""
+        """Return ``stamp`` in milliseconds since 1970."""
         reckoning, local = self._reckoning or self._reckoned(), self.local()
         milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
         early = milliseconds - 2000 * reckoning.uncertainty
@@ -191,16 +200,16 @@ class LocalClock:
     stamp = now
 
     def stamped(self) -> int:
-        """Return it in milliseconds since 1970."""
+        """Return the machine's time in milliseconds since 1970."""
         return int(time.time() * 1000)
 
     def due(self) -> bool:
-        """Nothing to measure."""
+        """Return ``False``: there is nothing to measure."""
         return False
 
 
 class VirtualClock:
-    """A clock that stands still until it is told otherwise, for tests."""
+    """A clock for tests that stands still until ``advance`` moves it."""
 
     def __init__(self, start: datetime = datetime(2024, 1, 1, tzinfo=UTC)) -> None:
         self._now = moment(start, "start")
@@ -212,11 +221,11 @@ class VirtualClock:
     stamp = now
 
     def stamped(self) -> int:
-        """Return it in milliseconds since 1970."""
+        """Return that time in milliseconds since 1970."""
         return milliseconds(self._now)
 
     def due(self) -> bool:
-        """Nothing to measure."""
+        """Return ``False``: there is nothing to measure."""
         return False
 
     def advance(self, by: Duration) -> datetime:

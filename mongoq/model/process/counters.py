@@ -1,4 +1,4 @@
-"""Counters of a process: what its brokers did, by queue, until it is written down."""
+"""Counters of a process: events of its brokers, by queue, until they are written to the database."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ __all__ = ["EVENTS", "Counters", "Event"]
 
 Event = Literal["put", "get", "reserve", "commit", "rollback", "release", "move", "dead"]
 EVENTS: tuple[Event, ...] = get_args(Event)
+"""All events, by name."""
 
 
 class Counters:
-    """A buffer of events. Threads add to it without a lock, since ``deque`` is atomic there.
+    """A buffer of events. Threads add to it without a lock, because ``deque.append`` is atomic.
 
     Attributes:
-        append: counts a queue's name, an event and how often, as one tuple; without a call in Python.
+        append: adds a tuple of queue name, event and number, without a call of a Python function.
     """
 
     def __init__(self) -> None:
@@ -24,16 +25,17 @@ class Counters:
         self.append = self._events.append
 
     def __bool__(self) -> bool:
-        """Say whether something waits to be written."""
+        """Return whether events wait to be written."""
         return bool(self._events)
 
     def add(self, queue: str, event: Event, number: int = 1) -> None:
-        """Count something that has happened."""
+        """Count an event."""
         self.append((queue, event, number))
 
     def take(self) -> dict[str, Counter[str]]:
-        """Return the sums by queue of all that was counted so far, and forget it."""
-        taken: Counter[tuple[str, str, int]] = Counter(self._popped())  # in C: a busy process has 100,000 of them
+        """Remove all events counted so far, and return their sums by queue."""
+        # Counted in C: a busy process has 100,000 events.
+        taken: Counter[tuple[str, str, int]] = Counter(self._popped())
         sums: dict[str, Counter[str]] = defaultdict(Counter)
         for (queue, event, number), times in taken.items():
             sums[queue][event] += number * times
@@ -43,11 +45,12 @@ class Counters:
         for _ in range(len(self._events)):
             try:
                 yield self._events.popleft()
-            except IndexError:  # another thread takes them as well
+            except IndexError:
+                # Another thread takes events as well.
                 return
 
     def put_back(self, sums: dict[str, Counter[str]]) -> None:
-        """Keep what could not be written for the next time."""
+        """Keep events that could not be written for the next time."""
         for queue, events in sums.items():
             for event, number in events.items():
                 self.append((queue, event, number))

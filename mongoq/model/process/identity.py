@@ -1,4 +1,4 @@
-"""Who we are: the ``by`` of an envelope."""
+"""Identity of this process: the ``by`` of an envelope."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import socket
 __all__ = ["Identity"]
 
 HOST_LENGTH = 100
+"""Characters of the host's name, at most."""
 
 
 class Identity:
-    """``host:pid:random`` of this process, made anew in a forked child."""
+    """``host:pid:random`` of this process; a forked child gets a new one."""
 
     def __init__(self) -> None:
         self._pid = -1

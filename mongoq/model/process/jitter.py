@@ -1,4 +1,4 @@
-"""Dice of our own: jitter neither takes from the numbers that a program draws from ``random``, nor follows its seed."""
+"""Random numbers of mongoq's own: jitter takes none from a program's ``random``, and does not follow its seed."""
 
 from __future__ import annotations
 
@@ -8,4 +8,5 @@ import random
 __all__ = ["dice"]
 
 dice = random.Random()
-os.register_at_fork(after_in_child=dice.seed)  # so that the children of a process do not all wait as long
+# So that the children of a process do not all wait for the same time.
+os.register_at_fork(after_in_child=dice.seed)

@@ -8,15 +8,15 @@ __all__ = ["Local"]
 
 
 class Local:
-    """An object with a client, threads or tasks behind it, which no other process has.
+    """An object with a client, threads or tasks of this process, which other processes do not have.
 
-    Pickling and copying it raise ``TypeError``, which says what to do instead.
+    Pickling and copying it raise ``TypeError`` with advice on the alternative.
     """
 
     __slots__ = ()
     _elsewhere: ClassVar[str]
-    """What to do in the other process, or with the copy."""
+    """Advice for the other process, or for the copy."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse to be pickled; ``copy`` and ``deepcopy`` ask for the same."""
+        """Refuse to be pickled; ``copy`` and ``deepcopy`` call this too."""
         raise TypeError(f"{type(self).__name__} cannot be pickled or copied: {self._elsewhere}")

@@ -1,5 +1,5 @@
-"""Documents as the bytes that the server sent, read without decoding them: that is several times as fast.
+"""Documents as the bytes that the server sent, read without decoding: this is several times as fast.
 
-``raw_document`` takes a document apart; ``raw_envelope`` tells items that were never reserved, and ``raw_batch``
-looks at many reserved items at once.
+``raw_document`` splits a document; ``raw_envelope`` recognises items that were never reserved, and ``raw_batch`` checks
+many reserved items at once.
 """

@@ -1,4 +1,4 @@
-"""Many reserved items looked at together, by their envelopes: several times as fast as asking each of them."""
+"""Many reserved items checked together, by their envelopes: several times as fast as one by one."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved"
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """What many items have in common that are all reserved from one queue.
+    """Common facts of many items that are all reserved from one queue.
 
     Attributes:
-        together: one token holds all of them.
-        until: when the first of their leases ends.
-        ids: theirs.
+        together: True when one token holds all of them.
+        until: end of the first of their leases.
+        ids: ids of the items.
     """
 
     together: bool
@@ -44,7 +44,7 @@ class RawBatch:
 
 
 def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
-    """Look at what should be items, each there once, reserved from that queue; ``None`` when it takes a closer look."""
+    """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own."""
     if not (items and ITEMS.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
         return None
     envelopes = list(map(_envelope, items))
@@ -56,22 +56,23 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | Non
         return None
     if not DATES.issuperset(map(type, ends)):
         return None
+    # An item is there twice.
     if len(set(map(bytes_of, ids))) < len(items):
         return None
     return RawBatch(len(set(map(bytes_of, tokens))) == 1, min(ends), ids)
 
 
 def ids_of(items: Items) -> list[Any]:
-    """Return their ids."""
+    """Return the ids of items."""
     return [found["_id"] for found in map(_envelope, items)]
 
 
 def one_due(items: Items) -> bool:
-    """Say whether all were due at the same known time."""
+    """Return whether all items were due at the same known time."""
     first = items[0].due
     return first is not None and all(first == due for due in map(_due, items))
 
 
 def remembers(items: Items) -> bool:
-    """Say whether the id of any is to be remembered after it is settled."""
+    """Return whether the id of any item is remembered after it is settled."""
     return any("once" in found for found in map(_envelope, items))

@@ -1,4 +1,4 @@
-"""Documents as the bytes that the server sent, taken apart without decoding them."""
+"""Documents as the bytes that the server sent, split without decoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mongoq.model.envelope import ID, queue_field
 __all__ = ["Cut", "Cutter", "fields_of", "first_batch"]
 
 Cut = tuple[bytes, bytes, bytes, int]
-"""An id of 12 bytes, a payload in BSON, what stands behind it, and the time of processing in milliseconds."""
+"""An id of 12 bytes, a payload in BSON, the bytes after it, and the time of processing in milliseconds."""
 
 LENGTH = 4
 ID_START = LENGTH + len(ID)
@@ -27,7 +27,7 @@ _long = Struct("<q").unpack_from
 
 
 def first_batch(cursor: bytes) -> tuple[list[bytes], int] | None:
-    """Return the documents of the cursor that a ``find`` replies with, and its id; ``None`` for another form of it."""
+    """Return the documents in the cursor of a ``find`` reply, and the cursor's id; ``None`` for an unknown form."""
     if not cursor.startswith(BATCH, LENGTH):
         return None
     start = LENGTH + len(BATCH)
@@ -35,7 +35,8 @@ def first_batch(cursor: bytes) -> tuple[list[bytes], int] | None:
     if not cursor.startswith(CURSOR_ID, end):
         return None
     found, at = [], start + LENGTH
-    while at < end - 1:  # each after its type, its place in digits, and a NUL
+    while at < end - 1:
+        # Each document follows its type, its index in digits, and a NUL.
         at = cursor.index(0, at) + 1
         behind = at + _size(cursor, at)[0]
         found.append(cursor[at:behind])
@@ -44,7 +45,7 @@ def first_batch(cursor: bytes) -> tuple[list[bytes], int] | None:
 
 
 def fields_of(part: bytes) -> set[str]:
-    """Return the names of the fields that stand in a part of a document; none, if they do not fill it."""
+    """Return the names of the fields in a part of a document; empty if the part is no sequence of whole fields."""
     size = LENGTH + len(part) + 1
     try:
         return set(bson.decode(size.to_bytes(LENGTH, "little") + part + b"\0"))
@@ -53,9 +54,9 @@ def fields_of(part: bytes) -> set[str]:
 
 
 class Cutter:
-    """Cuts processed items of one queue: what stands in them in the order in which mongoq writes it.
+    """Splits processed items of one queue, which have their fields in the order in which mongoq writes them.
 
-    Two items whose cuts have the same bytes behind their payloads differ in id, payload and time alone.
+    Two items with the same bytes after their payloads differ only in id, payload and time.
     """
 
     def __init__(self, queue: str) -> None:
@@ -63,7 +64,7 @@ class Cutter:
         self._payload = ID_END + len(self._middle)
 
     def cut(self, document: bytes) -> Cut | None:
-        """Return the parts of a document; ``None`` for one in another order, or whose payload is no document."""
+        """Return the parts of a document; ``None`` if it has another order, or if its payload is no document."""
         if not (document.startswith(ID, LENGTH) and document.startswith(self._middle, ID_END)):
             return None
         end = self._payload + _size(document, self._payload)[0]

@@ -1,6 +1,7 @@
-"""Fresh items: those that nobody has had, told by the bytes of their envelopes, as mongoq writes them.
+"""Fresh items: items that were never reserved, recognised by the bytes of their envelopes.
 
-What is in them but for payload and headers is known then, and to decode these alone takes a third of the time.
+In the form that mongoq writes, all fields except payload and headers are then known. To decode only these two takes a
+third of the time.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ __all__ = ["RawEnvelope", "fresh", "is_fresh", "opened"]
 PAYLOAD, HEADERS = b"payload\0", b"\x03headers\0"
 BEFORE, END = REST[:-1], REST[-1:]
 SIZED = {0x02: LENGTH, 0x03: 0, 0x04: 0, 0x05: LENGTH + 1}
-"""Strings, documents, arrays and binaries begin with a size; so many bytes more than that they take."""
+"""Types that begin with a size: strings, documents, arrays, binaries; each with the bytes it takes beyond that size."""
 FIXED = {0x01: 8, 0x07: 12, 0x08: 1, 0x09: 8, 0x0A: 0, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16, 0x7F: 0, 0xFF: 0}
-"""What others take."""
+"""Types of fixed size, each with its bytes."""
 
 _size = Struct("<i").unpack_from
 _sized = Struct("<i").pack
@@ -35,13 +36,13 @@ _middle_of, MIDDLE = _middle.unpack_from, _middle.size
 
 
 class RawEnvelope(NamedTuple):
-    """An item that nobody has had, and nobody can replace.
+    """An item that was never reserved, and that no push can replace.
 
     Attributes:
-        id: the bytes of its id.
+        id: bytes of its id.
         priority: its priority.
-        at: from when it is eligible, in milliseconds since 1970.
-        rest: what else is in its envelope, or all of it, in BSON.
+        at: time from which it is eligible, in milliseconds since 1970.
+        rest: the other fields of its envelope, or the whole envelope, in BSON.
     """
 
     id: bytes
@@ -50,20 +51,22 @@ class RawEnvelope(NamedTuple):
     rest: bytes
 
 
-_made = partial(tuple.__new__, RawEnvelope)  # the class is slower by more than all else takes here
+# A call of the class is slower, by more than all other steps here take.
+_made = partial(tuple.__new__, RawEnvelope)
 
 
 def fresh(envelopes: Sequence[bytes], queue: str, encoding: Encoding) -> list[RawEnvelope]:
     """Return the items in the envelopes of a queue, up to the first that is not fresh.
 
-    One in another form than that in which most are pushed is decoded, to find out.
+    An envelope in an unusual form is decoded for the check.
 
     Raises:
-        InvalidBSON: nobody can decode it.
+        InvalidBSON: it cannot be decoded.
     """
     found: list[RawEnvelope] = []
     head = queue_field(queue)
     for raw in envelopes:
+        # The fast way first: it recognises the form in which most items are pushed.
         one = _by_its_bytes(raw, head) or _by_its_fields(raw, encoding)
         if one is None:
             break
@@ -72,12 +75,13 @@ def fresh(envelopes: Sequence[bytes], queue: str, encoding: Encoding) -> list[Ra
 
 
 def _by_its_bytes(raw: bytes, head: bytes) -> RawEnvelope | None:
-    """Recognise an item as ``new_envelope`` makes it, with an id of ours, and perhaps with headers."""
+    """Recognise an item as ``new_envelope`` makes it, with an ObjectId, and perhaps with headers."""
     start = ID_END + len(head)
     if not (raw.startswith(ID, LENGTH) and raw.startswith(head, ID_END) and raw.startswith(PAYLOAD, start + 1)):
         return None
     end = _end(raw, raw[start], start + 1 + len(PAYLOAD))
     behind = end + MIDDLE
+    # The bytes end early: this is not the expected form.
     if behind >= len(raw):
         return None
     when, at, priority, number, before = _middle_of(raw, end)
@@ -93,7 +97,7 @@ def _by_its_bytes(raw: bytes, head: bytes) -> RawEnvelope | None:
 
 
 def _end(raw: bytes, kind: int, start: int) -> int:
-    """Return where a value that starts there ends, and no place at all where that is not told here."""
+    """Return the end of a value that starts there; for a type that is unknown here, return the end of the document."""
     if kind in SIZED:
         return start + _size(raw, start)[0] + SIZED[kind] if start + LENGTH <= len(raw) else len(raw)
     return start + FIXED[kind] if kind in FIXED else len(raw)
@@ -107,7 +111,7 @@ def _by_its_fields(raw: bytes, encoding: Encoding) -> RawEnvelope | None:
 
 
 def is_fresh(document: Document) -> bool:
-    """Say whether an envelope is that of an item that nobody has had, as mongoq writes it."""
+    """Return whether an envelope is that of an item that was never reserved, as mongoq writes it."""
     return (
         "by" not in document
         and "key" not in document
@@ -123,10 +127,10 @@ def is_fresh(document: Document) -> bool:
 def opened(
     items: Sequence[RawEnvelope], queue: str, ids: Sequence[ObjectId], encoding: Encoding
 ) -> list[dict[str, Any]]:
-    """Return the envelopes of fresh items, given their ids, but for what a claim of them sets.
+    """Return the envelopes of fresh items, given their ids, without the fields that a claim of them sets.
 
     Raises:
-        InvalidBSON: nobody can decode one of them.
+        InvalidBSON: one of them cannot be decoded.
     """
     rests = encoding.opened([item.rest for item in items])
     return [

@@ -1,4 +1,4 @@
-"""Queues dropped: all that is stored of one, item by item and document by document."""
+"""Dropped queues: delete all stored data of a queue, items first, then control documents."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["drop"]
 
 
 def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
-    """Delete what is stored of a queue, and return how many live items that were (``find``, ``delete``).
+    """Delete all stored data of a queue, and return the number of live items among it (``find``, ``delete``).
 
-    Items go first and settings last, so that a call that was cut short leaves a queue that goes by its settings.
+    Items are deleted first and settings last. A call that was cut short therefore leaves a queue that keeps its
+    settings.
     """
     queue = queue_name(name)
     if not isinstance(force, bool):
@@ -33,7 +34,8 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
         number: int = yield from Command("count_documents", {"filter": live})
         raise QueueNotEmpty(queue, max(number, 1))
     yield from delete_many({"q": queue, "processed": {"$gte": BEGINNING}})
-    yield from flush(broker)  # what this process has counted would make the counters again
+    # Write this process's counts first: a later flush would create the counters again.
+    yield from flush(broker)
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
     yield from delete_many({"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}})
     _forget(broker, queue)
@@ -41,7 +43,7 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
 
 
 def _forget(broker: BrokerContext, queue: str) -> None:
-    """Know nothing of the queue any more; a handle that was told options stores them again when it is used."""
+    """Reset this process's state of the queue; a handle with options stores them again when it is used."""
     broker.stats = None
     state = broker.states.get(queue)
     if state is not None:

@@ -1,9 +1,9 @@
-"""Idle queues: their counters, settings and marks expire, once nothing is in a queue and no process uses it.
+"""Idle queues: counters, settings and marks expire once a queue is empty and no process uses it.
 
-The TTL index deletes a document at its date, whatever has happened since. So no date is set ahead of time for settings:
-a sweep, once an hour, looks which queues are empty and in no use, and notes since when (``idle``). Every use takes the
-note away (``protocol.settings.used``). Only settings whose note is 100 days old, of a queue that is still empty, are
-given a date, an hour ahead. Where no process of mongoq runs, nothing expires.
+The TTL index deletes a document at its date, even if the queue was used in the meantime. So settings get no date ahead
+of time: a sweep, once an hour, looks for queues that are empty and unused, and notes since when (``idle``). Every use
+removes the note (``queue_settings.mark_used``). Only settings with a note 100 days old, of a queue that is still empty,
+get a date, an hour ahead. Where no process of mongoq runs, nothing expires.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from mongoq.protocol.state.context import BrokerContext
 __all__ = ["END_PREFIX", "sweep", "upkeep"]
 
 SWEEP_ID = "lease:idle-queues"
+"""``_id`` of the control document with the lease of the sweep."""
 END_PREFIX = "end:"
+"""Prefix of the ``_id`` of marks at the end of a priority."""
 EVERY = timedelta(hours=1)
-"""After which some process sweeps again."""
+"""Time from one sweep to the next, over all processes."""
 SETTINGS_HORIZON = timedelta(days=100)
-"""For how long a queue must have been empty and in no use before its settings go: longer than a quarter."""
+"""Time that a queue must have been empty and unused before its settings go: longer than a quarter."""
 FUSE = timedelta(hours=1)
-"""Between the date that a sweep sets, having looked, and the end of settings: a push meanwhile takes it away."""
+"""Time from the end of a sweep's check to the deletion of settings: a push meanwhile removes the date."""
 CHUNK = 1_000
+"""Documents in one update, at most."""
 Documents = Mapping[str, Mapping[str, Any]]
 NOT_PAUSED = {"$in": [None, False]}
-"""``None`` is also a field that is not there."""
+"""Condition of a queue that is not paused; ``None`` also matches a missing field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,9 @@ class ControlDocuments:
     """The control documents of queues, by the names of the queues.
 
     Attributes:
-        settings: of each queue that has any, or is paused.
-        counters: of each queue that was counted.
-        marks: by the ``_id`` of each mark, at the end of a priority.
+        settings: documents of queues that have settings, or are paused.
+        counters: documents of queues that were counted.
+        marks: marks at the end of a priority, by their ``_id``.
     """
 
     settings: Documents
@@ -57,7 +60,7 @@ class ControlDocuments:
     marks: Documents
 
     def dead_queues(self, held: Iterable[str]) -> Iterator[str]:
-        """Yield the dead queues of all queues that hold something or have a document: a letter may come to them."""
+        """Yield the dead queues of all queues that hold an item or have a document: they may receive letters."""
         for name in {*held, *self.settings, *self.counters}:
             yield name + DEAD_SUFFIX
         for document in self.settings.values():
@@ -67,7 +70,7 @@ class ControlDocuments:
 
 
 def upkeep(broker: BrokerContext) -> Flow[None]:
-    """Write what was counted, and sweep when it is time to."""
+    """Write this process's counts, and sweep when it is time."""
     yield from flush(broker)
     if time.monotonic() >= broker.sweep_at:
         broker.sweep_at = time.monotonic() + EVERY.total_seconds()
@@ -77,7 +80,7 @@ def upkeep(broker: BrokerContext) -> Flow[None]:
 def sweep(broker: BrokerContext) -> Flow[bool]:
     """Let control documents of idle queues expire, unless another process has done so within the hour.
 
-    A crash in between leaves the rest for the next sweep. Returns whether it was this process's turn.
+    A crash in between leaves the rest for the next sweep. Returns whether this process did the sweep.
     """
     yield from ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
@@ -85,6 +88,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}
     try:
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
+    # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
     except Duplicate:
         return False
     found = ControlDocuments(
@@ -92,7 +96,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
         (yield from _documents(broker, COUNTERS_PREFIX, ("expires",))),
         (yield from _documents(broker, END_PREFIX, ("q", "expires"))),
     )
-    # looked at after the documents were read: what is pushed in between is seen, or its process takes the notes away
+    # Read after the documents: a push in between is either seen here, or its process removes the notes.
     held = set((yield from queues(broker)))
     in_use = held.union(found.dead_queues(held), (yield from _bound(broker)), (yield from _consumed(broker, now)))
     yield from _sweep_settings(found.settings, in_use, now)
@@ -137,6 +141,8 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
         elif since <= noted and "expires" not in document:
             due.append(name)
     yield from _update(CONTROL_PREFIX, woken, {}, IN_USE)
+    # The filters repeat the conditions on the server: a queue may have been used or paused since the documents were
+    # read.
     untouched = {"idle": {"$exists": False}, "paused": NOT_PAUSED}
     yield from _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
@@ -146,7 +152,7 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
 def _sweep_others(
     prefix: str, found: Mapping[str, Mapping[str, Any]], kept: Iterable[str], now: datetime
 ) -> Flow[None]:
-    """Date counters or marks of empty queues, and take the date from others; without them nothing goes wrong."""
+    """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
     kept = set(kept)
     dated = [name for name in found if name in kept and "expires" in found[name]]
     undated = [name for name in found if name not in kept and "expires" not in found[name]]

@@ -1,4 +1,4 @@
-"""Purges: the items of a queue deleted, all of a state, or those that a filter, ids or a limit choose."""
+"""Purges: delete the items of a queue, all items of a state, or a selection by a filter, ids or a limit."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["purge"]
 
 PAGE = 1_000
-"""Items that one command deletes at most where ids are named."""
+"""Items that one command deletes, at most, where ids are named."""
 PLACE: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
-"""The fields that say where the next page begins."""
+"""Projection of the fields that define where the next page begins."""
 
 
 def purge(
@@ -66,7 +66,7 @@ def purge(
 
 
 def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
-    """Return filters that name the chosen ids, so many in each; one empty filter when none are chosen."""
+    """Return filters that name the selected ids, up to 1,000 in each; one empty filter without ids."""
     if ids is None:
         return [{}]
     if any(value is not None for value in others.values()):
@@ -86,8 +86,9 @@ def _purged(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]
         found = yield from find_few(context.broker, filter, chosen.order, size, projection=PLACE)
         if not found:
             break
-        # an item may have been claimed, moved or settled since it was read, so the whole filter holds again
+        # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
         named = chosen.narrowed({"_id": {"$in": [document["_id"] for document in found]}})
         deleted += yield from delete_many(named.filter(context.name))
-        rest = replace(rest, after=found[-1])  # from the beginning it would walk over the entries just deleted
+        # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
+        rest = replace(rest, after=found[-1])
     return deleted

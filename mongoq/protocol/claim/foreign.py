@@ -1,4 +1,4 @@
-"""Documents that some other program has put into a queue, and that no claim can take: they must not block it."""
+"""Documents of other programs that no claim can take: buried or postponed, so that they do not block a queue."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ __all__ = ["bury_popped_unreadable", "bury_uncountable", "bury_unreadable", "res
 logger = logging.getLogger("mongoq.foreign")
 
 Change = tuple[dict[str, Any], tuple[str, ...]]
-"""What is set, and what is taken away."""
+"""Fields to set, and names of fields to remove."""
 
 UNREADABLE_REASON = "it holds BSON that cannot be read"
 POSTPONEMENT = timedelta(hours=1)
+"""Time for which a document without a dead queue is postponed."""
 UNCOUNTABLE_FILTER = [
     {"attempts": {"$not": {"$type": "number"}}},
-    {"attempts": {"$type": "array"}},  # whose elements may be numbers
+    # ``$type`` also matches the elements of an array, which may be numbers.
+    {"attempts": {"$type": "array"}},
     {"attempts": {"$gt": 2**31}},
 ]
-"""Attempts that ``$inc`` refuses."""
+"""Conditions of attempts that ``$inc`` refuses."""
 
 
 def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
     """Bury the first eligible document with attempts that cannot be counted, if there is one (``findAndModify``).
 
-    In a queue without a dead queue its attempts begin anew.
+    In a queue without a dead queue its attempts are set to 0.
     """
     now = context.broker.clock.now()
     filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE_FILTER}
@@ -47,9 +49,9 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
 
 
 def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
-    """Bury a claimed document that cannot be decoded, by the marks of the claim (``findAndModify``).
+    """Bury a claimed document that cannot be decoded, found by the marks of the claim (``findAndModify``).
 
-    In a queue without a dead queue it is put off for an hour: at the head, every claim would meet it.
+    In a queue without a dead queue it is postponed for an hour: at the head, every claim would find it again.
     """
     now = context.broker.clock.now()
     if context.settings.dead is None:
@@ -59,10 +61,11 @@ def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
 
 
 def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:
-    """Bury, or put off likewise, what a pop took, in place of the history or stub that it left, if any (``update``).
+    """Bury or postpone a popped document, in place of the history or stub that it left, if any (``update``).
 
-    The server makes the document of its bytes, in one command: a crash between two would leave it where it holds up
-    the queue. An item that was pushed under its id or key meanwhile stays, and the document gets an id of its own.
+    The server makes the document from its bytes in one command: a crash between two commands would leave it where it
+    blocks the queue. If an item was pushed under its id or key meanwhile, that item stays, and the document gets a new
+    id.
     """
     now = context.broker.clock.now()
     is_buried = context.settings.dead is not None
@@ -87,7 +90,10 @@ def restore_command(
     fields: Mapping[str, Any] = MappingProxyType({}),
     gone: Collection[str] = HISTORY_FIELDS,
 ) -> Command[Any]:
-    """Return the command that stores a document as its bytes, but for some fields, in place of what has the marks."""
+    """Return the command that stores a document as its bytes, in place of the document with the marks.
+
+    Fields in ``fields`` are set, and fields in ``gone`` are removed.
+    """
     made: list[dict[str, Any]] = [{"$replaceWith": {"$literal": RawBSONDocument(document.raw)}}]
     if fields:
         made.append({"$set": {name: {"$literal": value} for name, value in fields.items()}})

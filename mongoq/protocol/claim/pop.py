@@ -1,4 +1,4 @@
-"""Pop: the first eligible item taken for good, by one findAndModify."""
+"""Pop: remove the first eligible item from its queue without a reservation, by one findAndModify."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ __all__ = ["pop"]
 M = TypeVar("M")
 
 ZERO_TIME = timedelta(0)
+"""History of a queue without history."""
 IS_REMEMBERED = {"$eq": [{"$type": "$once"}, "date"]}
+"""Server expression: true when the item's id is to be remembered."""
 
 
 class _Popped(NamedTuple):
@@ -66,7 +68,7 @@ class _Popped(NamedTuple):
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
-    """Take the first eligible item for good: at most once."""
+    """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
     yield from refresh_hints(context)
@@ -78,7 +80,8 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             if not (yield from foreign.bury_uncountable(context)):
                 raise
             continue
-        except Unreadable:  # out of the way now
+        except Unreadable:
+            # ``_take`` has buried or postponed the document, so the next item can be popped.
             continue
         if popped is None:
             if not (yield from has_items_before_bound(context)):
@@ -101,7 +104,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
 
 
 def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) -> Flow[_Popped | None]:
-    """Settle the head of the queue in one command, whatever it is.
+    """Settle the head of the queue in one command, with or without a remembered id.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
     command cannot delete some items and update others, so the delete refuses items with remembered ids, and an update
@@ -110,13 +113,15 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
     state, token = context.state, new_id()
     start = state.claim_hints.start(context.name, now)
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
+    # Once a remembered id was met, more are likely: the update is then sent first for a while.
     updates = context.broker.serverless or time.monotonic() < state.remembers_until
     while True:
         command = _pop_command(context, start.filter, marks, history, updates=updates)
         try:
             before = (yield command) if history is None else (yield from _take_into_history(context, command, marks))
             break
-        except Refused:  # most likely the head has a remembered id
+        except Refused:
+            # Most likely the head has a remembered id; the update takes it.
             if updates:
                 raise
             updates = True
@@ -143,11 +148,11 @@ def _pop_command(
     *,
     updates: bool,
 ) -> Command[Any]:
-    """Return the command that takes the head for good.
+    """Return the command that removes the head from the queue.
 
-    It ``updates`` the item, which leaves history or a stub for as long as its id is remembered. Otherwise it refuses
-    an item with a remembered id. A lost reply loses the item of a queue without history: that is at most once. The
-    reply comes as its bytes, since what cannot be decoded is not to be lost.
+    It ``updates`` the item, which leaves history or a stub for as long as its id is remembered. Otherwise it refuses an
+    item with a remembered id. A lost reply loses the item of a queue without history, as "at most once" allows. The
+    reply stays undecoded bytes, so that a document that cannot be decoded is not lost.
     """
     token, now, opened = marks["settled"], marks["processed"], context.broker.encoding.read_reply
     if not updates:
@@ -179,12 +184,13 @@ def _pop_command(
 
 
 def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps: bool) -> Any:
-    """Return the update that keeps an item until ``expires`` and until ``once``, which is not known yet.
+    """Return the update that keeps an item until the later of ``expires`` and its ``once``, which is not known yet.
 
     As history it ``keeps`` the payload.
     """
     drops = () if keeps else settle.STUB_DROPPED_FIELDS
-    if context.broker.serverless:  # mongomock runs no pipelines: ``_delete_stub`` corrects the date
+    if context.broker.serverless:
+        # mongomock runs no pipelines; ``_delete_stub`` corrects the date.
         longest = {**marks, "expires": marks["expires"] + DEFAULT_REMEMBER}
         return settle.history_update(longest, attempts=int(keeps), unset=drops)
     fields: dict[str, Any] = {name: {"$literal": value} for name, value in {**marks, "reserved": False}.items()}
@@ -201,7 +207,7 @@ def _undo_command(context: QueueContext[Any], before: Document, now: datetime, t
 
 
 def _put_back_command(document: Document, token: ObjectId) -> Command[Any]:
-    """Return the command that undoes a pop, in place of its stub if there is one; not of an item pushed since."""
+    """Return the command that undoes a pop, in place of its stub if any; it leaves an item that was pushed since."""
     filter = {"_id": document["_id"], "settled": token}
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
 
@@ -209,7 +215,7 @@ def _put_back_command(document: Document, token: ObjectId) -> Command[Any]:
 def _take_into_history(
     context: QueueContext[Any], command: Command[Any], marks: dict[str, Any]
 ) -> Flow[Document | None]:
-    """Turn the head into history, and return its envelope as it was before; look for it when the reply was lost."""
+    """Turn the head into history, and return its former envelope; search for it when the reply was lost."""
     try:
         return (yield from command)  # type: ignore[no-any-return]  # the driver sends the document
     except ReplyLost:
@@ -219,6 +225,7 @@ def _take_into_history(
         if isinstance(after, UnreadableDocument):
             return after
         kept = {name: value for name, value in after.items() if name not in settle.HISTORY_FIELDS}
+        # The update has removed ``when``; the time of the pop is the best known value.
         return {**kept, "when": marks["processed"], "attempts": after["attempts"] - 1}
 
 
@@ -237,7 +244,7 @@ def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datet
 def _delete_stub(
     context: QueueContext[Any], before: Document, marks: dict[str, Any], history: timedelta | None
 ) -> Flow[None]:
-    """Delete the stub of an item without a remembered id (``delete``); the TTL index does so after a crash."""
+    """Delete the stub of an item without a remembered id (``delete``); after a crash the TTL index deletes it."""
     now = marks["processed"]
     if expiry(now, None, before.get("once")) is not None:
         context.state.expect_remembered()
@@ -254,8 +261,8 @@ def _bury_popped(
 ) -> Flow[None]:
     """Put a popped item into the dead queue, in place of the history or stub that it left.
 
-    A crash before this command loses the item from a queue without history, as any crash after a pop does. An item
-    that was pushed under its id meanwhile stays, and the dead letter gets an id of its own.
+    A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
+    was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
     before, item, token, _ = popped
     now, queue = context.broker.clock.now(), move.dead_queue(context)

@@ -1,4 +1,4 @@
-"""Claims: reserve and pop, each one findAndModify on the head of the queue."""
+"""Claims of one item: reserve, by one findAndModify on the head of the queue."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ logger = logging.getLogger("mongoq.claim")
 M = TypeVar("M")
 R = TypeVar("R")
 OnInvalid = Literal["bury", "raise"]
+"""Treatment of a claimed item with a payload that does not fit the model."""
 
 
 Take = Callable[[QueueContext[Any], timedelta], "Shared[Item[Any] | None] | Flow[Item[Any] | None]"]
-"""Claims an item that can be handed out, undecoded.
+"""Claims an item that can be returned to the caller, undecoded.
 
-Or asks for a part of a claim that does so, and sees to it that the item is held for half of the lease at least.
-"""
+Alternatively it returns a part of a shared claim; that claim then holds the item for half of the lease at least."""
 
 
 class NotYet(Exception):
-    """Other consumers took the item; the queue may still hold enough."""
+    """Raised when other consumers took the item; the queue may still hold enough."""
 
 
 def reserve(
@@ -76,7 +76,7 @@ def reserve(
     on_invalid: OnInvalid,
     take: Take | None = None,
 ) -> Flow[Item[M] | None]:
-    """Claim the first eligible item for the length of a lease, waiting for one if asked."""
+    """Claim the first eligible item for the duration of a lease; with ``wait``, wait for one."""
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)
@@ -125,10 +125,11 @@ def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | 
 def claim_with_lapse(
     context: QueueContext[Any], lease: timedelta, *, patience: float | None = None
 ) -> Flow[tuple[Item[Any], bool] | None]:
-    """Claim an item likewise, and say whether its last lease ran out, which may have been its own doing.
+    """Claim an item as ``claim_one`` does, and return whether its last lease ran out.
 
-    A transaction whose process died keeps others off the items that it settles, for a minute and more. With
-    ``patience`` the claim waits for its end so many seconds, and then raises ``Blocked``.
+    Then the item itself may have killed its holder. A transaction of a dead process keeps other callers off the items
+    that it settles, for a minute and more. With ``patience`` the claim waits that many seconds for its end, and then
+    raises ``Blocked``.
     """
     yield from refresh_hints(context)
     while not context.state.paused:
@@ -138,7 +139,8 @@ def claim_with_lapse(
             if not (yield from foreign.bury_uncountable(context)):
                 raise
             continue
-        except Unreadable:  # out of the way now; what stands behind it may be claimed
+        except Unreadable:
+            # ``_claim`` has buried or postponed the document, so the item after it may be claimed.
             continue
         if claimed is None:
             if not (yield from has_items_before_bound(context)):
@@ -167,11 +169,11 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
 def _claim(
     context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
 ) -> Flow[tuple[Item[Any] | None, bool, bool]]:
-    """Send the claim, and say whether the item had all its runs and is to be buried, and whether its lease ran out.
+    """Send the claim; return its item, whether that has no run left and must be buried, and whether its lease ran out.
 
-    The reply is the envelope as it was before, which alone tells when it became eligible. When it is lost, what the
-    claim took is looked for by its token. If it took nothing another claim is sent; should the first still arrive, its
-    item waits for the end of that lease.
+    The reply is the envelope before the update, because only that contains the time at which it became eligible. When
+    the reply is lost, the claimed item is searched by its token. If there is none, another claim is sent; should the
+    first one still arrive, its item waits for the end of that lease.
     """
     broker = context.broker
     token, now = new_id(), broker.clock.now()
@@ -208,7 +210,8 @@ def _claim(
     attempts = attempts_of(before)
     after = {**before, **mine, "attempts": attempts + 1}
     spent = context.settings.is_spent(attempts) and not is_suspect(before)
-    due = before["when"] if isinstance(before["when"], datetime) else now  # some other program's
+    # Another program may have written a value that is no date.
+    due = before["when"] if isinstance(before["when"], datetime) else now
     return context.raw_item(after, now, due=due), spent, "token" in before
 
 
@@ -229,10 +232,10 @@ def _unclaim_command(before: Document, token: ObjectId) -> Command[Any]:
 def _find_claimed_command(
     context: QueueContext[Any], mine: Mapping[str, Any], now: datetime
 ) -> Command[dict[str, Any] | None]:
-    """Return the search for what a claim took whose reply was lost; the lease's end leads to it through the index.
+    """Return the search for the item of a claim with a lost reply; the index finds it by the end of its lease.
 
-    It is an update that changes nothing, since an update waits for the majority and a read does not. When the item
-    became eligible is known no more: given back, it goes behind what is ready.
+    It is an update that changes nothing, because an update waits for the majority and a read does not. The time at
+    which the item became eligible is not known any more: given back, it goes after the ready items.
     """
     filter = {"q": context.name, "when": mine["when"], "token": mine["token"]}
     update = {"$set": {"reserved": True}}
@@ -244,13 +247,16 @@ def _find_claimed_command(
 
 
 def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
-    """Bury an item that had all its runs, not counting the claim that found it, nor one that died in burying it."""
+    """Bury an item without runs left.
+
+    The claim that found it is not counted as a run, nor is an earlier claim that died in burying it.
+    """
     runs = max_runs(context)
     yield from _bury_claimed(context, item, move.reason_exhausted(runs), None, runs)
 
 
 def max_runs(context: QueueContext[Any]) -> int:
-    """Return the number of runs of an item that is buried for having had them all."""
+    """Return the number of runs after which an item is buried."""
     most = context.settings.most_attempts
     assert most is not None
     return most
@@ -259,9 +265,9 @@ def max_runs(context: QueueContext[Any]) -> int:
 def _bury_claimed(
     context: QueueContext[Any], item: Item[Any], reason: str, error: Exception | None, attempts: int
 ) -> Flow[None]:
-    """Bury what this claim took. A crash before it leaves the item reserved until its lease ends.
+    """Bury a claimed item. A crash before it leaves the item reserved until its lease ends.
 
-    Should the lease have ended in the meantime, whoever took the item comes to the same decision.
+    If the lease has ended in the meantime, the next claim of the item makes the same decision.
     """
     try:
         yield from move.bury(context, item, reason=reason, error=error, attempts=attempts)
@@ -271,14 +277,17 @@ def _bury_claimed(
 
 
 def invalid_reason(invalid: PayloadInvalid) -> str:
-    """Say which field is at fault, so that dead letters can be counted by it; in the words of ``bury(error=)``."""
+    """Return the reason of a burial: the invalid field, so that dead letters can be counted by it.
+
+    The text is the same as that of ``bury(error=)``.
+    """
     return shorten(str(invalid), REASON_BYTES)
 
 
 def refuse_or_bury(
     context: QueueContext[Any], item: Item[Any], invalid: PayloadInvalid, on_invalid: OnInvalid
 ) -> Flow[None]:
-    """Hand a claimed item that cannot be decoded to the caller in the error, or bury it."""
+    """Raise with a claimed item that cannot be decoded, or bury the item."""
     burial = partial(_bury_claimed, context, item, invalid_reason(invalid), invalid, item.attempts)
     yield from bury_or_raise(context, item, invalid, on_invalid, burial)
 
@@ -290,7 +299,7 @@ def bury_or_raise(
     on_invalid: OnInvalid,
     bury: Callable[[], Flow[None]],
 ) -> Flow[None]:
-    """Hand an undecodable item to the caller in the error, or bury it; a dead queue has nowhere to bury it."""
+    """Raise with an undecodable item, or bury it; in a queue without a dead queue always raise."""
     if on_invalid == "raise" or context.settings.dead is None:
         raise PayloadInvalid(invalid.path, invalid.problem, item=item) from invalid
     logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid)

@@ -1,4 +1,4 @@
-"""Claims of many items: the first ids by the index, one ``update`` of many under one token, and what it took."""
+"""Claims of many items: read the first ids by the index, update many under one token, read the result."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = ["BatchClaim", "claim_batch_now", "claim_some", "reserve_many", "send_
 M = TypeVar("M")
 
 MAX_CLAIM = 1_000
-"""Items that a screen is put to at once."""
+"""Items that one pass of a filter checks, at most."""
 
 
 def reserve_many(
     context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
 ) -> Flow[list[Item[M]]]:
-    """Claim up to ``n`` items, waiting for the first if asked."""
+    """Claim up to ``n`` items; with ``wait``, wait for the first one."""
     if count(n, "n") > IDS:
         raise ArgumentInvalid("n", f"{IDS:,} is the most that can be reserved at once, not {n:,}")
     length = None if lease is None else duration(lease, "lease", zero=False)
@@ -61,7 +61,10 @@ def reserve_many(
 def _reserve_now(
     context: QueueContext[M], n: int, lease: timedelta | None, on_invalid: OnInvalid
 ) -> Flow[list[Item[M]] | None]:
-    """Claim until something was claimed or nothing is there: all that was read may have been taken by others."""
+    """Claim until at least one item is claimed or the queue is empty.
+
+    One try is not enough: other consumers may take all items that were read.
+    """
     yield from ensure_ready(context)
     taken = yield from claim_batch_now(context, n, lease, on_invalid)
     return None if taken is None else taken.items
@@ -93,12 +96,12 @@ def claim_batch_now(
     sparing: bool = False,
     screen: ItemFilter | None = None,
 ) -> Flow[BatchClaim[M] | None]:
-    """Claim up to ``n`` items that are there now; ``None`` when nothing is.
+    """Claim up to ``n`` items that are eligible now; ``None`` when there are none.
 
-    With ``sparing``, items whose last leases ran out are left where they are, since they may have killed their holders,
-    and what is taken is marked as one of a batch even when it is a single item: it will run beside others.
+    With ``sparing``, items with expired leases stay where they are, because they may have killed their holders. All
+    claimed items are then marked as parts of a batch, even a single one: it will run beside others.
 
-    With a ``screen``, those that do not match it are settled as it says.
+    With a ``screen``, items that do not match it are settled as it defines.
     """
     where = None if screen is None else screen.where
     while not context.state.paused:
@@ -117,6 +120,7 @@ def claim_batch_now(
         others = (yield from settle_unmatched(claim, screen)) if screen else 0
         items = yield from _decode(claim, (yield from send_claim(claim, len(first) - others)), on_invalid)
         items = yield from _renew_leases(claim, items)
+        # No candidate matched, so probably more unmatched items follow; a larger pass settles them faster.
         if screen and others == len(first) < MAX_CLAIM:
             others += yield from _settle_unmatched_head(context, screen)
         if items or claim.lapsed or others:
@@ -126,7 +130,7 @@ def claim_batch_now(
 
 
 def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Flow[int]:
-    """Settle what does not match among many more items, claiming none: a small claim would meet few of them."""
+    """Settle unmatched items among many candidates, without a claim: a small claim would meet few of them."""
     first = yield from read_candidates(context, MAX_CLAIM, remembered=True)
     if not first:
         return 0
@@ -135,7 +139,7 @@ def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Fl
 
 
 def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
-    """Claim up to ``n`` items, undecoded, for as many callers; none when nothing is there."""
+    """Claim up to ``n`` items, undecoded, for ``n`` callers; none when the queue is empty."""
     while not context.state.paused:
         prefetch = context.state.prefetch
         prefetch.here()
@@ -166,9 +170,10 @@ def claim_some(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[lis
 
 
 def _read_others(context: QueueContext[Any], n: int) -> Flow[list[Document] | None]:
-    """Read what may be claimed together, but for what other claims of this process are about to take.
+    """Read the items that may be claimed together, without items that other claims of this process are about to take.
 
-    None of what was read may be left: then a claim of a single item finds out whether there is more.
+    If none of the read items is left, the result is empty. Then a claim of a single item finds out whether there are
+    more.
     """
     prefetch = context.state.prefetch
     read = yield from read_candidates(context, n + len(prefetch.claimed_keys))
@@ -179,7 +184,7 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
     """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
 
     The items are read back, unless the claim knows all of its candidates. Sent again after a lost reply, the claim
-    counts nothing twice: its items are eligible no more. With a ``projection`` only these fields are read back.
+    counts nothing twice: its items are no longer eligible. With a ``projection`` only these fields are read back.
     """
     if tried <= 0:
         return []
@@ -189,12 +194,15 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
     if claim.untouched:
         if number == tried and not again and (all_of_them := claim.make_untouched_items()):
             return all_of_them
-        if not prefetch.singles and single is prefetch.single:  # nor has a claim of a single item taken it
-            prefetch.close(time.monotonic())  # somebody else claims, or removes what was read
+        # Fewer items than expected, and no claim of a single item in this process has taken them.
+        if not prefetch.singles and single is prefetch.single:
+            # Another process claims or removes items that were read ahead: stop reading ahead for a while.
+            prefetch.close(time.monotonic())
     if claim.sparing and projection is None:
         items, all_read = yield from _read_bounded(claim)
         if not all_read:
-            return list(items.values())  # what cannot be handed out is left to the next claim
+            # Items that cannot be returned to the caller are left to the next claim.
+            return list(items.values())
     else:
         items = claim.items((yield from _read_back(claim, list(claim.ids.values()), projection)))
     if not claim.untouched and claim.context.state.prefetch.is_filled:
@@ -211,25 +219,26 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
 
 
 def _send_or_give_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
-    """Do as ``_send`` does, and give back what a claim that failed may have taken."""
+    """Send the claim as ``_send`` does, and give its items back if it fails."""
     try:
         return (yield from _send(claim))
     except ReplyLost:
         yield from insisted(claim.give_back(claim.ids))
         raise
     except Refused:
-        # one of them fits no update, and says not which: those before it are given back, and each is tried alone
+        # The update fails on one item, and the reply does not name it: give all back, then try each item alone.
         yield from insisted(claim.give_back(claim.ids))
         return 0, True
     except Exception as error:
-        if getattr(error, "code", None) is not None:  # the server says so, and may have done a part of it
+        if getattr(error, "code", None) is not None:
+            # The server reports the error, and may have done a part of the update.
             with suppress(Exception):
                 yield from insisted(claim.give_back(claim.ids))
         raise
 
 
 def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
-    """Send the claim until there is a reply, and say whether one was lost; untouched items are decoded meanwhile."""
+    """Send the claim until there is a reply, and return whether a reply was lost; decode untouched items meanwhile."""
     command, batchers = claim.command(), claim.context.broker.batchers
     if not claim.untouched or batchers is None or not batchers.divides:
         return (yield from persisted(command.__iter__))
@@ -242,7 +251,7 @@ def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
 
 
 def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
-    """Take the mark of a batch from what is handed out by itself: no other item can kill its holder.
+    """Remove the mark of a batch from an item that is returned alone: no other item can kill its holder.
 
     A crash before it gives the item one run more.
     """
@@ -269,10 +278,10 @@ def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any]
 
 
 def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
-    """Read what a worker's claim holds, as much as one reply holds (16 MB); the rest is given back unread.
+    """Read the items that a worker's claim holds, up to one reply (16 MB); the rest is given back unread.
 
-    How large items are is known only by then, and a worker is not to have thousands of large ones at once. The items
-    that it keeps come first in the order of claims. Says whether those are all.
+    The size of the items is not known before, and a worker must not hold thousands of large ones at once. The items
+    that it keeps are the first in the order of claims. Also returns whether these are all items.
     """
     keys, ids, number = list(claim.ids), list(claim.ids.values()), len(claim.ids)
     try:
@@ -281,6 +290,7 @@ def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]
             documents, size, all_read = yield from find_sized(claim.context.broker, filter, [("_id", 1)], number)
             if all_read or number == 1:
                 break
+            # The reply held ``len(documents)`` items; halve at least, so that the loop ends after a few reads.
             number = max(min(len(documents), number // 2), 1)
     except Unreadable:
         return claim.items((yield from _read_back(claim, ids, None))), True
@@ -291,16 +301,16 @@ def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]
 
 
 def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: bool) -> Flow[list[Item[Any]]]:
-    """Look after what was eligible and not claimed, and is not somebody else's by now.
+    """Handle candidates that the claim did not take and that no other caller has taken by now.
 
-    What had all its runs is buried. But a neighbour may have killed the holder of a batch, so its items get one more
-    run, alone: the first of them if nothing else was claimed, else they go behind what is ready.
+    An item without runs left is buried. But a neighbour may have killed the holder of a batch, so the items of that
+    batch get one more run, alone: the first of them if nothing else was claimed, else they go after the ready items.
     """
     context = claim.context
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
     others = len(claim.ids) - tried
-    if not claim.untouched:  # that may have been read some time ago, and what has gone since tells of no crowd
+    if not claim.untouched:  # untouched items may be an old read: missing ones do not mean that others compete now
         context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
     is_spent = context.settings.is_spent
     if claim.sparing:
@@ -318,7 +328,7 @@ def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: b
         item = yield from _claim_or_bury(claim, suspects[0], together=False)
         return [item] if item else []
     if suspects:
-        # still under its old token, which tells that it was one of a batch
+        # They keep their old token, which shows that they were parts of a batch.
         update = {"$set": {"when": claim.now}}
         ids = [document["_id"] for document in suspects]
         yield from ask(Command("update_many", {"filter": claim.filter(ids), "update": update}))
@@ -326,7 +336,7 @@ def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: b
 
 
 def _set_lapsed_aside(claim: ClaimOfMany, found: list[Document]) -> list[Document]:
-    """Leave out items that must not run beside others; an item that used up its runs, the last one alone, is buried."""
+    """Leave out items that must not run beside others; an item without runs left that ran alone last is buried."""
     rest = []
     for document in found:
         spent = claim.context.settings.is_spent(attempts_of(document))
@@ -338,9 +348,9 @@ def _set_lapsed_aside(claim: ClaimOfMany, found: list[Document]) -> list[Documen
 
 
 def _claim_or_bury(claim: ClaimOfMany, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
-    """Claim one item by its id (``findAndModify``), and bury it when it had all its runs, or cannot be counted.
+    """Claim one item by its id (``findAndModify``); bury it if it has no runs left, or if its attempts are no number.
 
-    With ``together`` it may be handed out with others, and one of them may kill the holder.
+    With ``together`` it may be returned with other items, and one of them may kill the holder.
     """
     mine = {**claim.mine, "batch": claim.token} if together else claim.mine
     if claim.noting:

@@ -1,6 +1,6 @@
-"""Documents that processes coordinate by: leases of sources and streams, heartbeats, the signal to stop.
+"""Control documents that processes coordinate by: leases of sources and streams, heartbeats, the signal to stop.
 
-``document_lease`` is the fenced lease of one control document: start there. ``sources`` pushes what a source yields
-together with its position; ``streams`` keeps the numbered claims of a reader of a queue; ``heartbeats`` lists the
-workers that live.
+``document_lease`` is the fenced lease of one control document: start there. ``sources`` pushes the records of a source
+together with its position; ``streams`` keeps the numbered claims of a reader of a queue; ``heartbeats`` lists the live
+workers.
 """

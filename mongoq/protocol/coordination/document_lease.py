@@ -1,7 +1,7 @@
-"""Tenures: a control document that one process at a time works under, by a fenced lease.
+"""Leases of control documents: one process at a time works under a document, by a fenced lease.
 
-``token``, ``until`` and ``by`` of the document are the lease. Whoever wants to write to it finds it under the token, so
-that nothing is written by who has lost it, however late.
+``token``, ``until`` and ``by`` of the document are the lease. Every write finds the document under the token. So a
+process that has lost the lease writes nothing, however late its command arrives.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 
 @dataclass(slots=True)
 class DocumentLease:
-    """A lease, as its holder knows it.
+    """Lease of a control document, as its holder knows it.
 
     Attributes:
-        id: of the control document.
-        token: the fence.
-        length: how long the lease lasts from each extension on.
+        id: ``_id`` of the control document.
+        token: fence, new with each holder; every write must find it in the document.
+        length: duration of the lease, from each extension on.
     """
 
     id: str
@@ -48,17 +48,22 @@ class DocumentLease:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLease:
-    """The lease that another process has: who, and until when unless it is extended."""
+    """Lease that another process holds.
+
+    Attributes:
+        by: identity of the holder; ``None`` when the document names no holder.
+        until: end of the lease unless the holder extends it; ``None`` when the document has none.
+    """
 
     by: str | None
     until: datetime | None
 
 
 class TakenOver(Exception):
-    """The lease is lost; nothing more may be written under it.
+    """Raised when the lease is lost: its former holder may write nothing more under it.
 
     Attributes:
-        held: who has it now.
+        held: lease of the present holder, as it was read after the loss.
     """
 
     def __init__(self, held: ForeignLease) -> None:
@@ -69,10 +74,10 @@ class TakenOver(Exception):
 def begun(
     broker: BrokerContext, id: str, length: timedelta, first: Mapping[str, Any]
 ) -> Flow[tuple[ObjectId, dict[str, Any]] | ForeignLease]:
-    """Take the lease if nobody has it (``findAndModify``, upsert), or say who does.
+    """Take the lease if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
-    Returns its token and the document; a new document holds ``first``. A crash afterwards leaves it taken until it
-    ends.
+    Returns the token and the document; a new document holds ``first``. A crash afterwards leaves the lease taken until
+    it ends.
     """
     yield from ensure_broker_ready(broker, write=True)
     token, now = ObjectId(), broker.clock.now()
@@ -80,6 +85,8 @@ def begun(
     command: Command[Any] = Command(
         "find_one_and_update",
         {
+            # The own token also matches: when the reply is lost and the command is sent again, it finds the lease that
+            # it has just taken.
             "filter": {"_id": id, "$or": [{"until": {"$lte": now}}, {"token": token}]},
             "update": {"$set": lease, "$setOnInsert": first},
             "upsert": True,
@@ -88,20 +95,22 @@ def begun(
     )
     try:
         found, _ = yield from persisted(command.__iter__)
+    # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
+    # ``_id``.
     except Duplicate:
         return holder((yield from find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
     return token, found
 
 
 def extended(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
-    """Let the lease end its length from now (``update``); raises ``TakenOver`` when it is lost."""
+    """Extend the lease to its full length from now (``update``); raises ``TakenOver`` when it is lost."""
     yield from written(broker, tenure, {"$set": {"until": broker.clock.now() + tenure.length}})
 
 
 def written(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[None]:
     """Change the document under the lease (``update``); raises ``TakenOver`` when it is lost.
 
-    The update is one that may be sent twice: it is when its reply is lost.
+    The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
     found, _ = yield from persisted(command.__iter__)
@@ -110,7 +119,7 @@ def written(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, A
 
 
 def given_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
-    """Let another process have the lease at once, unless one has it already (``update``)."""
+    """End the lease at once, so that another process can take it; does nothing if it is lost already (``update``)."""
     update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
     command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
     yield from persisted(command.__iter__)
@@ -122,6 +131,6 @@ def under(tenure: DocumentLease) -> dict[str, Any]:
 
 
 def holder(found: Any) -> ForeignLease:
-    """Return who has the lease, by the document."""
+    """Return the lease that the document contains; both fields are ``None`` if there is no document."""
     found = found or {}
     return ForeignLease(found.get("by"), found.get("until"))

@@ -1,4 +1,7 @@
-"""The records of workers: who is alive, what it consumes, what it holds. Correctness rests on none of this."""
+"""Records of workers: which are alive, which queues they consume, how many items they hold.
+
+Correctness does not depend on these records.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,30 @@ from mongoq.protocol.state.context import BrokerContext
 __all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers", "workers_of"]
 
 WORKER_PREFIX = "worker:"
-"""What the ``_id`` of a worker's record begins with."""
+"""Prefix of the ``_id`` of a worker's record."""
 HOUSEKEEPING = "lease:housekeeping"
 MISSED = 4
 """Heartbeats that a worker may miss before it counts as gone."""
 REMEMBERED = timedelta(hours=1)
-"""After which the TTL index removes a record."""
+"""Time after the last heartbeat at which the TTL index removes a record."""
 KEPT = timedelta(minutes=10)
-"""For how long the record of a worker that is gone is kept for people to see."""
+"""Time for which the record of a worker that is gone stays readable for people."""
 MOST = 10_000
-"""Records that are read at most."""
+"""Records in one read, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """What a worker has last said of itself.
+    """A worker's state at its last heartbeat.
 
     Attributes:
-        name: ``host:pid:random`` of its process, as in ``Item.by``, and which worker of the process it is.
-        host: the host's name.
-        pid: the process there.
-        started: when it began, on the server's clock.
-        seen: its last heartbeat, on the server's clock.
-        alive: it has missed fewer than four heartbeats.
-        queues: the queues it consumes, and how many items it holds of each, running or waiting to run.
+        name: ``host:pid:random`` of its process, as in ``Item.by``, and the number of the worker in that process.
+        host: name of the host.
+        pid: process id on that host.
+        started: start of the worker, on the server's clock.
+        seen: last heartbeat, on the server's clock.
+        alive: True while it has missed fewer than four heartbeats.
+        queues: queues it consumes, each with the number of items it holds, running or waiting to run.
     """
 
     name: str
@@ -53,7 +56,7 @@ class WorkerRecord:
 
 
 def begin(broker: BrokerContext) -> Flow[None]:
-    """Do what comes before a worker's first command: check the collection, index it, and know the time."""
+    """Prepare a worker's first command: check the collection, create its indexes, read the server's time."""
     yield from ensure_broker_ready(broker, write=True)
 
 
@@ -68,9 +71,10 @@ def beat(
 ) -> Flow[None]:
     """Write a heartbeat (``update``, upsert); the TTL index removes the record an hour after the last one.
 
-    ``run`` is the run on Spark that the worker is a task of; ``workers_of`` finds its record by that.
+    ``run`` is the run on Spark that the worker is a task of; ``workers_of`` finds the record by it.
     """
     yield from ensure_broker_ready(broker, write=True)
+    # Split from the right: only the last two parts are known to contain no colon.
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
     told = {
@@ -89,7 +93,7 @@ def beat(
 
 
 def forget(broker: BrokerContext, name: str) -> Flow[None]:
-    """Remove the record of a worker that has ended (``delete``)."""
+    """Delete the record of a worker that has ended (``delete``)."""
     yield from ask(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
 
 
@@ -102,7 +106,7 @@ def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
 
 
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
-    """Return how many workers of a run on Spark live: they have not ended in good order (``find``, as ``workers``)."""
+    """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
     yield from ensure_broker_ready(broker, write=False)
     found = yield from find_few(broker, {**_records(), "run": run}, [("_id", 1)], MOST)
     now = broker.clock.now()
@@ -110,6 +114,7 @@ def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
 
 
 def _records() -> dict[str, Any]:
+    # The upper bound is the prefix with the character after its colon, so that the index on ``_id`` answers the query.
     return {"_id": {"$gte": WORKER_PREFIX, "$lt": WORKER_PREFIX[:-1] + chr(ord(":") + 1)}}
 
 
@@ -126,11 +131,11 @@ def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:
 
 
 def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord] | None]:
-    """Do the housekeeping, if nobody else does it at the moment: remove the records of workers that are gone.
+    """Remove the records of workers that are gone, unless another process does this at the moment.
 
-    Who does it is settled by a lease on a control document (``update``, upsert), which ends by itself; ``None`` means
-    that another one has it. The TTL index would remove the records as well, but says nothing of it. Returns those that
-    were removed. A crash in between leaves the rest for the next time.
+    A lease on a control document decides which process does it (``update``, upsert); the lease ends by itself. Returns
+    the removed records, or ``None`` when another process holds the lease. The TTL index would remove the records as
+    well, but reports nothing. A crash in between leaves the rest for the next call.
     """
     now = broker.clock.now()
     lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
@@ -142,6 +147,7 @@ def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord]
     gone = [record for record in (yield from workers(broker)) if not record.alive and record.seen < now - KEPT]
     removed = []
     for record in gone:
+        # A worker that has sent a heartbeat since the read is alive: its record no longer matches ``seen`` and stays.
         filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
         if (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):
             removed.append(record)

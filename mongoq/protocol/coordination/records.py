@@ -1,4 +1,4 @@
-"""What sources yield: checked and encoded as it comes, and made into envelopes when it is pushed."""
+"""Records of sources: checked and encoded when a source yields them, made into envelopes when they are pushed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["EncodedRecord", "Yielded", "documents", "noted", "yielded"]
 
 POSITION_LIMIT = 64 * 1024
-"""Bytes of a position as BSON: it is written with every batch."""
+"""Bytes of a position as BSON, at most: it is written with every batch."""
 LARGEST = 2**63
-"""An int from here on is more than BSON holds."""
+"""First int that is too large for BSON."""
 OVERHEAD = 1024
-"""Bytes that an envelope adds to payload and headers, and more."""
+"""Bytes that an envelope adds to payload and headers, rounded up."""
 
 
 class Yielded(NamedTuple):
-    """A record, checked and encoded as it was yielded.
+    """A record, checked and encoded when its source yielded it.
 
     Attributes:
         wrapped: ``{"payload": payload}`` as BSON.
-        position: in the form to send.
-        priority: as it was told.
-        delay: as it was told.
-        headers: in the form to send.
+        position: position in the form to send.
+        priority: priority that the source gave.
+        delay: delay that the source gave.
+        headers: headers in the form to send.
     """
 
     wrapped: bytes
@@ -50,7 +50,7 @@ class Yielded(NamedTuple):
 
 
 def yielded(context: QueueContext[Any], record: Any) -> Yielded:
-    """Return what a source has yielded, encoded; raises ``ArgumentInvalid`` when it cannot be pushed."""
+    """Encode a record of a source; raises ``ArgumentInvalid`` when it cannot be pushed."""
     if not isinstance(record, Record):
         raise ArgumentInvalid("yield", f"a mongoq.Record(payload, position=…), not {type(record).__name__}")
     if record.position is None:
@@ -65,14 +65,17 @@ def yielded(context: QueueContext[Any], record: Any) -> Yielded:
 
 
 def _position(encoding: Encoding, position: Any) -> Any:
-    """Return a position that nobody changes any more: most are numbers, which are not encoded each."""
+    """Return a position that later changes by the source cannot affect.
+
+    Most positions are ints; an int cannot change, so it is not encoded.
+    """
     if type(position) is int and -LARGEST <= position < LARGEST:
         return position
     return encoding.encode("position", position, limit=POSITION_LIMIT)
 
 
 class EncodedRecord(NamedTuple):
-    """An envelope as it is sent, and what is noted of it."""
+    """An envelope in the form to send, with the fields that are noted after the push."""
 
     queue: str
     priority: int
@@ -81,9 +84,9 @@ class EncodedRecord(NamedTuple):
 
 
 def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[EncodedRecord]]:
-    """Return as many of the records as one transaction carries, and their envelopes.
+    """Return the records that fit one transaction, and their envelopes.
 
-    These are for the queue itself or, when it is a topic, for each queue that is bound to it.
+    The envelopes are for the queue itself or, when it is a topic, for each queue that is bound to it.
 
     Raises:
         PayloadTooLarge: the copies of the first record are more than a transaction can carry.
@@ -96,7 +99,11 @@ def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Seq
 
 
 def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[EncodedRecord]:
-    """Return envelopes for the queue itself; they differ in little, which is encoded anew where it does."""
+    """Return envelopes for the queue itself.
+
+    Records without delay and headers differ only in id, payload and priority. They share one encoded stencil for each
+    priority.
+    """
     stencils: dict[int, tuple[Stencil, datetime]] = {}
     made = []
     for one, id in zip(part, new_ids(len(part)), strict=True):
@@ -123,12 +130,13 @@ def _envelope(context: QueueContext[Any], one: Yielded, id: bytes) -> dict[str, 
 
 
 def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
-    """Return as many of the records as a transaction can carry the copies of."""
+    """Return the first records that fit one transaction with all their copies."""
     size = 0
     for place, one in enumerate(batch):
         size += _size(one) * queues
         if size > MAX_TRANSACTION_BYTES or (place + 1) * queues > MAX_COPIES:
             if place == 0:
+                # Not even one record fits: no smaller batch can help.
                 raise PayloadTooLarge(f"payload for {queues} queues", size, MAX_TRANSACTION_BYTES)
             return batch[:place]
     return batch
@@ -139,7 +147,7 @@ def _size(one: Yielded) -> int:
 
 
 def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[EncodedRecord]:
-    """Return copies for each of the queues that are bound to the topic."""
+    """Return one copy of each record for each queue that is bound to the topic."""
     broker, at = context.broker, context.broker.clock.now()
     envelopes = [_envelope(context, one, id) for one, id in zip(part, new_ids(len(part)), strict=True)]
     return [
@@ -152,7 +160,7 @@ def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequenc
 
 
 def noted(broker: BrokerContext, made: Sequence[EncodedRecord]) -> None:
-    """Count what is new, and wake who waits for it in this process."""
+    """Count new items, and wake callers in this process that wait for them."""
     numbers = Counter([(one.queue, one.priority, one.when) for one in made])
     for (queue, priority, when), number in numbers.items():
         broker.state(queue).claim_hints.note(priority, when)

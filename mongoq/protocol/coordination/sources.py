@@ -1,9 +1,9 @@
-"""Sources: who runs one is settled by a fenced lease, and what it yields is pushed together with its position.
+"""Sources: a fenced lease decides which process runs one; its records are pushed together with its position.
 
-All of it stands in one control document, ``source:PIPELINE/NAME``: ``token``, ``until`` and ``by`` are the lease,
+All of it is in one control document, ``source:PIPELINE/NAME``: ``token``, ``until`` and ``by`` are the lease,
 ``position`` is that of the last record in the queue, and ``pushed`` counts the records so far. Each batch is one
-transaction, which begins with an update of that document that finds it under the token and the count only. So a batch
-whose fate is not known may be sent again: it is pushed once, and never by who has lost the lease.
+transaction. It begins with an update of that document, whose filter needs both the token and the count. So a batch with
+an unknown result may be sent again: it is pushed once, and never by a process that has lost the lease.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["DocumentLease", "ForeignLease", "TakenOver", "extended", "given_back", "pushed", "source_id", "taken"]
 
 SOURCE_PREFIX = "source:"
+"""Prefix of the ``_id`` of a source's control document."""
 
 
 def source_id(pipeline: str, name: str) -> str:
-    """Return the ``_id`` of a source's control document; no two sources share one, whatever they are called."""
+    """Return the ``_id`` of a source's control document; it is unique for each pair of names."""
     return f"{SOURCE_PREFIX}{qualified(pipeline, name, '/')}"
 
 
 @dataclass(slots=True)
 class DocumentLease(Lease):
-    """The lease of a source, as its holder knows it.
+    """Lease of a source, as its holder knows it.
 
     Attributes:
-        pushed: how many records of the source were pushed so far, by anyone.
-        position: that of the last one, as it is stored; ``None`` at the beginning.
+        pushed: records of the source pushed so far, by all holders; ``pushed`` adds each batch.
+        position: position of the last record, as it is stored; ``None`` at the beginning. It changes with each batch.
     """
 
     pushed: int
@@ -57,13 +58,13 @@ class DocumentLease(Lease):
 
 
 class _Unmatched(Exception):
-    """The control document was not found under token and count."""
+    """Raised when no control document has both the token and the count."""
 
 
 def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLease | ForeignLease]:
-    """Take the lease of a source if nobody has it (``findAndModify``, upsert), or say who does.
+    """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
-    A crash afterwards leaves it taken until it ends.
+    A crash afterwards leaves the lease taken until it ends.
     """
     lease = yield from begun(broker, id, length, {"pushed": 0})
     if isinstance(lease, ForeignLease):
@@ -73,10 +74,10 @@ def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLea
 
 
 def pushed(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
-    """Push records, the first of the batch at least, and return how many; a copy into each queue bound to a topic.
+    """Push at least the first record of a batch, and return how many; each queue bound to a topic gets a copy.
 
-    One transaction (``update``, ``insert``) writes them, the position of the last one and the new end of the lease. A
-    crash before its commit leaves nothing of it, and one after it leaves all of it.
+    One transaction (``update``, ``insert``) writes the items, the position of the last one and the new end of the
+    lease. A crash before its commit leaves nothing of it, a crash after it leaves all of it.
 
     Raises:
         TakenOver: another process has the lease, or has had it.
@@ -100,6 +101,7 @@ def _attempt(
 ) -> Flow[None]:
     now = broker.clock.now()
     told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
+    # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
     filter = {**under(tenure), "pushed": tenure.pushed}
     if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, matched)):
         raise _Unmatched
@@ -109,7 +111,7 @@ def _attempt(
 
 
 def _resolved(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:
-    """Return if the batch was committed before, by a transaction whose reply was lost; else the lease is."""
+    """Return if an earlier attempt with a lost reply has committed the batch; else raise ``TakenOver``."""
     found = yield from find_one(broker, {"_id": tenure.id})
     if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:
         raise TakenOver(holder(found))

@@ -1,4 +1,4 @@
-"""Halts: the word to the parts of a run that work in other processes that they are to come to their end.
+"""Halts: the signal to the parts of a run in other processes that they must end.
 
 A halt is a control document with the id of its run; the TTL index removes it.
 """
@@ -17,20 +17,20 @@ from mongoq.protocol.state.context import BrokerContext
 __all__ = ["halt", "is_halted"]
 
 HALT_PREFIX = "halt:"
-"""What the ``_id`` of a halt begins with."""
+"""Prefix of the ``_id`` of a halt."""
 REMEMBERED = timedelta(days=1)
-"""After which the TTL index removes a halt: a part that has not begun by then does not learn of it."""
+"""Time after which the TTL index removes a halt: a part that begins later does not learn of it."""
 
 
 def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
-    """Tell all parts of a run to end (``update``, upsert); to say it twice changes nothing."""
+    """Signal all parts of a run to end (``update``, upsert); a second signal changes nothing but the expiry."""
     yield from ensure_broker_ready(broker, write=True)
     told = {"$set": {"expires": broker.clock.now() + REMEMBERED}}
     yield from ask(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
 
 
 def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:
-    """Say whether that was said (``find`` by ``_id``)."""
+    """Return whether the run was halted (``find`` by ``_id``)."""
     return (yield from find_one(broker, {"_id": _id(run)}, {"_id": 1})) is not None
 
 

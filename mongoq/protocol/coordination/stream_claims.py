@@ -1,4 +1,4 @@
-"""The items of a stream's claim: many batches of ids, reserved one after the other under one token."""
+"""Items of a stream's claim: many batches of ids, reserved one after the other under one token."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["StreamClaimer"]
 
 FIELDS = {"once": 1}
-"""What is read back of the items besides their ids."""
+"""Projection of the reserved items: this field besides their ids."""
 
 
 class StreamClaimer:
-    """Reserves up to ``n`` items that are, or were at a time ``due``, eligible.
+    """Reserves up to ``n`` items that are eligible, or were eligible at the time ``due``.
 
-    As for any batch, what had all its runs is buried, unless its last one was in a batch: that gets one more, in a
-    batch of its own, since a neighbour may have been the cause.
+    As in any batch, an item without runs left is buried. An item whose last run was in a batch gets one more run, in a
+    batch of its own, since a neighbour may have caused the failure.
     """
 
     def __init__(self, context: QueueContext[Any], n: int, lease: timedelta, due: datetime | None) -> None:
@@ -46,12 +46,12 @@ class StreamClaimer:
 
     @property
     def first_due(self) -> datetime:
-        """From when the first items were eligible."""
+        """Time from which the first of the found items was eligible; the claim's own time when there are none."""
         dues = [document["when"] for document in self._first or ()]
         return min(dues, default=self._now)
 
     def found(self) -> Flow[bool]:
-        """Look for the first items, without reserving any, and say whether there are some (``find``)."""
+        """Look for the first items without reserving them, and return whether there are any (``find``)."""
         if not self._context.state.paused:
             self._first = yield from self._candidates()
         return self._first is not None
@@ -76,7 +76,7 @@ class StreamClaimer:
         return self._items
 
     def _is_odd(self, items: Sequence[Item[Any]]) -> bool:
-        """Say whether ids are not ObjectIds: the room for them is small."""
+        """Return whether any id is not an ObjectId: the control document has little room for other ids."""
         return any(type(item.id) is not ObjectId for item in items)
 
     def _reserved(self, first: list[Document]) -> Flow[list[Item[Any]]]:
@@ -86,7 +86,7 @@ class StreamClaimer:
         return (yield from send_claim(claim, len(first), projection=FIELDS))
 
     def _alone(self) -> Flow[list[Item[Any]]]:
-        """Reserve one of the documents of odd types that some other program made, and no batch can hold."""
+        """Reserve one document with fields of odd types, written by another program; no batch can hold it."""
         if self._items:
             return []
         one = yield from claim_one(self._context, self._lease)
@@ -94,5 +94,6 @@ class StreamClaimer:
             return []
         filter = {"_id": one.id, "token": one.token}
         mine = {**self._mine, "pushed": one.due}
+        # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
         kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, matched)
         return [one] if kept else []

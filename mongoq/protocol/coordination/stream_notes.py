@@ -1,6 +1,6 @@
-"""Notes on the claim of a stream: where what was made of its items is, once that is there as a whole.
+"""Notes on the claim of a stream: the place of its finished output, written once the output is complete.
 
-A note goes with its claim: the next claim has none.
+A note is part of its claim: the next claim has none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["ClaimNotes", "note", "noted"]
 
 @dataclass(frozen=True, slots=True)
 class ClaimNotes:
-    """What is known of a claim.
+    """Notes that are stored with a claim.
 
     Attributes:
-        note: its note; ``None`` for none.
-        others: those of its ids that are no ObjectIds: other programs made them.
+        note: text of the note; ``None`` without one.
+        others: ids of the claim that are not ObjectIds: other programs made them.
     """
 
     note: str | None = None
@@ -33,7 +33,7 @@ class ClaimNotes:
 
 
 def note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
-    """Put a note on the claim of this token (``update``), and say whether the consumer still has that claim."""
+    """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
     yield from ensure_broker_ready(broker, write=True)
     update: dict[str, Any] = {"$set": {"claim.note": text}}
     command = Command("update_one", {"filter": _claim(consumer, token), "update": update}, matched, resolved=True)
@@ -42,7 +42,7 @@ def note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Fl
 
 
 def noted(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
-    """Return what is known of the claim of this token (``find``); of another claim, or none, nothing."""
+    """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
     yield from ensure_broker_ready(broker, write=False)
     found = yield from find_one(broker, _claim(consumer, token), {"claim.note": 1, "claim.others": 1})
     if found is None:

@@ -1,12 +1,12 @@
-"""Streams: who reads a queue in numbered batches under a consumer's name, and what the last batch holds.
+"""Streams: readers of a queue in numbered batches under a consumer's name, and the items of the last batch.
 
-All of it stands in one control document, ``stream:CONSUMER``: ``token``, ``until`` and ``by`` are the lease of the run,
-``queue`` is what it reads, ``number`` is that of the last claim, and ``claim`` is that claim until it is settled. There
-is one at a time: the next one is made when the last one is done.
+All of it is in one control document, ``stream:CONSUMER``: ``token``, ``until`` and ``by`` are the lease of the run,
+``queue`` is the queue that it reads, ``number`` is that of the last claim, and ``claim`` is that claim until it is
+settled. There is one claim at a time: the next one is made when the last one is settled.
 
 A claim is written twice: before its items are reserved, with their token and the end of their lease, by which they are
-found and given back after a crash; and afterwards, with their ids. Only then is anybody told of it. All is written
-under the lease of the run, so that whoever has lost it makes no claim that anybody reads.
+found and given back after a crash; and afterwards, with their ids. Only then does the caller learn of it. All writes
+happen under the lease of the run, so a process that has lost the lease cannot make a claim that another process reads.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class StreamRun(DocumentLease):
     """One run of a consumer, as its process knows it.
 
     Attributes:
-        consumer: its name.
-        queue: what it reads.
-        number: that of the last claim which somebody was told of.
-        claim: the claim that is not settled yet.
+        consumer: name of the consumer.
+        queue: name of the queue that it reads.
+        number: number of the last claim that a caller has seen; it grows with each claim.
+        claim: claim that is not settled yet; ``None`` when there is none.
     """
 
     consumer: str
@@ -77,10 +77,10 @@ def server_time(broker: BrokerContext) -> Flow[datetime]:
 
 
 def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[StreamRun | ForeignLease]:
-    """Begin a run unless another one of the consumer is under way (``findAndModify``, upsert); then say who has it.
+    """Begin a run (``findAndModify``, upsert), or return the lease of the consumer's run that is under way.
 
-    What the last run claimed and did not settle is the new one's. A crash afterwards leaves it begun until its lease
-    ends.
+    The new run inherits the items that the last run claimed and did not settle. A crash afterwards leaves the run begun
+    until its lease ends.
 
     Raises:
         ArgumentInvalid: the consumer holds items of another queue.
@@ -99,6 +99,7 @@ def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) 
 
 def _bound(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
     if run.claim is not None:
+        # The lease was taken to read the claim. Without this the consumer would be blocked until the lease ends.
         yield from given_back(broker, run)
         problem = f"{run.consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
         raise ArgumentInvalid("consumer", f"{problem}broker.release_claims({run.consumer!r}), or choose another name")
@@ -107,7 +108,7 @@ def _bound(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
 
 
 def _cleared(broker: BrokerContext, run: StreamRun) -> Flow[None]:
-    """Give back what was being reserved when its process died, or met an error: nobody was told of it."""
+    """Give back the items of an unfinished claim, left by a crash or an error: no caller has seen them."""
     if run.claim is not None and run.claim.ids is None:
         yield from _given_up(broker, run.queue, run.claim)
         yield from written(broker, run, {"$unset": {"claim": ""}})
@@ -126,16 +127,16 @@ def next_claim(
     """Claim up to ``n`` items for the next batch; ``None`` when none is eligible, or was at the time ``due``.
 
     Finds ids by the index, writes the claim with its token, reserves (``update`` of many, each 10,000), writes the ids.
-    Nobody has more than one claim, so the last one must be settled. A crash before the end leaves items that the next
+    A consumer has one claim at most, so the last one must be settled. A crash before the end leaves items that the next
     run gives back, the attempt not counted.
 
     Args:
         context: the queue.
         run: the run, under whose lease this happens.
-        n: how many.
-        lease: how long the items are reserved; ``None`` for as long as the queue says.
-        after: the number of the last claim that the caller knows of.
-        due: take what was eligible then.
+        n: number of items, at most.
+        lease: duration of the items' reservation; ``None`` for the queue's own.
+        after: number of the last claim that the caller knows of.
+        due: claim items that were eligible at this time.
 
     Raises:
         TakenOver: the lease of the run is lost.
@@ -147,6 +148,7 @@ def next_claim(
         return None
     intent = StreamClaim(max(run.number, after) + 1, taking.token, taking.until, taking.first_due)
     run.claim = intent
+    # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
     yield from written(context.broker, run, {"$set": {"claim": intent.document()}})
     items = yield from taking.taken()
     if not items:
@@ -161,12 +163,12 @@ def next_claim(
 
 
 def _ids(items: Sequence[Item[Any]]) -> list[Any]:
-    """Return ids in the order in which they are stored: what other programs made comes last."""
+    """Return ids in the order in which they are stored: ids that are not ObjectIds come last."""
     return sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
 
 
 def taken_up(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
-    """Return the claim that is not settled yet, if there is one, with a number behind the caller's (``update``)."""
+    """Return the claim that is not settled yet, if any, with a number after the caller's (``update``)."""
     claim = run.claim
     if claim is None or claim.ids is None:
         return None
@@ -178,13 +180,13 @@ def taken_up(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[Strea
 
 
 def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int]:
-    """Commit what the claim of this number still holds (``delete`` or ``update`` of many), and return how many.
+    """Commit the items that the claim of this number still holds (``delete`` or ``update`` of many); return how many.
 
-    What was moved, committed or lost since stays as it is. Does nothing when there is no such claim any more. A crash
-    in between leaves the rest to the next call.
+    Items that were moved, committed or lost since stay as they are. Does nothing when the claim of this number is gone.
+    A crash in between leaves the rest to the next call.
 
     Raises:
-        TakenOver: the lease of the run is lost; what was to be committed is.
+        TakenOver: the lease of the run is lost; all items were committed before.
     """
     claim = run.claim
     if claim is None or claim.ids is None or claim.number != number:
@@ -202,7 +204,7 @@ def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int
 
 
 def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]) -> Iterator[Command[int]]:
-    """Return the commands that commit what is held of some ids; those that are remembered go first."""
+    """Return the commands that commit the held items of some ids; items with remembered ids go first."""
     now, held = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
     if claim.remembers:
         remembered = _kept(context, claim, now, now + timedelta(days=1))
@@ -223,7 +225,10 @@ def _kept(
 
 
 def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
-    """Return an update of kept items as a pipeline, which keeps each for as long as its id is remembered at least."""
+    """Return an update of kept items as a pipeline.
+
+    It keeps each item at least for as long as its id is remembered. Only a pipeline can compare with a stored field.
+    """
     history = context.settings.history
     until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
     marks = {name: {"$literal": value} for name, value in kept["$set"].items()}
@@ -235,9 +240,9 @@ def _deleted(reply: Any) -> int:
 
 
 def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
-    """Give back all that a consumer holds, and end its run; return how many items that were.
+    """Give back all items that a consumer holds, end its run, and return how many items that were.
 
-    A crash in between leaves some: call it again. Who begins a run meanwhile finds them gone.
+    A crash in between leaves some: call it again. A run that begins meanwhile does not find them.
     """
     id = stream_id(consumer_name(consumer))
     yield from ensure_broker_ready(broker, write=True)
@@ -248,13 +253,15 @@ def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
     claim = StreamClaim.of(found["claim"])
     number = yield from _given_up(broker, found["queue"], claim)
     broker.counters.add(found["queue"], "release", number)
+    # A run that has begun meanwhile has a token, and its claim must stay.
     gone = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
     yield from Command("update_one", {"filter": gone, "update": {"$unset": {"claim": ""}}})
     return number
 
 
 def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]:
-    """Hand back unused what a claim holds, to where its first item was, and return how many (``update`` of many)."""
+    """Return the unused items of a claim to the place of its first item, and count them (``update`` of many)."""
+    # Without ids the claim is unfinished; its items are found by the end of their lease and the token.
     filters: list[dict[str, Any]] = [{"q": queue, "when": claim.until}]
     if claim.ids is not None:
         filters = [{"_id": {"$in": list(chunk)}} for chunk in cut_ids(claim.ids)]

@@ -1,5 +1,5 @@
-"""Single operations of concurrent callers that share commands: each caller is told what became of its own part.
+"""Group commit: concurrent callers of single operations share commands; each gets the result of its own part.
 
-``operations`` says for each operation how its callers' parts become one command; ``state.batcher`` decides when it is
-sent.
+``operations`` defines for each operation how the parts of its callers become one command; ``state.batcher`` decides
+when it is sent.
 """

@@ -1,7 +1,7 @@
-"""Single operations whose callers share commands: each is told exactly what became of its own part.
+"""Single operations with shared commands: each caller gets the exact result of its own part.
 
-Every operation here is also one by itself (``push``, ``claim``, ``settle``, ``move``), which is what a lone caller
-gets. What is part of a transaction goes by itself as well.
+Every operation here also exists by itself (``push``, ``claim``, ``settle``, ``move``): a lone caller uses that form. An
+operation in a transaction is sent by itself as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """How items are settled: one in a batch, and one by itself."""
+    """The two ways to settle an item: ``within`` in a batch, ``alone`` by a command of its own."""
 
     within: Callable[[QueueContext[Any], Item[Any], Batch], Settlement]
     alone: Callable[[QueueContext[Any], Item[Any]], Flow[Any]]
@@ -50,21 +50,21 @@ _COMMIT = _Way(make_commit, partial(settle.commit, begun=True))
 
 @dataclass(slots=True, eq=False)
 class _Settling:
-    """An item that a caller settles, which is ready for it."""
+    """One caller's part of a batch: an item that is ready to be settled, and the way to settle it."""
 
     context: QueueContext[Any]
     item: Item[Any]
     way: _Way
 
     def alone(self) -> Flow[Any]:
-        """Settle it by itself."""
+        """Settle the item by a command of its own."""
         return self.way.alone(self.context, self.item)
 
 
 def reserve(
     context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
 ) -> Flow[Item[M] | None]:
-    """Claim the first eligible item, or one of the first, when others claim at the same time."""
+    """Claim the first eligible item, or one of the first, when other callers claim at the same time."""
     take = None if context.broker.batchers is None else _asked
     return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
 
@@ -72,7 +72,8 @@ def reserve(
 def _asked(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
     assert context.broker.batchers is not None
     batcher = context.broker.batchers.batcher(("reserve", context.name), _claimed, max_in_flight=2, shares=3)
-    return Shared(batcher, (context, lease), lease, _released)  # by their names they would take twice as long
+    # Positional arguments: keyword arguments would take twice as long.
+    return Shared(batcher, (context, lease), lease, _released)
 
 
 def _released(item: Item[Any] | None) -> Command[Any] | None:
@@ -80,7 +81,7 @@ def _released(item: Item[Any] | None) -> Command[Any] | None:
 
 
 def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | NotYet | None]]:
-    """Claim an item for each caller; the first who asked get the first items, and the others ask again."""
+    """Claim an item for each caller: the earliest callers get the first items, the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
         with context.state.prefetch.claims_one():
@@ -92,7 +93,8 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
 
 def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
     yield from begin_settle(context, item)
-    if ends_by(item, context.state.calm_at + LEASE_MARGIN):  # its answer has to be exact, and the others need not wait
+    # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
+    if ends_by(item, context.state.calm_at + LEASE_MARGIN):
         return (yield from way.alone(context, item))
     assert context.broker.batchers is not None
     batcher = context.broker.batchers.batcher(("settle", context.name), _tallied, shares=3)
@@ -100,7 +102,7 @@ def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any
 
 
 def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
-    """Settle the items of several callers; an item that two of them settle is settled by the second one alone."""
+    """Settle the items of several callers; if two callers settle the same item, the second one is sent by itself."""
     if len(entries) == 1:
         return [(yield from entries[0].alone())]
     context = entries[0].context
@@ -118,7 +120,8 @@ def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
     for key, entry in first.items():
         try:
             wanted[key] = entry.item, entry.way.within(entry.context, entry.item, batch)
-        except Exception as error:  # it is this caller's alone
+        except Exception as error:
+            # The error concerns this caller only; the rest of the batch goes on.
             told[entry] = error
     tally = yield from run_bulk(context, list(wanted.values()))
     for key, (_, settlement) in wanted.items():
@@ -137,13 +140,13 @@ def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
 
 
 def _held_alike(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
-    """Return what items have in common that are all committed alike, if they are; to look at each takes longer."""
+    """Return the common facts of items that are all committed alike, else ``None``; checking each item takes longer."""
     held = all_held(items, context.broker.namespace, context.name)
     return held if held is not None and are_committed_alike(context, items, held) else None
 
 
 def _answer(tally: BulkResult, key: Any, told: Any = None) -> Any:
-    """Return what the caller is told whose item has this key."""
+    """Return the answer for the caller that settles the item with this key."""
     failure = tally.failed.get(key)
     return copies(failure, 1)[0] if failure else tally.answers.get(key, told)
 
@@ -157,24 +160,25 @@ def commit(
     patch: Any = None,
     session: Any = None,
 ) -> Flow[None]:
-    """Settle an item as done; with a payload or a patch, by itself."""
+    """Settle an item as done; with a payload or a patch, by a command of its own."""
     if context.broker.batchers is None or replace_payload or patch is not None or session is not None:
         return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
     return _settled(context, item, _COMMIT)
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
-    """Hand an item back after a failure; beyond its retries it is buried at once."""
+    """Hand an item back after a failure; without retries left it is buried at once."""
     if context.broker.batchers is None:
         return settle.rollback(context, item, delay=delay, error=error)
     length = duration(delay, "delay")
-    error_document(error, BEGINNING)  # refuses what is no error
+    # Called for its check only: it raises when ``error`` is not an error.
+    error_document(error, BEGINNING)
     alone = partial(settle.rollback, delay=delay, error=error, begun=True)
     return _settled(context, item, _Way(partial(make_rollback, length=length, error=error), alone))
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
-    """Let the lease end so much later than now, and return that time."""
+    """Extend the lease to this length from now on, and return its new end."""
     if context.broker.batchers is None:
         return settle.extend(context, item, lease=lease)
     length = None if lease is None else duration(lease, "lease", zero=False)
@@ -188,7 +192,7 @@ def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | Non
 def move(
     context: QueueContext[Any], item: Item[Any], to: moves.Destination, *, session: Any, **told: Any
 ) -> Flow[None]:
-    """Hand an item on to another queue; with a key for it there, by itself."""
+    """Hand an item on to another queue; with a key for that queue, by a command of its own."""
     handed = moves.check_move(context, to, **told)
     if context.broker.batchers is None or "key" in handed.changes or session is not None:
         return moves.hand_on(context, item, handed)

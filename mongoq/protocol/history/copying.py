@@ -1,4 +1,4 @@
-"""Copying: some processed items pushed again, in their order, each once."""
+"""Copying: push processed items again, in their order, each once."""
 
 from __future__ import annotations
 
@@ -30,17 +30,23 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send"]
 
 CHUNK_BYTES = 8 * 1024 * 1024
+"""Bytes of one insert, at most."""
 LARGEST = 16 * 1024 * 1024
+"""Bytes of one document, at most; the server refuses larger ones."""
 DUPLICATE_KEY = 11000
+"""Code of the server's error for an id that exists already."""
 PLAIN = frozenset(("priority", "attempts"))
-"""What stands behind the payloads of most items, as far as copies are made of it."""
+"""Fields behind the payloads of most items that copies depend on. Only these can share a stencil."""
 
 Transform = Callable[[Any, Item[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to make of the items of a history, checked; with a ``hop``, of what they were when they left that queue."""
+    """A checked replay: its queue, its target, and how each copy is made.
+
+    With a ``hop``, a copy has the payload that the item had when it left that queue.
+    """
 
     context: QueueContext[Any]
     target: Destination
@@ -61,18 +67,18 @@ class Task:
 
     @property
     def as_stored(self) -> bool:
-        """Whether payloads are copied unseen."""
+        """True when payloads are copied without decoding them."""
         return self.transform is None and self.target.codec.untyped
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies of some documents, in their order.
+    """Copies of some documents, in their order.
 
     Attributes:
-        ids: theirs.
-        parts: the inserts that push them, bounded in bytes.
-        told: what is known before any of them is pushed.
+        ids: ids of the copies.
+        parts: inserts that push them, bounded in bytes.
+        told: counts that are known before any copy is pushed.
     """
 
     ids: list[bytes]
@@ -82,12 +88,12 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Copies whose last insert is under way.
+    """Copies with their last insert under way.
 
     Attributes:
         copies: the copies.
-        pushed: how many were pushed before it.
-        begun: that insert; ``None`` when there is nothing to wait for.
+        pushed: copies that were pushed before the last insert.
+        begun: the last insert; ``None`` when there is nothing to wait for.
     """
 
     copies: Copies
@@ -96,7 +102,7 @@ class Sent:
 
 
 def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
-    """Make the copies of some documents, which may be the bytes that they came as."""
+    """Make the copies of some documents; each may still be the bytes that the server sent."""
     broker = task.context.broker
     batch, now = _Batch(), broker.clock.now()
     for document in documents:
@@ -115,7 +121,10 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
 
 
 def _sized(broker: BrokerContext, batch: _Batch, whens: list[datetime]) -> tuple[list[bytes], list[RawBSONDocument]]:
-    """Return the copies as they are sent, without those that no server takes: other programs may fill a document."""
+    """Return the copies in the form to send, without copies too large for the server.
+
+    Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
+    """
     ids, sent = [], []
     for copy, when in zip(batch.copies, whens, strict=True):
         made = copy.make(when)
@@ -129,9 +138,9 @@ def _sized(broker: BrokerContext, batch: _Batch, whens: list[datetime]) -> tuple
 
 
 def send(task: Task, copies: Copies) -> Flow[Sent]:
-    """Push copies (``insert`` of many, unordered), and do not wait for the last of the inserts.
+    """Push copies (``insert`` of many, unordered) without waiting for the last of the inserts.
 
-    All are safe to send again: what had arrived is there already.
+    Every insert is safe to send again: copies that had arrived are refused as duplicates.
     """
     if task.dry_run:
         return Sent(copies, (yield from _absent(copies.ids)))
@@ -147,9 +156,10 @@ def send(task: Task, copies: Copies) -> Flow[Sent]:
 
 
 def received(task: Task, sent: Sent) -> Flow[Replayed]:
-    """Wait for copies that were sent, and tell what became of them."""
+    """Wait for copies that were sent, and return the result."""
     pushed = sent.pushed
     if sent.begun is not None:
+        # The earlier inserts were waited for in ``send``; only the last one may still be under way.
         pushed += yield from _inserted(sent.copies.parts[-1], sent.begun)
     if not task.dry_run:
         task.context.broker.counters.add(task.target.name, "put", pushed)
@@ -159,7 +169,7 @@ def received(task: Task, sent: Sent) -> Flow[Replayed]:
 
 
 class _Copy(NamedTuple):
-    """A copy: its id, what it is copied from, and what makes it when its time is known."""
+    """A copy: its id, its original, and a function that makes it when its time is known."""
 
     id: bytes
     original: Document | bytes
@@ -168,10 +178,13 @@ class _Copy(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """What becomes of some documents.
+    """Results for some documents: copies, refusals, and a count of skipped items.
 
     Attributes:
-        stencils: by what those have in common, behind their payloads, that a stencil serves.
+        copies: copies to make, in the order of the documents.
+        refusals: ids of items that cannot be copied, each with the reason.
+        skipped: items that ``transform`` left out.
+        stencils: stencils by the bytes behind the payloads, which documents of one stencil have in common.
     """
 
     copies: list[_Copy] = field(default_factory=list)
@@ -181,6 +194,7 @@ class _Batch:
 
     def add(self, task: Task, document: Document | bytes, now: datetime) -> None:
         """Prepare the copy of a document, or note why there is none."""
+        # The fast way: a document with a known tail is copied as bytes, without decoding it.
         cut = task.cutter.cut(document) if type(document) is bytes and task.hop is None else None
         if cut is not None and cut[2] in self.stencils:
             id, payload, rest, processed = cut
@@ -211,7 +225,7 @@ class _Batch:
 
 
 class _Unfit(Exception):
-    """An item that cannot be copied; errors of the caller's own function are something else."""
+    """Raised for an item that cannot be copied; errors of the caller's own function are not turned into it."""
 
 
 @contextmanager
@@ -223,7 +237,7 @@ def _fitting() -> Iterator[None]:
 
 
 def _payload(task: Task, item: Item[Any]) -> Any:
-    """Return the payload of the copy, or ``SKIP``; as it is stored unless it is transformed."""
+    """Return the payload of the copy, or ``SKIP``; without ``transform`` it is the stored payload."""
     if task.hop is not None:
         with _fitting():
             item = item.with_payload(payload_at(item.stored("trail"), task.hop))
@@ -231,10 +245,12 @@ def _payload(task: Task, item: Item[Any]) -> Any:
         return item.payload
     if task.transform is None:
         with _fitting():
+            # Checks that the target's type can read it; the copy still gets the stored form.
             task.target.codec.load(item.payload)
         return item.payload
     with _fitting():
-        typed = task.context.decoded(item) if task.hop is None else item  # which is of another queue
+        # The payload at a hop belongs to another queue, so this queue's type does not apply to it.
+        typed = task.context.decoded(item) if task.hop is None else item
     payload = task.transform(typed.payload, typed)
     if payload is None:
         hint = "return the payload, or mongoq.SKIP to leave the item out"
@@ -267,7 +283,7 @@ def _priority(item: Item[Any]) -> int:
 
 
 def _absent(ids: list[bytes]) -> Flow[int]:
-    """Count the ids that are not there (``find`` by ``_id``)."""
+    """Count the ids that are not in the collection (``find`` by ``_id``)."""
     if not ids:
         return 0
     arguments = {"filter": {"_id": {"$in": [*map(ObjectId, ids)]}}, "projection": {"_id": 1}}
@@ -276,7 +292,7 @@ def _absent(ids: list[bytes]) -> Flow[int]:
 
 
 def _parts(envelopes: list[RawBSONDocument]) -> Iterator[list[RawBSONDocument]]:
-    """Divide into inserts that are bounded in bytes."""
+    """Divide envelopes into inserts that are bounded in bytes."""
     part: list[RawBSONDocument] = []
     filled = 0
     for envelope in envelopes:
@@ -295,7 +311,7 @@ def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
 
 
 def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
-    """Insert what is not there yet, or wait for it, and return how many that was; after a lost reply send it again."""
+    """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
     command = _insert(envelopes)
     try:
         try:
@@ -303,6 +319,7 @@ def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> F
         except ReplyLost:
             yield from command
     except Exception as error:
+        # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
         duplicates = _duplicates(error)
         if duplicates is None:
             raise
@@ -311,7 +328,7 @@ def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> F
 
 
 def _duplicates(error: Exception) -> int | None:
-    """Return how many inserts failed because they had happened before; ``None`` when any failed for another reason."""
+    """Return how many inserts failed because the copies exist already; ``None`` when any failed for another reason."""
     cause = error.cause if isinstance(error, Interruption) else error
     details = getattr(cause, "details", None)
     if not isinstance(details, Mapping):

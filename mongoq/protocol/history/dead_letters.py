@@ -1,4 +1,4 @@
-"""Dead letters handed back to the queue they died in, or to another one, each in one update."""
+"""Dead letters: hand them back to the queue they died in, or to another one, each in one update."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["KEY_TAKEN", "revive", "selection"]
 
 PAGE = 500
+"""Letters in one page."""
 Selection = Range | list[ObjectId]
-"""Which letters: those of a range, or those with these ids."""
+"""Selected letters: those of a range, or those with the listed ids."""
 KEY_TAKEN = "a live item has its key; settle that one first, or give to="
+"""Reason for refusing a letter with the key of a live item."""
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -45,10 +47,10 @@ def revive(
     hop: str | None,
     limit: int | None,
 ) -> Flow[Replayed]:
-    """Hand back the dead letters that are chosen and held by nobody, in the order of claims, page by page.
+    """Hand back the selected dead letters that no caller holds, in the order of claims, page by page.
 
-    With a ``hop`` each goes to that queue, with the payload that it had there.
-    A crash between two pages leaves the rest in the dead queue.
+    With a ``hop`` each goes to that queue, with the payload that it had there. A crash between two pages leaves the
+    rest in the dead queue.
     """
     where_to = hop_destination(context, hop, to)
     target = None if where_to is None else where_to.name
@@ -68,7 +70,7 @@ def revive(
 def selection(
     context: QueueContext[Any], *, ids: Iterable[ObjectId] | None, where: Any, stage: str | None
 ) -> Selection:
-    """Check which dead letters are meant: by their ids, or by a filter of payloads and the stage they failed in."""
+    """Check the selection of dead letters: by ids, or by a filter of payloads and the stage they failed in."""
     if ids is not None and not where is stage is None:
         raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
     if ids is None:
@@ -78,7 +80,7 @@ def selection(
 
 
 class _All:
-    """Reads the dead letters of a range, a page at a time; those that could not be handed back are passed by."""
+    """Reads the dead letters of a range, one page at a time; a letter that could not be handed back is passed over."""
 
     missing: tuple[ObjectId, ...] = ()
 
@@ -88,11 +90,12 @@ class _All:
         self._met: set[str] = set()
 
     def read(self, room: float) -> Flow[Sequence[Document]]:
-        """Read the next page; what was sent back, and has died again meanwhile, is not met a second time."""
+        """Read the next page; a letter that was handed back and has died again meanwhile is not read a second time."""
         found: Sequence[Document] = ()
         while self._rest is not None and not found:
             page = replace(self._rest, page=int(min(PAGE, room)))
             read, self._rest = yield from documents_page(self._context, page)
+            # ``repr``, because other programs may use ids that are not hashable.
             found = [document for document in read if repr(document["_id"]) not in self._met]
             self._met.update(repr(document["_id"]) for document in found)
         return found
@@ -121,7 +124,7 @@ class _Chosen:
 def _handed_back(
     context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
 ) -> Flow[Replayed]:
-    """Send one page, and count what became of each."""
+    """Hand back one page, and count the results."""
     refusals: list[tuple[ObjectId, str]] = []
     statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
     moved = yield from _sent(context, statements, refusals)
@@ -142,7 +145,7 @@ def _home(document: Document) -> str | None:
 
 
 def _key(document: Document) -> Any:
-    """Return the key to go back with: one given in the dead queue, else the one it died with."""
+    """Return the key for the way back: one given in the dead queue, else the one it died with."""
     return document.get("key") or document["origin"].get("key")
 
 
@@ -154,9 +157,10 @@ def _statements(
     *,
     by_hop: bool,
 ) -> Iterable[Statement]:
-    """Group the letters by where they go, and note those that cannot.
+    """Group the letters by their destination, and note the letters that cannot go.
 
-    One with a key may find it taken, and goes by itself; so does one that gets another payload.
+    A letter with a key may find the key taken, so it gets a statement of its own. The same holds for a letter that gets
+    another payload.
     """
     now, when = context.broker.clock.now(), context.broker.clock.stamp()
     together: dict[str, list[ObjectId]] = {}
@@ -175,11 +179,11 @@ def _statements(
 
 
 class _Stays(Exception):
-    """Why a letter cannot go."""
+    """Reason why a letter cannot go."""
 
 
 def _changes(context: QueueContext[Any], document: Document, target: str | None, *, by_hop: bool) -> dict[str, Any]:
-    """Return where a letter goes, and with what."""
+    """Return the destination of a letter, and the fields that it goes with."""
     if isinstance(document, UnreadableDocument):
         raise _Stays(shorten(document.problem, REASON_BYTES))
     if target is not None and by_hop:
@@ -202,7 +206,8 @@ def _update(
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     if changes.keys() & {"key", "payload"}:
-        changes = {**changes, "by": str(context.broker.identity)}  # for who has read it (``protocol.untouched``)
+        # ``by`` marks the item as changed: a claim that has read it ahead must read it again (``claim.read_ahead``).
+        changes = {**changes, "by": str(context.broker.identity)}
     changes = {**changes, "when": when, "reserved": False, "attempts": 0}
     return {
         "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
@@ -211,7 +216,7 @@ def _update(
 
 
 def _sent(context: QueueContext[Any], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
-    """Send the statements, twice if a reply is lost: what has gone is not found again. Return how many went."""
+    """Send the statements, again after a lost reply: letters that have gone no longer match. Return how many went."""
     if not statements:
         return 0
     if context.broker.serverless:
@@ -220,6 +225,7 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
     try:
         return (yield from _tolerant(command, statements, refusals))
     except ReplyLost:
+        # The second reply does not count letters that the first command moved, so the total is counted by what is left.
         yield from _tolerant(command, statements, refusals)
         return (yield from _gone(context, statements))
 

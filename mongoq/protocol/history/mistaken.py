@@ -1,4 +1,4 @@
-"""Replays that found nothing: whether the call was a mistake, such as a misspelt name, and what the right one is."""
+"""Replays that found nothing: detect a mistaken call, for example a misspelt name, and suggest the right one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["refuse_mistake"]
 
 ALIKE = 0.6
-"""How much of two names must be the same before one is taken for the other one with a slip in it."""
+"""Part of two names, from 0 to 1, that must be equal before one counts as a misspelling of the other."""
 SHOWN = 3
+"""Names that an error suggests, at most."""
 DIGITS = re.compile(r"\d+")
 
 
 def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
     """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and two ``aggregate``).
 
-    ``letters`` says whether it was one of dead letters, or of a history. A queue that no caller has used yet is no
-    mistake by itself: only a name that is much like one in use is taken for a slip.
+    ``letters`` is true for a replay of dead letters, and false for one of a history. A queue that no caller has used
+    yet is no mistake by itself: only a name that is very similar to one in use counts as misspelt.
     """
     broker, name = context.broker, context.name
     dead = yield from _dead_queues(broker)
@@ -46,14 +47,14 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
 
 
 def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:
-    """Refuse a replay of the history of a dead queue that has none, but holds letters."""
+    """Refuse a replay of the history of a dead queue that has no history, but holds letters."""
     if (yield from _holds(broker, name, None)) and not (yield from _holds(broker, name, "processed")):
         problem = f"{name!r} is a dead queue: it holds dead letters, and no history that could be copied"
         raise ArgumentInvalid("replay", f"{problem}; send the letters back with {_call(name)}")
 
 
 def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, str]) -> Flow[None]:
-    """Refuse a replay of dead letters from a queue that holds none, while they are in another one."""
+    """Refuse a replay of dead letters from a queue that holds none, while another queue holds them."""
     if (yield from _holds(broker, name, None)):
         return
     owner = name.removesuffix(DEAD_SUFFIX)
@@ -77,7 +78,7 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 
 
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
-    """Return the dead queue of each queue that has another than the one named after it."""
+    """Return the dead queue of each queue that stores the name of its dead queue."""
     filter = {**prefixed(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
     found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
     return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
@@ -94,12 +95,12 @@ def _known(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
 
 
 def _other(name: str) -> str:
-    """Return the dead queue of a queue, or the queue of a dead queue: of the two one may be missing."""
+    """Return the dead queue of a queue, or the queue of a dead queue: one of the two may hold nothing."""
     return name.removesuffix(DEAD_SUFFIX) if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
 
 
 def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that are most like this one, dead queues for a dead queue."""
+    """Return the names that are most similar to this one; only dead queues for a dead queue."""
     suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
     owner = name.removesuffix(suffix)
     others = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
@@ -108,10 +109,10 @@ def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _likeness(name: str, other: str) -> float:
-    """Return how much of two names is the same, from 0 to 1.
+    """Return how similar two names are, from 0 to 1.
 
-    What both begin with up to a dot says nothing, and names that differ by numbers alone are those of several customers
-    or days, and no slips.
+    A common beginning up to a dot says nothing. Names that differ only in numbers belong to several customers or days,
+    and are no misspellings.
     """
     ours, theirs = name.split("."), other.split(".")
     while len(ours) > 1 and len(theirs) > 1 and ours[0] == theirs[0]:
@@ -120,4 +121,5 @@ def _likeness(name: str, other: str) -> float:
     if DIGITS.sub("", one) == DIGITS.sub("", two):
         return 0.0
     matcher = SequenceMatcher(None, one, two, autojunk=False)
+    # ``quick_ratio`` is a cheap upper bound: most names are ruled out by it.
     return matcher.ratio() if matcher.quick_ratio() >= ALIKE else 0.0

@@ -1,4 +1,4 @@
-"""History: what was processed, oldest first, and what is live in the order of claims, in pages by key."""
+"""History: processed items, oldest first, and live items in the order of claims, in pages by key."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ __all__ = [
 
 M = TypeVar("M")
 PROCESSED_ORDER = [("processed", 1), ("_id", 1)]
+"""Sort order of processed items, oldest first."""
 REFUSED_FILTERS = (2, 9, 51091)
-"""What the server answers to a filter that it cannot read: bad values, a pattern that does not compile."""
+"""Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to read, and after which document to go on.
+    """A range of items to read, and the document after which the next page begins.
 
     Attributes:
         state: one state, or ``None`` for all live items.
-        since: from when on: ``processed``, or ``when`` of live items.
-        until: before when.
-        where: the filter on payloads, translated; empty for all.
-        page: how many documents at most in one page.
-        started: what "now" means, for all pages.
-        after: the document that was read last.
+        since: first time in the range: ``processed``, or ``when`` of live items.
+        until: end of the range, not part of it; ``None`` for no end.
+        where: filter on payloads, translated for the server; empty for all items.
+        page: documents in one page, at most.
+        started: time that counts as "now" for all pages; set by the first page.
+        after: document that was read last; ``None`` before the first page.
     """
 
     state: Selection
@@ -69,11 +70,11 @@ class Range:
 
     @property
     def order(self) -> list[tuple[str, int]]:
-        """Processed items oldest first, live ones as they would be claimed."""
+        """Sort order: processed items oldest first, live items as they would be claimed."""
         return PROCESSED_ORDER if self.state == "processed" else ORDER
 
     def behind(self, position: Any, encoding: Encoding) -> Range:
-        """Return the range of what lies behind a position that ``Replayed`` has told."""
+        """Return the range after a position, as ``Replayed.position`` gives it."""
         if not isinstance(position, tuple | list) or len(position) != 2:
             raise ArgumentInvalid("after", f"a time and an id, as Replayed.position tells them, not {position!r:.100}")
         last = {"processed": moment(position[0], "after[0]"), "_id": position[1]}
@@ -81,16 +82,17 @@ class Range:
             if isinstance(position[1], list | tuple | re.Pattern | Regex):
                 raise TypeError("no document has such an id")
             encoding.size(last)
-        except Exception as error:  # other programs may have used any id
+        except Exception as error:
+            # Other programs may have used any id, so an error of any kind is possible here.
             raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error
         return replace(self, after=last)
 
     def narrowed(self, filter: Mapping[str, Any]) -> Range:
-        """Return the range of those that match a filter of envelopes as well."""
+        """Return the range of the items that match a filter of envelopes as well."""
         return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
 
     def filter(self, queue: str) -> dict[str, Any]:
-        """Return the filter of the rest; stubs, which have no payload, are left out."""
+        """Return the filter of the remaining items, without stubs, which have no payload."""
         date = "processed" if self.state == "processed" else "when"
         bounds: dict[str, Any] = {"$gte": self.since}
         if self.until is not None:
@@ -105,14 +107,15 @@ class Range:
         return {**filter, "$and": parts} if parts else filter
 
     def _rest(self, bounds: dict[str, Any]) -> dict[str, Any]:
-        """Return what keeps to the documents behind the last one, in a form that one scan of the index answers."""
+        """Return a filter of the documents after the last one, in a form that one scan of the index answers."""
         last = self.after
         if last is None:
             return {}
         if self.state == "processed":
             bounds["$gte"] = last["processed"]
             return {"$or": [{"processed": {"$gt": last["processed"]}}, *_later_ids(last["_id"])]}
-        priority = last.get("priority")  # some other program may have left it out, and then it comes first
+        # Another program may have left the priority out; a missing one sorts first, and NaN next.
+        priority = last.get("priority")
         if priority != priority:  # noqa: PLR0124  # NaN, which comes next
             priority = None
         behind = [
@@ -124,7 +127,7 @@ class Range:
 
 
 COPIED = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
-"""The fields that a copy is made of."""
+"""Fields that a copy is made from."""
 _ID_TYPES: tuple[tuple[str, Any], ...] = (
     ("null", NoneType),
     ("number", (int, float, Decimal128)),
@@ -136,15 +139,17 @@ _ID_TYPES: tuple[tuple[str, Any], ...] = (
     ("date", (datetime, DatetimeMS)),
     ("timestamp", Timestamp),
 )
-"""In the order in which the server sorts them; a comparison keeps to one type."""
+"""Types of ids in the server's sort order; a comparison on the server finds only values of the same type."""
 
 
 def _later_ids(id: Any) -> list[dict[str, Any]]:
-    """Return filters of the ids behind this one; other programs may have used any type for theirs."""
+    """Return filters of the ids after this one; other programs may have used any type for their ids."""
     if isinstance(id, ObjectId):
-        return [{"_id": {"$gt": id}}]  # what may stand behind all of these is too rare to ask for it every time
+        # Ids of types that sort after all ObjectIds are too rare to ask for them every time.
+        return [{"_id": {"$gt": id}}]
     fits = [place for place, (_, kinds) in enumerate(_ID_TYPES) if isinstance(id, kinds)]
-    own = fits[-1] if fits else len(_ID_TYPES)  # a bool is an int as well
+    # The last match, because a bool is an int as well.
+    own = fits[-1] if fits else len(_ID_TYPES)
     types = [name for name, _ in _ID_TYPES[own + 1 :]]
     later = {"$gte": -math.inf} if id != id else {"$gt": id}  # noqa: PLR0124  # NaN is the least number
     return [{"_id": later}, *([{"_id": {"$type": types}}] if types else [])]
@@ -152,7 +157,7 @@ def _later_ids(id: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[M]):
-    """Some items, and where to go on; ``None`` at the end."""
+    """Some items, and the range of the next page; ``None`` at the end."""
 
     items: list[Item[M]]
     rest: Range | None
@@ -167,7 +172,7 @@ def history_range(
     state: Selection,
     page: int,
 ) -> Range:
-    """Check what to read."""
+    """Check the arguments of a read, and return its range."""
     first = BEGINNING if since is None else moment(since, "since")
     last = None if until is None else moment(until, "until")
     if last is not None and last < first:
@@ -186,10 +191,10 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
 def documents_page(
     context: QueueContext[Any], wanted: Range, *, as_stored: bool = False, trails: bool = False
 ) -> Flow[tuple[list[Document], Range | None]]:
-    """Read the documents of one page, no more than fit one reply, and say where to go on.
+    """Read the documents of one page, at most one reply of the server, and return the range of the rest.
 
-    With ``as_stored`` the documents within them are left as the bytes they are, and what no copy needs is left out,
-    which is also the trails, unless they are asked for.
+    With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
+    those fields unless ``trails`` asks for them.
     """
     asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
     return (yield from page_read(context.broker, asked))
@@ -197,13 +202,13 @@ def documents_page(
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A page that is asked for.
+    """The request of one page.
 
     Attributes:
-        wanted: the range that it begins.
-        command: what asks for it.
-        as_stored: the documents are to come as the bytes that they are.
-        begun: the command, if it is under way.
+        wanted: range that begins with this page.
+        command: command that reads it.
+        as_stored: True when the documents are to stay undecoded bytes.
+        begun: the command if it is under way; ``None`` before.
     """
 
     wanted: Range
@@ -213,8 +218,9 @@ class PageRequest:
 
 
 def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
-    """Ask for a page, and do not wait for it; without a server nothing is asked yet."""
+    """Request a page without waiting for it; without a server the command is not sent yet."""
     asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
+    # mongomock answers at once: there is nothing to run in parallel.
     if context.broker.serverless:
         return asked
     return replace(asked, begun=(yield from Begin(asked.command)))
@@ -237,9 +243,9 @@ def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails
 
 
 def page_read(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], Range | None]]:
-    """Read a page that was asked for, and say where to go on.
+    """Read a requested page, and return the range of the rest.
 
-    Where there is a server, documents come as their bytes when they were asked for ``as_stored``.
+    With a server, documents stay undecoded bytes when they were requested ``as_stored``.
     """
     wanted = asked.wanted
     try:
@@ -252,7 +258,7 @@ def page_read(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any]
 
 
 def opened(broker: BrokerContext, document: Document | bytes) -> Document:
-    """Return a document that may be the bytes it came as; an ``UnreadableDocument`` where they cannot be decoded."""
+    """Decode a document that may still be bytes; return an ``UnreadableDocument`` if that fails."""
     if not isinstance(document, bytes):
         return document
     try:
@@ -262,9 +268,9 @@ def opened(broker: BrokerContext, document: Document | bytes) -> Document:
 
 
 def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], bool]]:
-    """Return what the server sends in its first reply (16 MB at most), and whether there may be more.
+    """Return the documents of the server's first reply (16 MB at most), and whether there may be more.
 
-    No cursor is left open, and a page of large items takes no more memory than that.
+    The cursor is closed afterwards, and a page of large items takes no more memory than one reply.
     """
     if broker.serverless:
         found: list[Document] = yield from asked.command
@@ -273,7 +279,8 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
         reply: Any = yield from insisted(asked.command, asked.begun)
         cursor = reply["cursor"]
         documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
-    except Unreadable:  # sent once more, to decode each by itself
+    except Unreadable:
+        # One document cannot be decoded: read the page again as bytes, to decode each document by itself.
         arguments = {**asked.command.arguments, "codec_options": broker.encoding.undecoded}
         reply = yield from insisted(replace(asked.command, arguments=arguments))
         raw, id = read_stored_batch(reply["cursor"])
@@ -284,12 +291,12 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
 
 
 def is_refused_filter(error: Exception) -> bool:
-    """Say whether it is what the server answers to a filter that it cannot read."""
+    """Return whether an error is the server's answer to a filter that it cannot read."""
     return getattr(_cause(error), "code", None) in REFUSED_FILTERS
 
 
 def refusal(error: Exception) -> str:
-    """Return what the server said, without its whole reply."""
+    """Return the server's message without the rest of its reply."""
     details = getattr(_cause(error), "details", None)
     return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
 

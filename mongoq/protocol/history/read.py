@@ -1,4 +1,4 @@
-"""Looking without touching: get, peek, sizes, next due time, and the names of the queues."""
+"""Reads without changes: get, peek, sizes, next due time, and the names of the queues."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ __all__ = [
 
 M = TypeVar("M")
 Selection = State | None
-"""A state, or ``None`` for all that is not processed."""
+"""One state, or ``None`` for all items that are not processed."""
 
 
 NOT_RESERVED = {"$ne": True}
-"""Some other program's document may hold anything there, or nothing."""
+"""Condition of an item without a reservation: documents of other programs may hold any value there, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many items of a queue are in each live state, counted in one pass."""
+    """Numbers of a queue's items in each live state, counted in one pass."""
 
     ready: int = 0
     scheduled: int = 0
@@ -59,13 +59,14 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All that is not processed."""
+        """Number of all items that are not processed."""
         return self.ready + self.scheduled + self.reserved + self.expired
 
 
 def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> dict[str, Any]:
-    """Return the filter of the items of a queue that are in a state; ``None`` means all that are live."""
+    """Return the filter of a queue's items in a state; ``None`` means all live items."""
     if state is None:
+        # The lower bound leaves out documents without ``when``, which are processed.
         return {"q": queue, "when": {"$gte": BEGINNING}}
     if state == "processed":
         return {"q": queue, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
@@ -84,7 +85,7 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
 
 
 def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
-    """Read what stages have done with an item, wherever it is (``find`` by ``_id``); ``None`` when it is nowhere."""
+    """Read the trail of an item in any queue (``find`` by ``_id``); ``None`` when the item does not exist."""
     filter = {"_id": object_id(id), "payload": {"$exists": True}}
     yield from ensure_broker_ready(broker, write=False)
     document = yield from find_one(broker, filter, {"trail": 1}, lenient=True)
@@ -103,7 +104,8 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
         unreadable = sum(isinstance(document, UnreadableDocument) for document in found)
         if len(found) < wanted or len(found) - unreadable >= n:
             return context.items(found, now)[:n]
-        wanted = n + unreadable  # in place of those that cannot be decoded
+        # More documents, to replace the ones that cannot be decoded.
+        wanted = n + unreadable
 
 
 def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
@@ -114,7 +116,7 @@ def size(context: QueueContext[Any], state: Selection) -> Flow[int]:
 
 
 def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
-    """Count the live items by state in one ``aggregate``, looking at no more than ``limit`` of them."""
+    """Count the live items by state in one ``aggregate`` that reads at most ``limit`` of them."""
     if limit is not None:
         count(limit, "limit")
     yield from ensure_broker_ready(context.broker, write=False)
@@ -125,7 +127,7 @@ def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
 def count_states(
     filter: Mapping[str, Any], now: datetime, *, limit: int | None = None, by_queue: bool = False
 ) -> Command[list[Any]]:
-    """Return the ``aggregate`` that counts items by state, and by queue if asked."""
+    """Return the ``aggregate`` that counts items by state, and on request by queue too."""
     queue = {"q": "$q"} if by_queue else {}
     pipeline: list[Mapping[str, Any]] = [
         {"$match": filter},
@@ -137,7 +139,7 @@ def count_states(
 
 
 def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
-    """Read the groups of one queue that ``count_states`` found."""
+    """Return the counts of one queue from the groups that ``count_states`` found."""
     names = {
         (False, True): "ready",
         (False, False): "scheduled",
@@ -148,7 +150,7 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
 
 
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
-    """Delete one item unless somebody holds it (``delete`` by ``_id``); its id is forgotten too."""
+    """Delete one item unless a caller holds it (``delete`` by ``_id``); its id is forgotten too."""
     identity = object_id(id)
     yield from ensure_ready(context, fresh=False)
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
@@ -157,7 +159,7 @@ def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
 
 
 def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
-    """Delete the items of a state, or all live ones that nobody holds (``delete``).
+    """Delete the items of a state, or all live items that no caller holds (``delete``).
 
     It is one command, and not atomic: a crash of the server in between leaves the rest.
     """
@@ -170,9 +172,9 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:
-    """Name the queues that hold an item, live or in history (two ``aggregate``, each a DISTINCT_SCAN).
+    """Return the names of queues that hold an item, live or in history (two ``aggregate``, each a DISTINCT_SCAN).
 
-    The ``distinct`` command would do as well, and is not in the stable API.
+    The ``distinct`` command would do as well, but it is not in the stable API.
     """
     yield from ensure_broker_ready(broker, write=False)
     live, kept = CLAIM.keys[2], HISTORY.keys[1]

@@ -1,4 +1,4 @@
-"""Replay: copies of processed items, pushed into the same or another queue, each once."""
+"""Replay: push copies of processed items into the same or another queue, each once."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["Progress", "replay"]
 
 LABEL_BYTES = 100
+"""Bytes of a label, at most."""
 CHUNKS_PER_SECOND = 4
+"""Inserts per second when a rate limits the replay."""
 
 
 Progress = Callable[[Replayed], object]
+"""Function of the caller that receives the totals after each chunk."""
 
 
 def replay(
@@ -58,7 +61,7 @@ def replay(
     dry_run: bool,
     page: int,
 ) -> Flow[Replayed]:
-    """Copy processed items, page by page and chunk by chunk; nothing is sent before every argument was checked."""
+    """Copy processed items, page by page and chunk by chunk; all arguments are checked before anything is sent."""
     task = Task(
         context,
         hop_destination(context, hop, to) or destination(context, context),
@@ -114,7 +117,7 @@ def _checked_ids(ids: Any, **others: Any) -> list[ObjectId]:
 
 
 def _begun(task: Task, to: Any) -> Flow[None]:
-    """Do what must come before: a dry run writes nothing, not even what a handle was told of its queue."""
+    """Prepare the queues: a dry run writes nothing, not even the options of a handle."""
     broker = task.context.broker
     if task.dry_run:
         yield from ensure_broker_ready(broker, write=False)
@@ -125,7 +128,7 @@ def _begun(task: Task, to: Any) -> Flow[None]:
 
 
 class _Pace:
-    """At most so many copies a second are added; what is there already does not count."""
+    """Limits the copies per second; copies that exist already do not count."""
 
     def __init__(self, rate: Any) -> None:
         if rate is not None and (
@@ -136,11 +139,11 @@ class _Pace:
         self._free = -math.inf
 
     def chunk(self, page: int) -> int:
-        """Return how many items to take at once, so that a rate is kept within a second."""
+        """Return the number of items for one insert, small enough to keep the rate within a second."""
         return page if self._rate is None else max(1, min(page, int(self._rate / CHUNKS_PER_SECOND)))
 
     def wait(self) -> Flow[None]:
-        """Wait until the next chunk may go."""
+        """Wait until the next chunk may be sent."""
         pause = self._free - time.monotonic()
         if pause > 0:
             yield from Wait(pause)
@@ -152,14 +155,14 @@ class _Pace:
 
 
 class _Chunks:
-    """What is copied, in pieces that are inserted at once."""
+    """The documents to copy, in chunks of one insert."""
 
     def __init__(self, source: InRange | ByIds, pace: _Pace, room: float) -> None:
         self._source, self._pace, self._room = source, pace, room
         self._found: list[Document | bytes] = []
 
     def read(self) -> Flow[list[Document | bytes]]:
-        """Return the next piece, or nothing at the end."""
+        """Return the next chunk; it is empty at the end."""
         if not self._found and self._room > 0:
             self._found = yield from self._source.read(self._room)
             self._room -= len(self._found)
@@ -169,7 +172,7 @@ class _Chunks:
 
 
 def _copied(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
-    """Copy chunk by chunk; while one is being inserted, the next one is read and made."""
+    """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next."""
     done, chunks = Replayed(), _Chunks(source, pace, room)
     sent: Sent | None = None
 
@@ -184,6 +187,7 @@ def _copied(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progr
         try:
             found = yield from chunks.read()
             copies = copies_of(task, found) if found else None
+        # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
             if sent is not None:
                 yield from finished(sent)

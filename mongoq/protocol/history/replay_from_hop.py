@@ -1,4 +1,4 @@
-"""Hops taken again: items that go back to a queue which their trails lead through, with the payload they had there."""
+"""Replay from a hop: items go back to a queue that their trails lead through, with the payload they had there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["hop_destination", "payload_at"]
 def hop_destination(
     context: QueueContext[Any], hop: str | None, to: str | QueueContext[Any] | None
 ) -> Destination | None:
-    """Return where items go, by a hop or by ``to``; ``None`` when neither was told.
+    """Return the destination of items, by a hop or by ``to``; ``None`` when neither is given.
 
-    A hop is named by its queue: a stage may take items from several.
+    A hop is named by its queue, because a stage may have several input queues.
     """
     target = None if to is None else destination(context, to)
     if hop is None:

@@ -19,16 +19,17 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["ByIds", "InRange", "located"]
 
 IDS_PER_FIND = 1000
+"""Ids in one ``find``, at most."""
 SKEW = timedelta(seconds=1)
-"""How much later than our now a commit that was answered before may be dated; clocks agree far better."""
+"""Tolerance for commits answered before the replay, which may be dated later than our now; clocks agree far better."""
 
 
 class InRange:
-    """Reads the items between two times, without those that a replay of this queue has made.
+    """Reads the items between two times, without the copies that a replay made into this queue.
 
-    The end is fixed when it begins. Its own copies are told by their mark, so they are never met, whatever the clocks.
-    What is copied unseen is read ``as_stored``: as the bytes that it is.
-    With ``trails`` they come with theirs.
+    The end of the range is fixed at the beginning. The mark of its own copies excludes them, so the clocks need not
+    agree. Items that are copied without decoding are read ``as_stored``: as bytes. With ``trails`` the items come with
+    their trails.
     """
 
     missing: tuple[ObjectId, ...] = ()
@@ -43,17 +44,18 @@ class InRange:
         self._ahead: PageRequest | None = None
 
     def read(self, room: float) -> Flow[list[Document | bytes]]:
-        """Read the next page, oldest first; nothing at the end."""
+        """Read the next page, oldest first; it is empty at the end."""
         found: list[Document | bytes] = []
         while not found and (yield from self._begin(room)):
             assert self._ahead is not None
             found, self._rest = yield from page_read(self._context.broker, self._ahead)
             self._ahead = None
+        # The server reads the next page while the caller copies this one.
         yield from self._begin(room - len(found))
         return found
 
     def _begin(self, room: float) -> Flow[bool]:
-        """Have the next page on its way, while this one is copied; says whether there may be one."""
+        """Request the next page if there may be one and none is requested; return whether a request is under way."""
         if self._ahead is None and self._rest is not None and room > 0:
             wanted = replace(self._rest, page=int(min(self._page, room)))
             self._ahead = yield from page_begun(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
@@ -61,7 +63,7 @@ class InRange:
 
 
 class ByIds:
-    """Reads chosen items, in the order in which they were processed."""
+    """Reads selected items, in the order in which they were processed."""
 
     def __init__(
         self, context: QueueContext[Any], places: Sequence[ObjectId], missing: list[ObjectId], page: int
@@ -88,7 +90,7 @@ class ByIds:
 
 
 def located(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[ByIds]:
-    """Find out which of the ids are in the history, and in which order (``find`` by ``_id``)."""
+    """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
     found = []
     for start in range(0, len(ids), IDS_PER_FIND):
         found += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
@@ -100,11 +102,12 @@ def located(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[
 def _find_kept(
     context: QueueContext[Any], ids: Sequence[ObjectId], fields: dict[str, int] | None = None
 ) -> Flow[list[Document]]:
-    """Find items of the history by their ids; by ``_id`` alone, so that no other index is considered."""
+    """Find items of the history by their ids, with no other indexed field: the server considers one index only."""
     filter = {"_id": {"$in": list(ids)}, "payload": {"$exists": True}}
     arguments = {"filter": filter, "projection": fields}
     try:
         found: list[Document] = yield from Command("find", arguments, target="history")
+    # One document cannot be decoded: the lenient read decodes each document by itself.
     except Unreadable:
         found = yield from find_few(
             context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True

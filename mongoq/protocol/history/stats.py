@@ -1,4 +1,4 @@
-"""Counters: what all processes did to each queue, and how many items it holds now."""
+"""Counters: events of all processes in each queue, and the present number of its items."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ __all__ = ["QueueStats", "flush", "stats"]
 logger = logging.getLogger("mongoq.stats")
 
 CACHED = 1.0
-"""Seconds for which an answer is given again."""
+"""Seconds for which ``stats`` returns the same answer again."""
 HORIZON = timedelta(days=30)
-"""After which control documents of an empty queue that no process has used expire."""
+"""Time after which the control documents of an empty, unused queue expire."""
 STATEMENTS = 5_000
+"""Statements in one ``bulkWrite``, at most."""
 MOST = 1_000_000
-"""Documents that are read at most."""
+"""Documents in one read, at most."""
 LEAVING = frozenset({"get", "commit", "move", "dead"})
-"""The events by which a queue may have become empty."""
+"""Events after which a queue may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What became of a queue's items since it was made, and how many it holds now.
+    """Events of a queue's items since the queue was made, and the present number of its items.
 
     Attributes:
-        put: pushed.
-        get: popped.
-        reserve: handed out under a lease.
-        commit: committed.
-        rollback: handed back after a failure.
-        release: handed back unused.
-        move: moved on to other queues.
-        dead: buried.
-        counts: how many items are in each live state.
+        put: items pushed.
+        get: items popped.
+        reserve: items reserved under a lease.
+        commit: items committed.
+        rollback: items handed back after a failure.
+        release: items handed back unused.
+        move: items moved on to other queues.
+        dead: items buried.
+        counts: present number of items in each live state.
     """
 
     put: int = 0
@@ -61,10 +62,10 @@ class QueueStats:
 
 
 def flush(broker: BrokerContext) -> Flow[None]:
-    """Add what this process counted to the queues' documents (one ``bulkWrite`` for 5,000 queues, upserts).
+    """Add this process's counts to the documents of the queues (one ``bulkWrite`` for 5,000 queues, upserts).
 
-    Those of queues that are empty by then expire 30 days later (two ``aggregate``). A crash before it loses the counts
-    of the last seconds. A lost reply counts once or twice.
+    Documents of queues that are empty by then expire 30 days later (two ``aggregate``). A crash before the flush loses
+    the counts of the last seconds. After a lost reply, counts are added once or twice.
     """
     sums = broker.counters.take()
     try:
@@ -76,26 +77,28 @@ def flush(broker: BrokerContext) -> Flow[None]:
             for name in (yield from _add(broker, chunk, emptied)):
                 del sums[name]
     finally:
+        # Counts that were not written yet: the next flush adds them.
         broker.counters.put_back(sums)
 
 
 def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
-    """Return the queues of which this process has not said lately that it uses them."""
+    """Return used queues that this process has not reported as used lately."""
     names, now = set(sums), time.monotonic()
     while broker.received:
         try:
             names.add(broker.received.pop())
-        except KeyError:  # another thread has taken the last one
+        except KeyError:
+            # Another thread has taken the last one.
             break
     states = {name: broker.state(name) for name in names}
     return [name for name, state in states.items() if not state.told_used or now >= state.used_until]
 
 
 def _emptied(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Flow[set[str]]:
-    """Return the queues that hold nothing any more, of those that items have left.
+    """Return the queues that are empty now, of the queues that items have left.
 
-    The look takes at most a hundredth of the time: behind a queue that was just drained the index is full of entries
-    that are deleted, and every process would walk over them every five seconds.
+    The check takes at most a hundredth of the time. After a queue was drained, the index is full of deleted entries,
+    and every process would walk over them every five seconds.
     """
     names = [name for name, events in sums.items() if events.keys() & LEAVING]
     began = time.monotonic()
@@ -104,7 +107,8 @@ def _emptied(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Fl
     held: set[str] = set()
     for date in ("when", "processed"):
         stages = [{"$match": {"q": {"$in": names}, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
-        groups: Any = yield from Command("aggregate", {"pipeline": stages})  # distinct is not in the stable API
+        # ``distinct`` would do as well, but it is not in the stable API.
+        groups: Any = yield from Command("aggregate", {"pipeline": stages})
         held |= {group["_id"] for group in groups}
     ended = time.monotonic()
     broker.look_at = ended + (ended - began) * 100
@@ -112,7 +116,7 @@ def _emptied(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Fl
 
 
 def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> Flow[list[str]]:
-    """Add to the counters, and return the queues that are done with: those that were refused are, too."""
+    """Add to the counters, and return the queues that are finished; refused ones are finished too."""
     names, expires = list(sums), broker.clock.now() + HORIZON
     statements = []
     for name in names:
@@ -121,6 +125,7 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
         statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
     refused = yield from (_sent_singly(statements) if broker.serverless else _sent_together(statements))
     for place, error in refused.items():
+        # Two processes inserted the document at the same time; the next flush finds it and adds to it.
         if not isinstance(error, Duplicate):
             name = names[place]
             logger.warning("the counters of queue %r cannot be added to %s: %s", name, COUNTERS_PREFIX + name, error)
@@ -137,7 +142,7 @@ def _sent_together(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
 
 
 def _sent_singly(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
-    """Send the statements one by one: mongomock has no bulks of them."""
+    """Send the statements one by one: mongomock has no ``bulkWrite``."""
     refused: dict[int, Exception] = {}
     for place, (_, arguments) in enumerate(statements):
         try:
@@ -162,7 +167,7 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
 
 
 def prefixed(prefix: str) -> dict[str, Any]:
-    """Return the filter of the control documents of one kind, whose ``_id`` begins so, up to a colon."""
+    """Return the filter of control documents of one kind, by the prefix of their ``_id`` up to a colon."""
     return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
 
 
@@ -173,14 +178,16 @@ def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) 
 
 
 def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
-    """Count the live items of all queues by state, from the claim index: what is processed is not looked at."""
+    """Count the live items of all queues by state, from the claim index, which holds no processed items."""
     now = broker.clock.now()
     command = count_states({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, now, by_queue=True)
-    if not broker.serverless:  # all in one reply, as far as 16 MB go
+    # All groups in one reply, as far as 16 MB go.
+    if not broker.serverless:
         command.arguments = {**command.arguments, "batchSize": MOST}
     groups: Any = yield from command
     depths: dict[str, list[Any]] = {}
     for group in groups:
-        if isinstance(name := group["_id"]["q"], str):  # other programs may have written anything
+        # Other programs may have written anything.
+        if isinstance(name := group["_id"]["q"], str):
             depths.setdefault(name, []).append(group)
     return {name: counts_of(found) for name, found in depths.items()}

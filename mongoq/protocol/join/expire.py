@@ -1,4 +1,4 @@
-"""Items whose partners have not come in time: they go on alone, or to the error queue."""
+"""Expired items of a join: without partners in time, they go on alone or to the error queue."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ __all__ = ["given_up"]
 
 
 def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
-    """Settle parked items whose time is up, as the join says; returns by ``id_key`` the errors of the others.
+    """Settle parked items after their timeout, as the join is configured; return errors of the others by ``id_key``.
 
-    A crash leaves each where it was, or settled; a partner that comes at the same moment takes it, or is too late.
+    A crash leaves each item where it was, or settled. A partner that arrives at the same moment takes the item, or is
+    too late.
     """
     context = spec.parked
     yield from ensure_ready(context)
@@ -37,13 +38,14 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
 
 
 def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]:
-    """Do what there is to do about parked items whose time is up, in a transaction."""
+    """Settle expired parked items, inside a transaction."""
     broker = spec.parked.broker
     places = [Place.of(item.key, spec.queues) for item in items]
     stored = yield from rendezvous(spec, {place.key for place in places if place is not None})
     known = {key: JoinState(key, spec.queues, document) for key, document in stored.items()}
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     values = {}
+    # In the order of their places: ``give_up`` counts a place as past only when all places before it are.
     for item, place in sorted(zip(items, places, strict=True), key=_number):
         if place is not None and place.key in known:
             known[place.key].give_up(place, remembered=spec.late != "wait")
@@ -60,7 +62,7 @@ def _number(one: tuple[Item[Any], Place | None]) -> int:
 
 
 def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetime) -> None:
-    """Let one go on without partners, or to the error queue."""
+    """Send one item on without partners, or to the error queue."""
     member = _parking(spec, item)
     queue = member.item.queue
     reason, error = spec.missed(queue), None
@@ -68,6 +70,7 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
         members = [member if side.name == queue else None for side in spec.sides]
         try:
             doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+        # Even alone the item does not fit, because a pair adds fields to it.
         except PayloadTooLarge as large:
             reason, error = str(large), large
         else:
@@ -81,7 +84,7 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
 
 
 def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
-    """Return a parked item as it was in the queue that it came by, which the join may name no more."""
+    """Return a parked item as it was in its first queue; the join may no longer have that queue."""
     told = _note(item).get("queue")
     queue = told if isinstance(told, str) else spec.queues[0]
     context = spec.side(queue) if queue in spec.queues else spec.sides[0]
@@ -90,6 +93,6 @@ def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
 
 
 def _note(item: Item[Any]) -> Mapping[str, Any]:
-    """Return what was written on an item when it was parked."""
+    """Return the note that was written on an item when it was parked."""
     stored = item.stored("parked")
     return stored if isinstance(stored, Mapping) else {}

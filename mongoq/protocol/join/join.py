@@ -1,8 +1,8 @@
-"""Joins: items of several queues that have a value in common, made one item as soon as all of them are there.
+"""Joins: items of several queues with a value in common become one item as soon as all of them are there.
 
-An item whose partners are not there yet is *parked* in a queue of the join's own, and is not looked at again before one
-of them comes, or its time is up. All of it happens in transactions on the control document of the value, its
-*rendezvous*, so that two that arrive at the same moment cannot miss each other.
+An item without its partners is *parked* in a queue of the join's own. It is not read again before a partner comes or
+its timeout ends. All of it happens in transactions on the control document of the value, its *rendezvous*, so two items
+that arrive at the same moment cannot miss each other.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 __all__ = ["arrived"]
 
 TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
-"""What a reservation leaves, or who was given up before, and an item that waits has no more."""
+"""Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
 TOGETHER = 1_000
-"""Items of one transaction."""
+"""Items of one transaction, at most."""
 
 
 def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
-    """Join items with those that wait for them, and with each other, or park them.
+    """Join items with parked partners and with each other, or park them.
 
-    They may have come by different queues. One whose partners are about to come in this process is put off: who meets
-    them here need not be parked. Returns by ``id_key`` the errors of those that were not settled, a ``PutOff`` where
-    that is why. A crash leaves each where it was, or joined, or parked.
+    The items may have come by different queues. An item is put off when its partners are about to arrive in this
+    process: items that meet here need not be parked. Returns by ``id_key`` the errors of items that were not settled;
+    the error is ``PutOff`` for an item that was put off. A crash leaves each item where it was, or joined, or parked.
     """
     come(spec, arrivals)
     for queue in {arrival.queue for arrival in arrivals}:
@@ -60,7 +60,7 @@ def _item_of(arrival: Arrival) -> Item[Any]:
 
 
 def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
-    """Do what there is to do about arrivals, in a transaction."""
+    """Settle arrivals, inside a transaction."""
     broker = spec.parked.broker
     plan = yield from foreseen(spec, arrivals)
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
@@ -88,7 +88,8 @@ def _join(
             raise
         for member in members:
             doing.bury(buried(member, doing.now, reason=str(error), error=error), str(error))
-            if "token" in member.where:  # this process has it, and asks
+            # A reserved member belongs to this process, which reads its fate; a parked one has no caller here.
+            if "token" in member.where:
                 doing.end(member.item, "dead")
     else:
         doing.members += members
@@ -100,7 +101,7 @@ def _own(spec: JoinSpec, arrival: Arrival) -> Member:
 
 
 def _partner(spec: JoinSpec, queue: str, one: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
-    """Return a partner as it was in the queue that it came by; somebody who gives it up just now comes too late."""
+    """Return a partner as it was in its first queue; a process that gives it up at this moment comes too late."""
     if isinstance(one, Arrival):
         return _own(spec, one)
     context, document = spec.side(queue), waiting[one.text]
@@ -128,6 +129,7 @@ def _park(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, place: Place
             **({} if item.key is None else {"key": item.key}),
         },
     }
+    # Fenced: the item is parked only while this process holds it.
     filter = {"_id": item.id, "token": item.token}
     doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
     doing.settled += 1

@@ -1,4 +1,4 @@
-"""Arrivals: who comes to a join, and whom it meets. Read and decided; nothing is written here."""
+"""Arrivals: match the items that come to a join with their partners. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mongoq.protocol.join.spec import JoinSpec, rendezvous
 __all__ = ["Arrival", "Plan", "by_value", "come", "foreseen"]
 
 PATIENCE = 3
-"""How often items of a queue come before who waits for one of them is parked: a claim comes in two parts."""
+"""Times that items of a queue arrive before an item waiting for one of them is parked: a claim comes in two parts."""
 AHEAD = 50_000
-"""Places that are looked at in one command once some of them are empty."""
+"""Places that one command reads, at most, once some places are empty."""
 
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """An item that has come.
+    """An item that has arrived at a join.
 
     Attributes:
-        item: as it was claimed.
-        key: what its value is known by.
-        value: that value.
-        turns: how often items of each queue had come when it first came; ``None`` before.
+        item: the item as it was claimed.
+        key: key that its value is stored under.
+        value: value that the join compares.
+        turns: times that items of each queue had arrived when it first arrived; ``None`` before, set by ``come``.
     """
 
     item: Item[Any]
@@ -40,12 +40,12 @@ class Arrival:
 
     @property
     def queue(self) -> str:
-        """The queue that it has come by."""
+        """Name of the queue that it has arrived by."""
         return self.item.queue
 
 
 def come(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
-    """Take note of who comes for the first time."""
+    """Count the arrivals that come for the first time."""
     new = [arrival for arrival in arrivals if arrival.turns is None]
     spec.turns.update({arrival.queue for arrival in new})
     turns = dict(spec.turns)
@@ -54,7 +54,7 @@ def come(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
 
 
 def by_value(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Put those with the same value together, in the order of the first of each."""
+    """Put arrivals with the same value together, in the order of the first arrival of each value."""
     found: dict[str, list[Arrival]] = {}
     for arrival in arrivals:
         found.setdefault(arrival.key, []).append(arrival)
@@ -66,15 +66,15 @@ Known = dict[str, JoinState]
 
 @dataclass(slots=True)
 class Plan:
-    """Who meets whom.
+    """Decisions for some arrivals: which of them meet, wait, or are too late.
 
     Attributes:
-        known: what is known of their values once that has happened, where it is to be written.
-        meetings: arrivals, and their partners by queue: other arrivals, or the places where they wait.
-        parking: arrivals by their own places.
-        late: arrivals whose partners were given up.
-        put_off: arrivals whose partners are about to come.
-        waiting: who waits at the places, by their texts.
+        known: state of each rendezvous after these decisions, where it must be written.
+        meetings: arrivals, and their partners by queue: other arrivals, or the places where partners wait.
+        parking: arrivals that are parked, by their places.
+        late: arrivals with partners that were given up before.
+        put_off: arrivals with partners that are about to arrive.
+        waiting: documents of the parked items at the places, by the texts of the places.
     """
 
     known: Known
@@ -86,12 +86,12 @@ class Plan:
 
     @property
     def places(self) -> dict[str, Place]:
-        """The places of partners, by their texts."""
+        """Places of parked partners, by their texts."""
         return {one.text: one for _, met in self.meetings for one in met.values() if isinstance(one, Place)}
 
 
 def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
-    """Read who waits for arrivals, and return who meets whom."""
+    """Read the parked partners of arrivals, and return the plan."""
     coming = {queue for queue in spec.queues if spec.coming(queue)}
     stored = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
     waiting: dict[str, Document] = {}
@@ -103,9 +103,12 @@ def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
         wanted = places.keys() - waiting.keys()
         found = (yield from _parked(spec, wanted)) if wanted else {}
         waiting |= found
+        # A rendezvous may count places of items that were purged. Plan again without the empty places until all are
+        # found.
         if len(found) == len(wanted):
             break
         missing = wanted - found.keys()
+        # Ever more places in one command: after a purge of the whole queue all of them are empty.
         ahead = min(ahead * 8 + 8, AHEAD)
         gone |= missing | (yield from _gone(spec, plan.known, map(places.__getitem__, missing), ahead))
     plan.waiting = waiting
@@ -134,26 +137,31 @@ def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, D
 
 
 def _put_off(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> None:
-    """Let nobody be parked whose partners are about to come; nothing is written of who is alone with its value."""
+    """Put off arrivals with partners that are about to arrive.
+
+    Nothing is written for an arrival that is alone with its value.
+    """
     for place, arrival in reversed(list(plan.parking.items())) if coming else ():
         meeting = plan.known[arrival.key]
         missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, gone) is None]
-        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):  # nobody is parked behind it
+        # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
+        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
     for key in {one.key for one in plan.put_off} - {one.key for one in _concerned(plan)}:
         del plan.known[key]
 
 
 def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming: set[str]) -> bool:
-    """Say whether an arrival is to wait for another turn of its partners."""
+    """Return whether an arrival should wait for another turn of its partners."""
     turns = arrival.turns or {}
-    if arrival.item.stored(MISSED):  # that it has come back is told once
+    # ``come_back`` must count its return once, and an arrival that is put off is planned again.
+    if arrival.item.stored(MISSED):
         return False
     return all(queue in coming and spec.turns[queue] - turns.get(queue, 0) < PATIENCE for queue in missing)
 
 
 def _concerned(plan: Plan) -> Iterator[Arrival]:
-    """Return for whom something is written."""
+    """Yield the arrivals that need a write."""
     yield from plan.parking.values()
     yield from plan.late
     for arrival, _ in plan.meetings:
@@ -161,7 +169,7 @@ def _concerned(plan: Plan) -> Iterator[Arrival]:
 
 
 def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
-    """Find who waits at some places (by the index of keys)."""
+    """Find the items that wait at some places (by the index of keys)."""
     found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
     return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
 
@@ -171,7 +179,7 @@ def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
 
 
 def _gone(spec: JoinSpec, known: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
-    """Return at which places behind some that are empty nobody waits either; a whole queue may have been purged."""
+    """Return the empty places after some empty ones; a whole queue may have been purged."""
     behind = (other.text for place in places for other in known[place.key].following(place, ahead))
     texts = set(islice(behind, AHEAD))
     if not texts:

@@ -1,4 +1,4 @@
-"""Pairs: the one item that several become, and how each of those leaves the queue that it was in."""
+"""Pairs: the one item made from several, and the statements by which the originals leave their queues."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["MISSED", "Member", "Pair", "buried", "leaving", "pair", "priority_of"]
 
 PARKED = ("key", "parked")
-"""What an item has while it waits for its partners."""
+"""Fields that an item has while it waits for its partners."""
 MISSED = "missed"
-"""The field of a letter whose partners are known to come late; sent back, it looks for them again."""
+"""Field of a dead letter with partners that come late; handed back, the letter looks for them again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +34,9 @@ class Member:
     """One of the items that are joined.
 
     Attributes:
-        context: the queue that it came by.
-        item: as it is stored, in that queue, even when it is parked by now.
-        where: the filter that it is found by, as long as it is still ours to take.
+        context: queue that it arrived by.
+        item: the stored item, in that queue even if it is parked by now.
+        where: filter that finds the item as long as this process may take it.
     """
 
     context: QueueContext[Any]
@@ -46,14 +46,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What several items become: the envelope, and as it travels."""
+    """The item made from several: its envelope, and that envelope in the form to send."""
 
     document: Document
     raw: RawBSONDocument
 
 
 def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: datetime, when: datetime) -> Pair:
-    """Return the item that these become, in the order of the join's queues; ``None`` stands for one that has not come.
+    """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
 
     Raises:
         PayloadTooLarge: they do not fit one document.
@@ -61,6 +61,7 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
     there = [member for member in members if member is not None]
     encoding = there[0].context.broker.encoding
     headers: dict[str, Any] = {}
+    # Backwards, so that headers of an earlier queue win over the same headers of a later one.
     for member in reversed(there):
         headers |= member.item.headers
     document = new_envelope(
@@ -86,13 +87,13 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
 
 
 def priority_of(item: Item[Any]) -> int:
-    """Return the priority of an item; other programs may have written anything."""
+    """Return the priority of an item; 0 if it is no int, since other programs may have written anything."""
     priority: Any = item.priority
     return priority if isinstance(priority, int) else 0
 
 
 def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
-    """Return the trails of all, as one, in the order in which it happened."""
+    """Return the trails of all members as one, in the order of the events."""
     entries: list[Any] = []
     if not any(_is_recorded(member) for member in members):
         return entries
@@ -116,7 +117,10 @@ def _settled(entry: Any) -> float:
 
 
 def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
-    """Return the statements by which items leave for good: deleted, or kept as history, or as ids to be remembered."""
+    """Return the statements by which items leave for good.
+
+    They are deleted, or kept as history, or kept as ids to be remembered.
+    """
     statements: list[Statement] = []
     gone: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
     for member in members:
@@ -134,7 +138,7 @@ def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
 def buried(
     member: Member, now: datetime, *, reason: str | None, error: Exception | None, missed: bool = False
 ) -> Statement:
-    """Return the statement by which an item goes to the error queue, as if from the queue that it came by."""
+    """Return the statement that sends an item to the error queue, as if from the queue that it arrived by."""
     context, item = member.context, member.item
     marker = Marker(context, "dead", at=now, to=context.settings.dead)
     update, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
@@ -145,7 +149,7 @@ def buried(
 
 
 def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
-    """Return an update that leaves an item in the queue that it came by, with its own key, and not where it waited."""
+    """Return an update that leaves an item in its first queue, with its own key, not where it waited."""
     if member.item.stored("parked") is None:
         return update
     key = member.item.key

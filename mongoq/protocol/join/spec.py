@@ -1,4 +1,4 @@
-"""What the two sides of a join share: what it goes by, and how what was decided is written, all in one transaction."""
+"""Shared parts of ``join`` and ``expire``: the settings of a join, and the writes of one transaction."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ logger = logging.getLogger("mongoq.joining")
 Late = Literal["error", "wait", "drop"]
 Missing = Literal["error", "pass"]
 FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
-"""Until when items wait whose join has no timeout."""
+"""End of the wait in a join without a timeout."""
 REMEMBERED = timedelta(days=7)
-"""How long it is known that an item was given up, and its partners come too late."""
+"""Time for which a given-up item is remembered, so that its partners are known to be too late."""
 ARRIVALS = 500
-"""Items that are claimed at once, and of one transaction that settles those whose time is up."""
+"""Items in one claim, and in one transaction that settles expired items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinSpec:
-    """What a join goes by.
+    """The settings of a join, and its state in this process.
 
     Attributes:
-        name: what its rendezvous are known by: the pipeline and the stage.
-        sides: the queues that items come by, each with the settings of the stage.
-        parked: the queue of those that wait.
-        pairs: the queue of those that were joined.
-        timeout: how long one waits; ``None`` for ever.
-        missing: what becomes of one whose partners have not come by then.
-        late: what becomes of a partner that comes later.
-        coming: says of a queue whether this process is about to have more of its items.
-        fates: what became of items that were neither joined nor parked, by ``id_key``, until somebody asks for it.
-        turns: how often items of each queue have come in this process.
-        queues: the names of the queues that items come by.
+        name: pipeline and stage; the rendezvous are stored under this name.
+        sides: queues that items arrive by, each with the settings of the stage.
+        parked: queue of waiting items.
+        pairs: name of the queue of joined items.
+        timeout: time that an item waits; ``None`` for ever.
+        missing: what happens to an item without partners at the end of that time.
+        late: what happens to a partner that arrives later.
+        coming: returns whether this process is about to receive more items of a queue.
+        fates: what happened to items that were neither joined nor parked, by ``id_key``; kept until it is read.
+        turns: times that items of each queue have arrived in this process; it only grows.
+        queues: names of the queues that items arrive by.
     """
 
     name: str
@@ -89,11 +89,11 @@ class JoinSpec:
         return self._others[queue]
 
     def named(self, queue: str) -> str:
-        """Name the other queues in a sentence."""
+        """Return the names of the other queues, as text for a sentence."""
         return ", ".join(map(repr, self.others(queue)))
 
     def missed(self, queue: str) -> str:
-        """Return why who came by this queue is given up."""
+        """Return the reason why an item of this queue is given up."""
         wanted = "no item" if len(self.queues) == 2 else "not one of each"
         return f"{wanted} of {self.named(queue)} came within {self.timeout}"
 
@@ -104,19 +104,19 @@ class JoinSpec:
 
 @dataclass(slots=True)
 class JoinTransaction:
-    """What one transaction does.
+    """The writes and results of one transaction.
 
     Attributes:
-        now: when it began.
-        own: statements of single items, each of which is to find one.
-        settled: how many those are.
-        pairs: what is written.
-        values: what is known from now on of values that nothing was known of.
-        members: who leaves for good.
-        parked: of those who wait from now on the queues that they came by, the priorities, and until when.
-        put_off: who stays as it is, and is to come again in a moment.
-        fates: what becomes of those who neither leave for a pair nor wait, by ``id_key``.
-        reasons: why some go to the error queue.
+        now: time of its start.
+        own: statements of single items; each must find one item.
+        settled: number of those statements.
+        pairs: joined items to insert.
+        values: new rendezvous documents to insert.
+        members: items that leave for good.
+        parked: newly parked items: queue of arrival, priority, end of the wait.
+        put_off: items that stay as they are and arrive again in a moment.
+        fates: what happens to items that neither leave for a pair nor wait, by ``id_key``.
+        reasons: reasons of the items that go to the error queue.
     """
 
     now: datetime
@@ -131,18 +131,18 @@ class JoinTransaction:
     reasons: list[str] = field(default_factory=list)
 
     def bury(self, statement: Statement, reason: str) -> None:
-        """Let an item go to the error queue."""
+        """Add the statement that sends an item to the error queue."""
         self.own.append(statement)
         self.settled += 1
         self.reasons.append(reason)
 
     def end(self, item: Item[Any], fate: str) -> None:
-        """Take note of what became of one that is neither joined nor parked."""
+        """Record what happened to an item that is neither joined nor parked."""
         self.fates[id_key(item.id)] = fate
 
 
 def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
-    """Count what was done, tell what has failed, and wake who waits for it in this process."""
+    """Count the results, log failures, and wake callers in this process that wait for the items."""
     spec.fates.update(done.fates)
     if done.reasons:
         logger.warning(
@@ -163,7 +163,7 @@ def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
 
 
 def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:
-    """Read what is stored of some values, by their keys."""
+    """Read the stored rendezvous of some values, by their keys."""
     ids = {rendezvous_id(spec.name, key): key for key in keys}
     broker = spec.parked.broker
     found = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
@@ -173,9 +173,9 @@ def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]
 def remembered(
     spec: JoinSpec, known: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
 ) -> Flow[None]:
-    """Write what is known of the values; what there is nothing to remember of goes, and what is new is made.
+    """Write the state of each rendezvous; an empty one with nothing to remember is deleted, a new one is inserted.
 
-    Who writes the same document at the same time meets a conflict, and has another go.
+    A process that writes the same document at the same time meets a write conflict, and tries again.
     """
     requests: list[Statement] = []
     done: list[str] = []
@@ -198,9 +198,10 @@ def remembered(
 
 
 def sent(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
-    """Write what is done; raises ``FenceMiss`` when an item is somebody else's by now."""
+    """Write all results; raises ``FenceMiss`` when another process has taken an item."""
     expected = doing.settled + len(doing.members)
     requests = [*doing.own, *leaving(doing.members, doing.now)]
+    # One count for all statements: a transaction that finds fewer items is aborted as a whole.
     if requests and (yield from count_found(broker, requests)) < expected:
         raise FenceMiss
     made = [*map(broker.encoding.raw, doing.values), *(one.raw for one in doing.pairs)]
