@@ -26,31 +26,31 @@ from mongoq.protocol.state.context import QueueContext
 __all__ = ["ClaimOfMany"]
 
 UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
-"""What nobody has had, and nobody can replace: none of these is there (``mongoq.protocol.claim.read_ahead``)."""
+"""Items that were never claimed and cannot be replaced have none of these (``mongoq.protocol.claim.read_ahead``)."""
 MAX_ATTEMPTS = 2**31
-"""Attempts below this can be counted further; other programs may have written anything."""
+"""Attempts from this on cannot be counted in an int32; other programs may have written any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimOfMany:
-    """One claim: what it was made for, and the marks it leaves.
+    """One claim of many items: its candidates, and the fields that it sets on them.
 
     Attributes:
         context: the queue.
-        dues: from when each item was eligible, by the key of its id, in the order of claims. An item that comes and
-            goes between the two commands keeps the earlier date, and is released to that place.
-        ids: the ids by those keys; other programs may have used anything for an id.
-        now: when it is made.
-        mine: what it sets.
-        sparing: it leaves what has lapsed where it is.
-        beside: others were claimed under its token before.
-        noting: it notes when each item came to its queue, in ``pushed`` (``entry_time``).
-        where: what an item must fulfil besides; what does not was settled before.
-        remembered: until when ids are remembered, by those keys, where the claim looks for items to settle.
-        priorities: those of the items.
-        untouched: all of them, where they were read whole and need not be read again.
-        opened: their envelopes, once they are decoded.
-        lapsed: what it has left there.
+        dues: when each item became eligible, by ``id_key``, in the order of claims. An item that is claimed and released
+            by another process between the read and the update keeps the earlier date, and is released to that place.
+        ids: the ids, by ``id_key``; other programs may have used any value as an id.
+        now: the server's time of the claim.
+        mine: the fields that the claim sets.
+        sparing: the claim leaves items with an expired lease where they are.
+        beside: other items were claimed under the same token before.
+        noting: the claim writes when each item came to its queue, into ``pushed`` (``entry_time``).
+        where: a further condition on the items; items that do not match were settled before.
+        remembered: until when each id is remembered, by ``id_key``, in a claim of items to be settled at once.
+        priorities: the priorities of the items.
+        untouched: the raw envelopes, when all items were read whole and were never claimed: they are not read again.
+        opened: the decoded envelopes of ``untouched``; set when they are needed.
+        lapsed: items with an expired lease that the claim has left.
     """
 
     context: QueueContext[Any]

@@ -1,9 +1,9 @@
-"""Untouched items: what nobody has had, and what a claim therefore need not read again.
+"""Reading ahead: items that were never claimed are read once, and claimed without being read again.
 
-Whoever takes an item, or changes what it holds or its key, leaves ``by`` on it for good. Only a push that replaces the
-item of a ``key`` does not, nor one under an id that was given before and has been removed, which says ``once``. So an
-item with none of the three is what it was when it was read, whenever that was; and a claim that names them, and took as
-many as it meant to, knows what it took.
+A process that claims an item, or changes its payload or key, leaves ``by`` on it for good. Two pushes do not: one that
+replaces the item of a ``key``, and one under a given id that was removed before, which sets ``once``. An item with none
+of the three fields therefore still is what it was when it was read, however long ago. A claim whose filter demands that
+the three are absent, and whose update found as many items as it named, knows what it took.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Head:
     """The first items of a queue.
 
     Attributes:
-        untouched: those, where nobody has had any of them: they need not be read again.
-        documents: else their envelopes; none when these are not to be gone by.
-        empty: there was nothing at all.
-        busy: there was nothing that other claims of this process are not about to take, as far as was read.
+        untouched: the raw envelopes, when none of the items was ever claimed: they are not read again.
+        documents: otherwise the decoded envelopes; empty when they cannot be relied on.
+        empty: the queue has no eligible item.
+        busy: every item that was read is about to be taken by other claims of this process.
     """
 
     untouched: Sequence[RawEnvelope] = ()
@@ -45,10 +45,10 @@ class Head:
 
 
 def read_head(context: QueueContext[Any], n: int) -> Flow[Head]:
-    """Return the first ``n`` items, unless other processes claim as well, or most of them are not untouched.
+    """Return the first ``n`` items, unless other processes claim as well, or most items were claimed before.
 
-    They are read whole (``find``). Where claims of many follow one another closely, the next claim's items are read
-    with them, and used for as long as ``prefetch.FRESH`` says. Items that do not fit one reply are left out.
+    The items are read whole (``find``). When batch claims follow each other closely, the items of the next claim are
+    read with them, and used for ``prefetch.FRESH`` seconds. Items that do not fit one reply are left out.
     """
     prefetch, now = context.state.prefetch, time.monotonic()
     if context.state.crowd.width > 1 or context.broker.serverless or now < prefetch.closed_until:
@@ -57,7 +57,7 @@ def read_head(context: QueueContext[Any], n: int) -> Flow[Head]:
     yield from refresh_hints(context)
     try:
         first = yield from _take_or_read(context, n)
-    except (InvalidBSON, Unreadable):  # some other program's; claimed by its id it is found out, and buried
+    except (InvalidBSON, Unreadable):  # a document of another program: a claim by its id finds it, and buries it
         first = Head()
     if not (first.untouched or first.documents or first.empty or first.busy):
         prefetch.close(now)

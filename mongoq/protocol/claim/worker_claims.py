@@ -1,4 +1,4 @@
-"""Claims of a worker: many items that run beside others, and possible killers of a worker, each by itself."""
+"""Claims of a worker: batches that run side by side, and items that may have killed a worker, one at a time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["claim_batch", "claim_exclusive"]
 M = TypeVar("M")
 
 BLOCKED_WAIT_SECONDS = 0.5
-"""Seconds that a claim of a single item waits for a transaction that settles it; all the worker waits meanwhile."""
+"""Seconds that an exclusive claim waits for a transaction that settles the item; the whole worker waits meanwhile."""
 LAPSED_PAUSE_SECONDS = 1.0
-"""Seconds for which items with expired leases are passed by after that."""
+"""Seconds for which items with expired leases are skipped after that."""
 
 
 def claim_batch(
