@@ -37,7 +37,7 @@ class ClaimOfMany:
 
     Attributes:
         context: the queue.
-        dues: when each item became eligible, by ``id_key``, in the order of claims. An item that is claimed and released
+        dues: when each item became eligible, by ``id_key``, in the order of claims. An item claimed and released
             by another process between the read and the update keeps the earlier date, and is released to that place.
         ids: the ids, by ``id_key``; other programs may have used any value as an id.
         now: the server's time of the claim.

@@ -122,10 +122,8 @@ def _make_update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: b
         marked = marked and context.settings.history is not None
     else:
         update = dict(handed.update(due(context.broker.clock, handed.delay, handed.when)))
-        update["$set"] = {
-            **update["$set"],
-            "by": claim.mine["by"],
-        }  # so that a read-ahead item is never taken for one that was not claimed yet
+        # `by` tells other processes that have read the item ahead that it was claimed.
+        update["$set"] = {**update["$set"], "by": claim.mine["by"]}
     if update is None or not marked:
         return update
     to = None if handed is None else handed.queue
