@@ -57,8 +57,8 @@ def connect(
         uri: a MongoDB connection string. It is passed to the driver and not kept.
         database: the database; default the one in the URI, else ``mongoq``.
         collection: the collection that holds the queues.
-        timeout: how long this call may take, a ``timedelta`` or seconds; default the ``timeoutMS`` of the URI, else
-            10 s. The search for a server ends after the ``serverSelectionTimeoutMS`` of the URI at the latest. Later
+        timeout: how long this call may take, a ``timedelta`` or seconds; default the URI's ``timeoutMS``, else 10 s.
+            The search for a server ends after the ``serverSelectionTimeoutMS`` of the URI at the latest. Later
             commands wait as long as the URI allows (30 s by default).
         group_commit: let threads share commands, as for ``Broker``; ``connect_async`` does so by default.
         settings: which settings of a queue win, ``"stored"`` or those given in ``"code"``, as for ``Broker``.

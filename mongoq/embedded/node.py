@@ -28,8 +28,8 @@ class Node:
         key: the password of mongod's own administrator, ``__system``, if authentication is on.
 
     Raises:
-        EmbeddedServerUnavailable: the directory is in use, or mongod ended or was not ready by the deadline;
-            then nothing is left running.
+        EmbeddedServerUnavailable: the directory is in use, or mongod ended or was not ready by the deadline; then
+            nothing is left running.
     """
 
     def __init__(self, mongod: Path, path: Path | None, options: Options, *, deadline: float) -> None:

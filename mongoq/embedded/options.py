@@ -20,8 +20,8 @@ class Options:
     """Options of ``mongoq.embedded.EmbeddedServer`` that shape the server itself.
 
     Attributes:
-        port: port on 127.0.0.1. With 0 the system chooses when mongod binds, so that no other process can take the
-            port first.
+        port: port on 127.0.0.1. With 0 the system chooses when mongod binds, so that no other process can take the port
+            first.
 
     Raises:
         ArgumentInvalid: an option that mongod would refuse.
@@ -62,8 +62,7 @@ class Options:
         """Return the connection string, with the credentials if there are any.
 
         It names the replica set instead of asking for a direct connection. So a driver waits for a primary, also after
-        a
-        step-down, instead of sending commands to the server in any state. Transactions, retryable writes and change
+        a step-down, instead of sending commands to the server in any state. Transactions, retryable writes and change
         streams work through it.
         """
         options = ["directConnection=true"]

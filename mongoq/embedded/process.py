@@ -23,15 +23,15 @@ _MARGIN = 5.0  # further seconds for the watchdog, to remove the directory
 
 
 class Process:
-    """A mongod that ends with this process, in whatever way this process ends.
+    """A mongod that ends with this process, in any way that this process ends.
 
     A watchdog in a session of its own is the parent of mongod. If the watchdog is killed, mongod runs on and ``stop``
     ends it directly; it is left behind only when the owner is killed as well.
 
     Attributes:
         pid: pid of mongod; ``None`` until it runs.
-        failure: ``None`` until mongod has ended; then its exit status (minus the signal that ended it), or the error
-            of running it.
+        failure: ``None`` until mongod has ended; then its exit status (minus the signal that ended it), or the error of
+            running it.
     """
 
     def __init__(self, command: list[str], *, directory: Path, log: Path, temporary: bool) -> None:

@@ -36,8 +36,8 @@ def prepare(port: int, options: Options, *, key: str | None, deadline: float) ->
         deadline: on ``time.monotonic()``.
 
     Raises:
-        EmbeddedServerUnavailable: the data belongs to a set of another name or has another password, or there
-            is no primary by the deadline.
+        EmbeddedServerUnavailable: the data belongs to a set of another name or has another password, or there is no
+            primary by the deadline.
         pymongo.errors.PyMongoError: the server went away, or refused.
     """
     with pymongo.timeout(max(deadline - time.monotonic(), 0.001)):
@@ -85,7 +85,7 @@ def _connect(
 
 
 def _administer(port: int, key: str | None) -> AbstractContextManager[Client]:
-    """Connect as an administrator: the key gives access as ``__system``, whatever users and passwords exist."""
+    """Connect as an administrator: the key gives access as ``__system``, independent of users and passwords."""
     return _connect(port) if key is None else _connect(port, "__system", key, "local")
 
 

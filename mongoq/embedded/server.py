@@ -49,11 +49,10 @@ class EmbeddedServer(Local):
             of its first start. Standalone, a path shows the data of the set's last clean stop.
         cache_mb: the maximum size of WiredTiger's cache, in MiB; MongoDB needs at least 256.
         history_window_seconds: how long deleted index entries are kept for snapshot reads
-            (``minSnapshotHistoryWindowInSeconds``). MongoDB's own default is 300; 0 keeps claims fast under
-            churn.
+            (``minSnapshotHistoryWindowInSeconds``). MongoDB's own default is 300; 0 keeps claims fast under churn.
         parameters: further server parameters (``--setParameter``), such as ``{"enableTestCommands": 1}``.
-        auth: user and password. The server then requires authentication; the user is made with the role ``root`` at
-            the first start and kept in the path. The password is in ``uri`` only: not in process arguments, logs or
+        auth: user and password. The server then requires authentication; the user is made with the role ``root`` at the
+            first start and kept in the path. The password is in ``uri`` only: not in process arguments, logs or
             ``repr``.
         timeout: how long ``start`` may take; a number means seconds.
 
@@ -94,15 +93,14 @@ class EmbeddedServer(Local):
         """Start the server and wait until it is a primary that accepts writes; does nothing if it runs.
 
         A server that has crashed is started again, on the same data if it has a path. If the server of a killed owner
-        is
-        still about to end in the same path, the call waits for it.
+        is still about to end in the same path, the call waits for it.
 
         Returns:
             This server.
 
         Raises:
-            EmbeddedServerUnavailable: there is no mongod, it cannot run here, another server has the path, or
-                it did not start in time. The message has the reason, and quotes the end of the log.
+            EmbeddedServerUnavailable: there is no mongod, it cannot run here, another server has the path, or it did
+                not start in time. The message has the reason, and quotes the end of the log.
         """
         self._check_owner()
         with self._lock:
@@ -115,8 +113,7 @@ class EmbeddedServer(Local):
         """Stop the server and wait until it is gone, with its watchdog and a temporary directory.
 
         Does nothing when the server does not run, and in a forked child of its owner. With a path it is a clean
-        shutdown,
-        which takes about a second.
+        shutdown, which takes about a second.
         """
         if self._node is not None and self._node.owner != os.getpid():
             return

@@ -1,12 +1,10 @@
 """Watchdog between an owner and its mongod: runs mongod, and ends it when the owner asks or is gone.
 
-It runs as a script, by its path, with few imports: it must be light, and must not need the owner's packages.
-Arguments: pid of the owner, grace in seconds, directory to remove at the end (or an empty string), and the command line
-of mongod. Standard input is a pipe that only the owner writes: a byte or the end of file means stop. A forked child of
-the owner holds that end too, so the parent's pid is checked once a second as well. Standard output reports to the
-owner, one line each: ``started PID``, ``failed ERRNO`` or ``ended STATUS``. Standard error is the file for the output
-of
-mongod.
+It runs as a script, by its path, with few imports: it must be light, and must not need the owner's packages. Arguments:
+pid of the owner, grace in seconds, directory to remove at the end (or an empty string), and the command line of mongod.
+Standard input is a pipe that only the owner writes: a byte or the end of file means stop. A forked child of the owner
+holds that end too, so the parent's pid is checked once a second as well. Standard output reports to the owner, one line
+each: ``started PID``, ``failed ERRNO`` or ``ended STATUS``. Standard error is the file for the output of mongod.
 
 The owner is a process, not a thread: the parent-death signal of Linux goes by the thread that started a process, and
 would end the server of a living owner.

@@ -50,8 +50,7 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
     ```
 
     Stages may be declared in any order, and items may go in loops. The declarations are not checked one by one:
-    ``check``
-    reports all faults at once. A pipeline is a description, without any state of its runs.
+    ``check`` reports all faults at once. A pipeline is a description, without any state of its runs.
 
     Args:
         name: name in messages, a text of up to 120 bytes.
@@ -276,8 +275,7 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         """Return the differences of another pipeline: its own settings, then sources and stages by name, then queues.
 
         Handlers are compared by their import path, such as ``app.stages:check``. The order of stages, and of the queues
-        of
-        a stage, makes no difference.
+        of a stage, makes no difference.
 
         Raises:
             ArgumentInvalid: ``other`` is not a pipeline.
@@ -293,8 +291,8 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         The handlers and models that a recipe names are imported, so use only recipes that you trust as much as code.
 
         Args:
-            recipe: a mapping, or the path of a file: ``.yaml`` or ``.yml``, which need PyYAML, or ``.json``; at most
-                1 MiB.
+            recipe: a mapping, or the path of a file: ``.yaml`` or ``.yml``, which need PyYAML, or ``.json``; at most 1
+                MiB.
 
         Raises:
             GraphInvalid: the recipe cannot be read, an import fails, or the pipeline has faults; the error lists all

@@ -60,8 +60,7 @@ class Starting:
             grace: how long handlers may go on after the run was asked to stop, a ``timedelta`` or seconds.
             heartbeat: interval of the run's heartbeats (``broker.workers()``), a ``timedelta`` or seconds.
             signals: react to SIGTERM and SIGINT while a caller waits for the run, as ``Worker.run`` does; ``False``:
-                leave
-                signals alone, for example in the process of a web server, which calls ``run.stop``.
+                leave signals alone, for example in the process of a web server, which calls ``run.stop``.
 
         Raises:
             GraphInvalid: the pipeline has faults, or a handler is a coroutine function; all faults at once.
@@ -85,8 +84,7 @@ class Starting:
         """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
 
         SIGTERM or Ctrl-C in the main thread ends the run earlier, in good order; then ``interrupted`` of the progress
-        is
-        true.
+        is true.
 
         Args:
             broker: the ``Broker`` of the queues.
@@ -148,10 +146,8 @@ class Starting:
             checkpoint: a folder that Spark can write to, and that is kept over restarts; only frame stages need it.
             available_now: end when nothing is ready, scheduled or reserved in any of their queues, as ``drain`` does.
             trigger: work in rounds: the interval between the beginnings of two rounds, a ``timedelta`` or seconds. A
-                round
-                lasts until nothing is ready, and Spark's slots are free between rounds. By default the run works
-                    whenever
-                something is ready.
+                round lasts until nothing is ready, and Spark's slots are free between rounds. By default the run works
+                whenever something is ready.
             tasks: number of tasks at the same time; by default the number of the session's cores.
             stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
             grace: how long handlers and sources may go on after the run was asked to stop, a ``timedelta`` or seconds.

@@ -13,8 +13,7 @@ history = (
 ```
 
 ``mongoq.spark.source.MongoqDataSource`` describes the options and columns. Spark finds the format by itself if mongoq
-is
-installed from a wheel; otherwise call ``register``.
+is installed from a wheel; otherwise call ``register``.
 """
 
 from __future__ import annotations

@@ -195,9 +195,8 @@ class Scan:
         """Return ids that split the matching documents into about equal parts, ascending; at most ``parts - 1``.
 
         Only ObjectIds are returned, because ranges compare ids of one type only. ``$bucketAuto`` finds them exactly;
-        for
-        many documents a sample of the keys finds them within a few percent. Both walk the keys of the index: a random
-        cursor is faster, but prefers pages with few large documents, by a factor of two.
+        for many documents a sample of the keys finds them within a few percent. Both walk the keys of the index: a
+        random cursor is faster, but prefers pages with few large documents, by a factor of two.
         """
         sample = SAMPLES * parts
         if count >= LARGE and sample < count:

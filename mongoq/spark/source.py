@@ -69,7 +69,7 @@ URI's, or the primary |
 its delay included; null where it is unknown: after a worker has had the item, unless a stream had it before |
     | `_priority` | integer | -100 to 100, lower goes first |
     | `_attempts` | integer | reservations in this queue so far |
-    | `_reserved` | boolean | whether a worker took it and has not settled it |
+    | `_reserved` | boolean | true when a worker has reserved it and has not settled it |
     | `_token` | string | the fence of the reservation, in hex |
     | `_by` | string | the worker that holds, or last held, the item |
     | `_key` | string | the producer's key |

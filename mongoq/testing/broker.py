@@ -64,8 +64,7 @@ class VirtualBroker(Broker):
 
         Args:
             production: a worker whose consumers the virtual worker takes over, with all their options, or a pipeline
-                whose
-                stages it takes over. It is not changed. Pushes inside its handlers still go to their own broker.
+                whose stages it takes over. It is not changed. Pushes inside its handlers still go to their own broker.
 
         Raises:
             ArgumentInvalid: ``production`` is no worker and no pipeline.
@@ -77,8 +76,7 @@ class VirtualBroker(Broker):
         """Move the clock on, so that delays, retries and leases come due, and return the new time.
 
         Inside a handler it extends the leases of the running items, as a worker would, and sets ``job.lost`` when one
-        of
-        them is lost.
+        of them is lost.
 
         Args:
             by: a ``timedelta`` or seconds.
@@ -93,8 +91,7 @@ class VirtualBroker(Broker):
 
         Args:
             target: an item or its id, which may also wait for the delay of its push; or a queue, a handle or its name:
-                all
-                its items that wait after a run.
+                all its items that wait after a run.
 
         Raises:
             ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.

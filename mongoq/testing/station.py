@@ -52,7 +52,7 @@ class VirtualStation:
         self._queue = Queue(server.driver, consumer.claims or self._context)
 
     def steps(self, n: int | None) -> Steps:
-        """Run ready items: up to ``n``, by default as many as the consumer takes in a run; none if none is ready."""
+        """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
         claimed = self._claimed(n or self.consumer.batch or 1)
         items = [item for item in claimed if self._keeps(item)]
         screened = [self._screened(item) for item in claimed if item not in items]
@@ -133,7 +133,7 @@ class VirtualStation:
     def _arguments(self, run: HandlerCall, payload: Any) -> tuple[Any, ...]:
         return (payload,) if run.job is None else (payload, run.job)
 
-    # --- what it came to -------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------
 
     def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
         """Settle an item, and return its result; an impossible outcome becomes a failure."""
@@ -189,6 +189,6 @@ def _transaction_of(error: BaseException | None) -> TransactionsUnavailable | No
                 return error
             seen.add(id(error))
             error = error.__context__ if error.__cause__ is None else error.__cause__
-    except BaseException:  # noqa: S110  # the class is the user's, and may raise anything when it is looked at
+    except BaseException:  # noqa: S110  # attributes of a user's class may raise anything
         pass
     return None

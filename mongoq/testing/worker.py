@@ -27,8 +27,7 @@ class VirtualWorker(Worker):
     """A ``Worker`` that runs an item on request and returns its result; made by ``VirtualBroker.worker``.
 
     ``consumer`` registers handlers with the same options and checks as in production. Handlers may be plain functions
-    or
-    coroutine functions, which run in an event loop of the broker. A handle of another broker stands for the queue of
+    or coroutine functions, which run in an event loop of the broker. A handle of another broker stands for the queue of
     the same name here. The worker's own parts decide about outcomes and exceptions. Handlers run in the caller's
     thread; only ``KeyboardInterrupt`` and exceptions of test tools that are no ``Exception``, such as ``pytest.fail``,
     leave a run.
@@ -85,8 +84,7 @@ class VirtualWorker(Worker):
         """Run all queues that have consumers until nothing is ready in any; returns the results of the items, in order.
 
         The worker takes queue by queue in the order of their registration, runs each until it is empty, and begins
-        again as
-        long as an item has run. The clock stands still: items that wait for a delay or a retry are left.
+        again as long as an item has run. The clock stands still: items that wait for a delay or a retry are left.
 
         Args:
             limit: runs, at most.

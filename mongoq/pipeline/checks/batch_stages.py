@@ -45,7 +45,7 @@ def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
 
 
 def _is_listed(kind: type) -> bool:
-    """Return whether a handler may return this class in place of a frame; about ``None`` other checks decide."""
+    """Return whether a handler may return this class in place of a frame; other checks decide about ``None``."""
     return kind is type(None) or (issubclass(kind, list | tuple) and not issubclass(kind, Outcome))
 
 

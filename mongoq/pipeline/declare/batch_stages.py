@@ -53,7 +53,7 @@ class BatchStages:
         on_timeout: OnTimeout | Default = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
-        """Declare a stage whose handler takes a batch of items as a frame and returns a frame.
+        """Declare a stage from frame to frame: its handler takes a batch of items as a frame and returns a frame.
 
         ```python
         @pipeline.batch_stage("checked", to="enriched", format="pandas")
@@ -62,23 +62,18 @@ class BatchStages:
         ```
 
         The handler is called with a frame, or with the frame and the job. The frame has one row for each item: its
-        ``_id``,
-        ``_delivery_hash`` and ``_attempts``, and a column for each field of the payloads. Payloads that are not
-        documents
-        are in the column ``payload``. A field ``_x`` has the column ``__x``.
+        ``_id``, ``_delivery_hash`` and ``_attempts``, and a column for each field of the payloads. Payloads that are
+        not documents are in the column ``payload``. A field ``_x`` has the column ``__x``.
 
         In the returned frame, ``_id`` names the item of a row, and the other columns are the item's new payload.
-        Without
-        other columns the item keeps its payload. Several rows of one item are a ``Fork``; an item without a row is
-        dropped.
-        ``_to`` names the target; ``_retry`` (an error) and ``_dead`` (a reason) mean ``Retry`` and ``Dead`` where they
-        are
-        not null. The handler may also return a list with an entry for each row, like the handler of a ``stage`` with
-        ``batch=``, or ``None``.
+        Without other columns the item keeps its payload. Several rows of one item are a ``Fork``; an item without a row
+        is dropped. ``_to`` names the target; ``_retry`` (an error) and ``_dead`` (a reason) mean ``Retry`` and ``Dead``
+        where they are not null. The handler may also return a list with an entry for each row, like the handler of a
+        ``stage`` with ``batch=``, or ``None``.
 
         A fault in the rows of one item fails that item; a fault that makes the whole frame ambiguous fails the batch.
-        When
-        the process dies, the batch runs again when its leases end, item by item; no item of it has moved on before.
+        When the process dies, the batch runs again when its leases end, item by item; no item of it has moved on
+        before.
 
         Args:
             source: the queue that the stage takes items from, or several; a frame has items of one queue.
@@ -88,8 +83,7 @@ class BatchStages:
             batch: items of one frame, at most.
             name: as for ``stage``, like all further arguments.
             model: the type of the payloads, for pydantic. A payload that does not fit goes to the error queue; the
-                columns
-                hold what the model makes of the others, as it is stored.
+                columns hold what the model makes of the others, as it is stored.
             where: a filter on payloads.
             otherwise: outcome of items that do not match the filter.
             none: meaning of a returned ``None``, where there is a ``to``.

@@ -86,8 +86,7 @@ class Joins:
         The handler is called with the payloads in the order of the queues. It may take the job as one more argument. It
         returns the same as the handler of a ``stage``. An item waits until its partners have come. Then one transaction
         takes them out and puts in one item with an id of its own. That item is run, retried and buried like any other,
-        so
-        every attempt has the same payloads and the same ``job.delivery_hash``.
+        so every attempt has the same payloads and the same ``job.delivery_hash``.
 
         Items with the same value are matched in the order in which they come. An item goes to the error queue when its
         value is missing, null, a document or a list.
@@ -102,8 +101,7 @@ class Joins:
                 end here.
             timeout: how long an item waits for its partners, a ``timedelta`` or seconds; ``None`` for no limit.
             missing: what happens after the timeout. ``"error"``: the item goes to the error queue. ``"pass"``: the
-                handler
-                is called with ``None`` in place of each missing payload.
+                handler is called with ``None`` in place of each missing payload.
             late: what happens to a partner that comes within seven days after the timeout, when no other item waits for
                 it. ``"error"``: it goes to the error queue. ``"wait"``: it waits for another partner. ``"drop"``.
             name: as for ``stage``, like all further arguments.

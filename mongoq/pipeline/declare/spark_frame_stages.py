@@ -50,11 +50,9 @@ class SparkFrameStages:
 
         The function is called on the driver with a frame of one row for each item: ``_id``, ``_attempts``,
         ``_delivery_hash``, and the columns of the schema. It returns a frame whose ``_id`` names the item of each row.
-        The
-        item goes on with the other columns of its row as payload, or with its old payload if there are no other
-        columns.
-        Several rows of one item are a fork, in one transaction. An item without a row is dropped. The columns ``_to``,
-        ``_delay``, ``_retry`` and ``_dead`` ask for other outcomes.
+        The item goes on with the other columns of its row as payload, or with its old payload if there are no other
+        columns. Several rows of one item are a fork, in one transaction. An item without a row is dropped. The columns
+        ``_to``, ``_delay``, ``_retry`` and ``_dead`` ask for other outcomes.
 
         When the function raises, or a task of its plan fails, the function is called again with parts of the frame, so
         that only the items that cause the failure fail. The returned rows are written beside the checkpoint before the
@@ -63,11 +61,9 @@ class SparkFrameStages:
         Args:
             source: the queue that the stage takes items from, or several; each queue has frames of its own.
             to: the queue that items go to, or several, of which the column ``_to`` chooses one; by default items end
-                here,
-                and the function need not return a frame.
+                here, and the function need not return a frame.
             schema: the columns, such as ``"carrier string, dep_delay int"``, or a ``StructType``; by default
-                ``payload``
-                as JSON text.
+                ``payload`` as JSON text.
             items: items of one frame, at most; up to 500,000.
             partitions: number of tasks that read a frame; by default one for each 5,000 items.
             name: unique within the pipeline; default the name of the function.

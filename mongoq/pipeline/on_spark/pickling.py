@@ -1,7 +1,7 @@
 """Cloudpickle, extended by functions with a ``functools.cache`` that no module has.
 
-Cloudpickle pickles a cached function by its name, so a function of a script would be missing in the executors. Here
-its plain function is sent, and the cache begins empty there.
+Cloudpickle pickles a cached function by its name, so a function of a script would be missing in the executors. Here its
+plain function is sent, and the cache begins empty there.
 """
 
 from __future__ import annotations

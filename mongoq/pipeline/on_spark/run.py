@@ -231,7 +231,7 @@ class SparkRun(ThreadedRun):
             return True
 
     def _coordinate(self) -> None:
-        """Tell the scheduler whether there is work, until the end of the run."""
+        """Report to the scheduler whether there is work, until the end of the run."""
         pause = LOOK
         while not self._stopping.wait(pause):
             if has_ended(self._spark):
@@ -260,16 +260,15 @@ class SparkRun(ThreadedRun):
         stopped = self._crew.stages_have_stopped and self._frame_crew.have_stopped
         return stopped and self._crew.sources_are_over and not self._crew.is_at_work
 
-    # --- told from outside -----------------------------------------------------------------------
+    # --- calls from outside ----------------------------------------------------------------------
 
     def stop(self) -> None:
         """Start no further task, and end when the running tasks have ended; does not wait.
 
         Tasks read the stop from a control document (``update``, upsert) within half a second. They release items that
-        they
-        have claimed and not started; handlers and sources may go on for the grace, then their items are released as
-        well.
-        Tasks that cannot be reached, or do not end, are cancelled ten seconds later; their items wait for their leases.
+        they have claimed and not started; handlers and sources may go on for the grace, then their items are released
+        as well. Tasks that cannot be reached, or do not end, are cancelled ten seconds later; their items wait for
+        their leases.
         """
         self._interrupted = self._interrupted or not self.ended
         self._stopping.set()

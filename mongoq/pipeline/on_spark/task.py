@@ -148,9 +148,8 @@ def _hang_up_late(ear: _Ear) -> Iterator[None]:
     """Let SIGHUP stop the task in good order first, and end the process after that.
 
     Spark sends SIGHUP to its Python processes when the session is stopped, and when its JVM ends for any reason.
-    Without
-    this handler it would kill them at once: their items would wait for the ends of their leases, with an attempt
-    counted.
+    Without this handler it would kill them at once: their items would wait for the ends of their leases, with an
+    attempt counted.
     """
     if not on_main_thread():
         yield

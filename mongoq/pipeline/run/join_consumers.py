@@ -93,7 +93,7 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
 
 
 def _unlimited(context: QueueContext[Any]) -> QueueContext[Any]:
-    """Return the context of a queue whose items are not run: expired leases do not count as used runs."""
+    """Return the context of a queue without runs: its items come again, however often their leases expire."""
     return replace(context, overriding={**context.overriding, "max_retries": None})
 
 

@@ -26,7 +26,7 @@ RESERVED = {name.lower() for name in (*ENVELOPE, PAYLOAD, CORRUPT, "")}
 def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
     """Return the envelope's columns, and a column for each field that the payloads of a sample have.
 
-    A field goes into the column ``payload``, a struct of such fields, if its name is that of another column, or differs
+    A field goes into the column ``payload``, a struct of these fields, if its name is that of another column, or differs
     from another field's name only in case. If a payload is no document, ``payload`` holds each payload as JSON.
 
     Raises:

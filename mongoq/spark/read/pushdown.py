@@ -2,8 +2,7 @@
 
 Spark evaluates every filter itself as well. So the server may return items that a filter excludes: all values that it
 does not compare as Spark does, for example values of another type than the column's. Such a value then fails, or
-becomes
-null, as it does without pushdown.
+becomes null, as it does without pushdown.
 """
 
 from __future__ import annotations

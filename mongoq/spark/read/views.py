@@ -78,8 +78,8 @@ class Branch:
 class View:
     """Documents of one read: the union of branches, each item at most once.
 
-    One query reads both branches of ``all``: so the server returns a document once, even when it is committed
-    during the read. Control documents have no ``q``, so no view shows them.
+    One query reads both branches of ``all``: so the server returns a document once, even when it is committed during
+    the read. Control documents have no ``q``, so no view shows them.
     """
 
     branches: tuple[Branch, ...]

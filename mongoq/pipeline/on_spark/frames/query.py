@@ -173,8 +173,7 @@ class FrameQuery:
         """Start the query again when Spark gave its Python too little time to start; return whether it runs again.
 
         A query that failed in this way has read and settled nothing. A failure within a batch is different:
-        ``_work_off``
-        has recorded it.
+        ``_work_off`` has recorded it.
         """
         with self._starting:
             if self._query is None or self._ending or self._failure is not None or has_ended(self._spark):
@@ -201,8 +200,7 @@ class FrameQuery:
         """End the query in good order, and release the items that it holds at once; their attempts are not counted.
 
         A batch under way goes on for at most ``grace`` seconds. Its items that are not settled by then come back;
-        settled
-        items stay settled. This also holds after Spark has ended, because then no query settles anything.
+        settled items stay settled. This also holds after Spark has ended, because then no query settles anything.
         """
         try:
             if self._query is not None:
@@ -226,7 +224,7 @@ class FrameQuery:
             ended(self._part.place, self.consumer)
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
-        """Process a batch. Returning tells Spark that the batch is done, so its remaining items are settled."""
+        """Process a batch. To Spark a return means that the batch is done, so its remaining items are settled."""
         while not self._turn.acquire(timeout=LOOK):
             self._check_going_on()
         self._worked = True

@@ -89,7 +89,7 @@ class StageSettings:
         """Runs of an item before the stage stops; ``None`` where there is an error queue."""
         return None if self.judge._most is None else self.judge._most()
 
-    # --- what becomes of an item -------------------------------------------------------------------
+    # --- outcomes ----------------------------------------------------------------------------------
 
     def verdict(self, item: Item[Any], fate: Mapping[str, Any]) -> Verdict:
         """Return the outcome of an item, by its row of ``FATES``."""
