@@ -94,6 +94,7 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
     @property
     def graph(self) -> Graph:
         """Stages and sources declared so far, as plain data."""
+        # A new graph at each call: declarations may follow, and a graph is immutable.
         whole = self._whole
         return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
 

@@ -102,6 +102,7 @@ class Starting:
         """
         _check_progress(progress)
         run = self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
+        # Signals first: one that comes while the threads start must stop the run as well.
         with listening(run._hear, signals=signals), run._begun(drain=True):
             if progress:
                 shown(self.graph.name, run)
@@ -164,6 +165,7 @@ class Starting:
 
         And the errors of ``connect``.
         """
+        # Imported here: pipelines without Spark must not need pyspark.
         from mongoq.pipeline.on_spark import run_of
         from mongoq.spark.raw_options import Location
 

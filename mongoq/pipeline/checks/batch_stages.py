@@ -28,6 +28,7 @@ def format_faults(stage: Stage) -> Iterator[str]:
     if stage.options.get("batch") is None:
         yield "batch: a frame is made of a batch; say of how many items at most"
     try:
+        # Importing the format's module finds a missing package here, and not in the first run.
         kind = frames_of(told).KIND
     except ImportError as error:
         yield f"format: {error}"

@@ -41,6 +41,7 @@ def _of_the_value(stage: Stage, join: Join) -> Iterator[str]:
     if isinstance(join.on, Mapping):
         if set(join.on) != set(stage.sources):
             yield f"on: a path for each of its queues {stage.sources!r:.150}, not for {tuple(join.on)!r:.150}"
+        # Paths of a mapping with wrong queues are checked all the same: all faults are reported at once.
         paths = list(join.on.values())
     else:
         paths = [] if join.on is None else [join.on]

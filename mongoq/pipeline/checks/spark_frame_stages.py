@@ -43,6 +43,7 @@ def _of_the_handler(handler: Any) -> Iterator[str]:
 
 def _takes_one(handler: Any) -> bool:
     try:
+        # bind, because optional arguments, *args and bound methods are allowed as well.
         inspect.signature(handler).bind(None)
     except TypeError:
         return False

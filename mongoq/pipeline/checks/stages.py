@@ -62,9 +62,11 @@ def _refused(check: Callable[[], Any]) -> Iterator[str]:
 
 def _check_option(option: str, value: Any) -> None:
     if option == "max_retries":
+        # max_retries is a setting of the queue, which the consumer's own check does not know.
         checked_options("", max_retries=value)
     else:
         max_time = 1 if option == "on_timeout" else None  # a missing max_time is reported by _timeout_faults
+        # Each option alone, beside valid defaults: the check raises at the first fault, and all are reported.
         consumer(None, any_handler, **CONSUMER | {"max_time": max_time, option: value})
 
 

@@ -42,6 +42,7 @@ def is_plain(model: Any) -> bool:
         return False
     # A "before" or "wrap" validator, or a core schema of its own, may accept any input.
     validators = model.__pydantic_decorators__.model_validators.values()
+    # BaseModel has this method itself; only an override changes the values that a class accepts.
     own = any("__get_pydantic_core_schema__" in base.__dict__ for base in model.__mro__ if base is not BaseModel)
     return not own and all(validator.info.mode == "after" for validator in validators)
 
@@ -55,6 +56,7 @@ def _lacking(kind: Any, wanted: Any) -> str | None:
     if kind.model_config.get("extra") == "allow":
         return None
     written = {name for field, info in kind.model_fields.items() for name in _aliases(field, info)}
+    # The reader may use any of its names for a field, and the writer may have written it by any of its names.
     missing = [
         field
         for field, info in wanted.model_fields.items()

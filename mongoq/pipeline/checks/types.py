@@ -97,6 +97,7 @@ def _of_one_return(graph: Graph, stage: Stage, kinds: list[type]) -> Iterator[st
     if not payloads:
         return
     if len(stage.targets) > 1:
+        # A fault only if the handler returns no outcome at all: a Move among its types may choose the target.
         if len(payloads) == len([kind for kind in kinds if kind is not NoneType]):
             yield f"the handler returns {_names(payloads)}, and of several targets it is to choose one; return a Move"
     elif all(issubclass(kind, SEVERAL) for kind in payloads):

@@ -74,6 +74,7 @@ def _decimal_type(values: list[Any]) -> pa.DataType | None:
     numbers = [value.to_decimal() for value in values]
     if not all(number.is_finite() for number in numbers):
         return None
+    # One type for all values: the largest number of digits on each side of the decimal point.
     scale = max(0, *(-number.as_tuple().exponent for number in numbers))
     precision = scale + max(1, *(number.adjusted() + 1 for number in numbers))
     if precision > MORE_DIGITS:
@@ -83,6 +84,7 @@ def _decimal_type(values: list[Any]) -> pa.DataType | None:
 
 def _lists(values: list[Any]) -> Typed:
     type, flat = _typed(list(chain.from_iterable(value for value in values if value is not None)))
+    # One Arrow type for the elements of all lists: convert them as one flat column, and cut that again.
     ends = accumulate((len(value or ()) for value in values), initial=0)
     parts = [flat[start:end] for start, end in pairwise(ends)]
     return pa.list_(type), [None if value is None else part for value, part in zip(values, parts, strict=True)]

@@ -48,6 +48,7 @@ class FrameRows:
 
 def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> FrameRows:
     """Return the rows of a batch. Beside documents, an item with another payload has no row, and it alone fails."""
+    # If one payload is a document, fields are columns, and other payloads of the batch have no place in the frame.
     documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
     refused: dict[int, Exception] = {}
     if not documents:
@@ -78,6 +79,7 @@ def _ids(items: Sequence[Item[Any]]) -> list[str]:
     shown = [_id(item.id) for item in items]
     if len(set(shown)) == len(shown):
         return shown
+    # An ObjectId and a string with the same 24 digits look alike; repr distinguishes them.
     times = Counter(shown)
     return [repr(item.id) if times[text] > 1 else text for text, item in zip(shown, items, strict=True)]
 

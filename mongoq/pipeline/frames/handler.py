@@ -96,6 +96,7 @@ class _Run:
             told = self._results(returned).entries()
         else:
             told = self._listed(check_result(returned))
+        # Items without a row come back at their positions in the batch, each with its own error.
         return self._with_refused(told)
 
     def _results(self, returned: Any) -> Results:

@@ -28,6 +28,7 @@ def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
 def _array(values: list[Any]) -> Any:
     """Return values as an array of a nullable type, even if no value is missing, so that types do not vary by batch."""
     kinds = frozenset(map(type, values)) - {type(None)}
+    # With numpy's own types, one missing value would turn integers into floats and booleans into objects.
     make = ARRAYS.get(kinds)
     # A mix of int and float is a double only if no integer loses digits (above 2**53).
     if make is None and kinds and kinds <= NUMBERS and all(map(_is_double, values)):
@@ -56,6 +57,7 @@ _integers = _masked(pandas.arrays.IntegerArray, "int64", 0)
 
 
 def _moments(values: list[Any]) -> Any:
+    # numpy has no time zones: convert to UTC first, and set the zone on the series.
     naive = [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
     return pandas.Series(numpy.array(naive, dtype="datetime64[us]")).dt.tz_localize("UTC")
 

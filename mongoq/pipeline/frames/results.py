@@ -75,6 +75,7 @@ class Results:
         try:
             return [known[id] for id in self.columns[ID]]
         except (KeyError, TypeError):
+            # TypeError: an unhashable value in the column.
             stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in known)
             raise OutcomeInvalid(
                 f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
@@ -162,6 +163,7 @@ class Results:
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
             original = self.given.payloads[place]
             fields = tuple(original) if is_document(original) else ()
+            # Items of a batch mostly have the same fields: the order is computed once for each set of fields.
             if fields not in orders:
                 orders[fields] = _order(fields, names)
             order = orders[fields]

@@ -53,6 +53,7 @@ def plain_values(values: list[Any]) -> list[Any]:
 def plain(value: Any, depth: int = 1) -> Any:
     """Return a value as BSON holds it; a value that BSON cannot hold stays, and the codec refuses it with its path."""
     kind = type(value)
+    # Deeper values are left to the codec, which refuses them with their path.
     if kind in PLAIN or depth > NESTING_LIMIT:
         return value
     # By the name of the package, so that neither pandas nor numpy is imported here.

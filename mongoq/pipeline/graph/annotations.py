@@ -48,6 +48,8 @@ def _alone() -> None:
 
 def _function(handler: Any) -> Any:
     """Return the function whose annotations hold; ``None`` if a wrapper may have changed what they mean."""
+    # Annotations of a partial are those of its function. A class and a wrapped function (functools.wraps) leave the
+    # types open.
     while isinstance(handler, partial):
         handler = handler.func
     if inspect.isclass(handler):

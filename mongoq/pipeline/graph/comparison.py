@@ -119,6 +119,7 @@ def _model(stage: Stage) -> Any:
 
 def _same(field: str, one: Any, other: Any) -> bool:
     if field in UNORDERED and isinstance(one, tuple) and isinstance(other, tuple):
+        # By repr, because values of a graph that was not checked may be of types that cannot be ordered.
         return sorted(map(repr, one)) == sorted(map(repr, other))
     return _equal(one, other)
 

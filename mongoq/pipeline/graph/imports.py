@@ -27,6 +27,7 @@ def imported(path: Any) -> Any:
         found = import_module(module)
         for step in name.split("."):
             found = getattr(found, step)
+    # An imported module may raise anything, also SystemExit, but Ctrl-C of the user has to end the program.
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -59,6 +59,7 @@ def reached(graph: Graph, start: Iterable[str]) -> set[str]:
             next_to.setdefault(source, []).append(way.queue)
     seen: set[str] = set()
     waiting = list(start)
+    # A loop over a list, not recursion: graphs may have cycles and long chains.
     while waiting:
         queue = waiting.pop()
         if queue not in seen:

@@ -37,6 +37,7 @@ def told(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order:
         yield pa.RecordBatch.from_pydict({TOLD: [pickle.dumps(work(order))]})
 
     _describe(spark, title)
+    # mapInArrow on a range: it works with Spark Connect as well, which has no RDDs.
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
     with _tagged(spark, order):
         return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks

@@ -25,6 +25,7 @@ def consumer_of(graph: Graph, stage: Stage, source: str) -> str:
     name = "/".join(parts)
     if len(name.encode()) <= LONGEST and not any("/" in part for part in parts):
         return name
+    # The hash is of the parts, so that a slash in one of them does not make two stages equal.
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]
     return f"{name.encode()[: LONGEST - DIGITS - 1].decode(errors='ignore')}~{digest}"
 

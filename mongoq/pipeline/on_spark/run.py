@@ -110,6 +110,7 @@ class SparkRun(ThreadedRun):
         self._interrupted = False
         self._last: Progress | None = None
         try:
+            # Before any query starts: a missing module is one clear error here, and many failed tasks later.
             self._try()
             self._frame_crew = FrameQueries(self._queries(place, checkpoint, every))
             self._frame_crew.start()
@@ -151,6 +152,7 @@ class SparkRun(ThreadedRun):
             TaskSlot(1, too | {one.name}, source=one.name, every=None if self._drain else one.every) for one in sources
         ]
         number = min(tasks, MOST_LANES) if parts else 0
+        # Spread the tasks evenly: job n has the tasks from places[n] to places[n + 1].
         places = [tasks * place // number for place in range(number + 1)] if number else []
         return [*fed, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
 
@@ -245,6 +247,7 @@ class SparkRun(ThreadedRun):
             if due or self._crew.is_at_work:
                 pause = LOOK
                 continue
+            # Nothing to do: check less often, up to LONGEST_LOOK.
             pause = min(pause * 2, LONGEST_LOOK)
             self._rounds.close()
             if self._drain and self._crew.sources_are_over and self._lookout.is_empty(stopped):

@@ -86,6 +86,7 @@ def _fault(title: str, part: Any) -> str | None:
     error = _refusal(part)
     if error is None:
         return None
+    # The error of cloudpickle names a type; users need the name of the variable.
     culprits = ", ".join(map(repr, sorted(_unfit(part.handler, set()))))
     where = f" (of {culprits})" if culprits else ""
     hint = "make what it needs inside of it, or in a module that the executors can import"

@@ -86,6 +86,7 @@ class Report:
 
 def ready_for(order: TaskOrder) -> None:
     """Raise the error that would keep a task from working: a missing module, or a server out of reach."""
+    # Unpickling imports the modules of the handlers: a missing one raises here.
     graph = order.graph.unpacked()
     machinery(graph, broker_at(order.place), coroutines=Engine.asynchronous)
     for stage in graph.own_stages:
@@ -130,6 +131,7 @@ def _watch(engine: Engine, order: TaskOrder, ear: _Ear, ended: threading.Event) 
     settled = 0
     while not ended.wait(LOOK):
         now = time.monotonic()
+        # Work under way counts like settled items: a long handler must not look idle.
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
         late = now - began > order.seconds and _has_come_on(engine)

@@ -50,6 +50,7 @@ def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
     graph = reading.graph(content)
     if graph is None:
         raise GraphInvalid(title, reading.faults)
+    # Faults of the text come first, then those of the graph with stand-ins: the user mends all in one go.
     found = [*reading.faults, *faults(graph)]
     if found:
         raise GraphInvalid(graph.name, found)
@@ -77,6 +78,7 @@ class _Reading:
         stages = [self._stage(told, place) for place, told in enumerate(whole.stages)]
         makers = tuple(source for source in sources if source is not None)
         known = tuple(stage for stage in stages if stage is not None)
+        # Without a stage or source, the checks of the graph would report faults that are not there.
         if len(known) < len(stages) or len(makers) < len(sources):
             return None
         inputs = None if whole.inputs is None else names(whole.inputs)
@@ -92,6 +94,7 @@ class _Reading:
         except ValidationError as invalid:
             wrong = invalid.errors(include_url=False, include_input=False, include_context=False)
         self.faults += [f"{at}: {sentence(kind, fault)}" for fault in wrong]
+        # Leave the wrong keys out and validate again, so that the rest of the part is checked as well.
         bad = {fault["loc"][0] for fault in wrong}
         rest = {key: value for key, value in told.items() if isinstance(key, str) and key not in bad}
         try:

@@ -64,6 +64,8 @@ def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
     parts = _parts(value)
     if parts is None:
         return _Size()
+    # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
+    # time.
     if id(value) not in known:
         sizes = [_size(part, level + 1, known) for part in parts]
         keys = sum(len(key) for key in value if isinstance(key, str)) if isinstance(value, Mapping) else 0

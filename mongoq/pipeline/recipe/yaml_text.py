@@ -65,6 +65,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
             seen.add(key.value)
 
 
+# SafeLoader reads 1:30 as 90, a number in base 60, by the constructors of these two tags.
 for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 

@@ -31,6 +31,7 @@ def mermaid(graph: Graph) -> str:
 
 def _id(kind: str, name: object) -> str:
     """Return an id of letters, digits and underscores; different names have different ids."""
+    # A graph with faults is drawn as well, so a name may be of any type.
     told = name if isinstance(name, str) else f"{name!r:.150}"
     return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda found: f'_{ord(found[0]):x}_', told)}"
 

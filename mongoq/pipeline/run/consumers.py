@@ -48,6 +48,7 @@ def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
             continue
         try:
             if stage.join is not None:
+                # A join becomes several consumers: its items wait in a queue of their own, and so do its pairs.
                 found += joining(graph, stage, broker, DEFAULTS, coroutines=coroutines)
             else:
                 found += [_consumer(graph, stage, source, broker, coroutines=coroutines) for source in stage.sources]

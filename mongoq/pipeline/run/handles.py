@@ -32,6 +32,8 @@ def stage_judge(
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
     untyped = broker._context.untyped
+    # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
+    # stage.
     if graph.errors_of(stage) is not None:
         return kind(stage, targets, models, untyped, most=None)
 

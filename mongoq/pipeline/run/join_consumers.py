@@ -42,6 +42,7 @@ def joining(
 ) -> list[Consumer]:
     """Return the consumers of a join that was checked."""
     options = {name: value for name, value in stage.options.items() if name in defaults}
+    # One group for all sides, so that partners that arrive at the same time are settled together.
     gathering = SettleGroup()
     spec, sides = _spec(graph, stage, broker, gathering)
     quiet = {
@@ -104,6 +105,7 @@ def _model(stage: Stage) -> Any:
     assert stage.join is not None
     models = [Any if model is None else model for model in stage.model]
     if stage.join.missing == "pass":
+        # With missing="pass" any of the payloads may be None.
         models = [model | None if model is not Any else Any for model in models]
     together: Any = tuple[tuple(models)]  # type: ignore[misc]  # the types are known at run time only
     return TypeAdapter(together)
@@ -129,6 +131,7 @@ def takes_job(handler: Callable[..., Any], number: int) -> bool:
     several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     if named or needed > number + 1 or (len(positional) < number and not several):
         raise ArgumentInvalid("handler", f"it is to take {number} payloads, one of each queue, and maybe the job")
+    # An optional further argument is the job only if its name is job.
     return needed == number + 1 or (len(positional) > number and positional[number].name == "job")
 
 
@@ -214,6 +217,7 @@ class _Arrivals(_Quiet):
         try:
             value = None if self._path is None else _found(item.payload, self._path)
             key = ANY if self._path is None else value_key(value)
+        # The value will not change: no retry, the item goes to the error queue.
         except Unjoinable as unfit:
             return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
         except Exception as error:  # an error of this item alone

@@ -62,6 +62,7 @@ class StageOutcomeResolver(OutcomeResolver):
         most = None if self._most is None else self._most()
         if most is None or all(item.attempts <= most for item in items):
             return None
+        # A handler that kills its process never raises: count such runs by the attempts, before another run.
         over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
         return [Release() if item.attempts <= most else over for item in items]
 
@@ -113,6 +114,7 @@ class StageOutcomeResolver(OutcomeResolver):
 
         It is dumped by its own model, and the next stage reads it anew.
         """
+        # The target's model would refuse an instance of another class, although its document may fit.
         foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
         return target if foreign else self._targets[target]
 
@@ -133,6 +135,7 @@ class StageOutcomeResolver(OutcomeResolver):
         if not isinstance(name, str) or name not in self._targets:
             declared = ", ".join(map(repr, self._targets)) or "none"
             raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
+        # At most once, the item has left its queue before the run, so no stored payload is left to patch.
         if self._pops and move.patch is not None:
             raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
         to = self._towards(name, move.payload) if isinstance(move.to, str) else move.to

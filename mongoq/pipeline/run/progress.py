@@ -123,6 +123,7 @@ def progress_of(
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,
+            # Expired items are ready for the next claim.
             waiting=sum(depth.ready + depth.expired for depth in depths),
             scheduled=sum(depth.scheduled for depth in depths),
             reserved=sum(depth.reserved for depth in depths),

@@ -34,6 +34,7 @@ async def shown_async(title: str, run: AsyncRun) -> None:
 
 def _live() -> Any:
     try:
+        # Optional package, imported only for progress=True.
         from rich.live import Live
     except ModuleNotFoundError as error:
         hint = "progress=True needs rich: install mongoq-driver[progress] (pip install '.[progress]')"

@@ -49,6 +49,7 @@ class Run(ThreadedRun):
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(*_checks(broker._context, graph, own))
 
     def _begun(self, *, drain: bool) -> Self:
@@ -118,6 +119,7 @@ class AsyncRun(Local):
         signals: bool = True,
     ) -> Self:
         """Check the server, waiting for one that does not answer, and begin."""
+        # Here and not in __init__, because the checks of the server have to be awaited.
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
         engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
         await engine.prepare(*_checks(broker._context, graph, own))
@@ -149,6 +151,7 @@ class AsyncRun(Local):
         Other errors are those that end a worker.
         """
         seconds = None if timeout is None else wait_seconds(timeout)
+        # asyncio.wait, because wait_for would cancel the run at the timeout.
         await asyncio.wait([self._task], timeout=seconds)
         if not self.ended:
             return False

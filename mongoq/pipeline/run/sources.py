@@ -70,6 +70,7 @@ def transactional_parts(graph: Graph) -> tuple[str, ...]:
 
 
 def _forks(stage: Stage) -> bool:
+    # At most once, outputs are pushed one by one after the item has left, without a transaction.
     if stage.delivery == "at-most-once":
         return False
     annotation = returned(stage.handler)

@@ -43,6 +43,7 @@ class ThreadedRun(Local):
         def kept() -> None:
             try:
                 work(*args)
+            # Kept for wait, in the caller's thread: an error in this thread would only be printed.
             except BaseException as error:
                 self._failure = error
 

@@ -26,8 +26,8 @@ RESERVED = {name.lower() for name in (*ENVELOPE, PAYLOAD, CORRUPT, "")}
 def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
     """Return the envelope's columns, and a column for each field that the payloads of a sample have.
 
-    A field goes into the column ``payload``, a struct of these fields, if its name is that of another column, or differs
-    from another field's name only in case. If a payload is no document, ``payload`` holds each payload as JSON.
+    A field goes into the column ``payload``, a struct, if its name is that of another column, or differs from another
+    field's name only in case. If a payload is no document, ``payload`` holds each payload as JSON.
 
     Raises:
         ArgumentInvalid: the payloads have more fields than a table should have columns, or nest deeper than a column

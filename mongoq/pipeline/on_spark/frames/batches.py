@@ -64,6 +64,8 @@ class FrameBatches:
                 return  # all items were settled, but the checkpoint of the batch was not written
             token = ObjectId(first[0])
             claim = self._claim(token)
+            # The same claim with written outcomes means that the driver died after the mark: do not call the function
+            # again, its result may differ.
             if claim.note != part.path or not self._is_there(spark):
                 self._writing.write(frame, StageSettings(part).most)
                 self._note(token)

@@ -25,6 +25,7 @@ def cause(error: BaseException, place: Location) -> str:
     """Return the cause of a failure as JSON, for ``named``: the error raised in a task if any, without credentials."""
     text = text_of(error, LONGEST)
     kind, message = _raised(text) or (type_name(error), text)
+    # The text is Spark's or the user's, and may quote the URI or the password.
     for secret in _secrets(place):
         message = message.replace(secret, HIDDEN)
     return json.dumps([kind, shorten(message, BYTES)])

@@ -157,6 +157,7 @@ class FrameQuery:
             self._start()
         except BaseException as error:
             ended(self._part.place, self.consumer)
+            # An error of Java's files: most likely the checkpoint's folder.
             if isinstance(error, Py4JJavaError) and error.java_exception.getClass().getName().startswith("java.io."):
                 problem = f"stage {self._part.name!r}: Spark cannot write there: {error.java_exception.getMessage()}"
                 raise ArgumentInvalid("checkpoint", problem) from None
@@ -176,6 +177,7 @@ class FrameQuery:
         ``_work_off`` has recorded it.
         """
         with self._starting:
+            # Checked under the lock: several threads may see the dead query at the same time.
             if self._query is None or self._ending or self._failure is not None or has_ended(self._spark):
                 return False
             if self._query.isActive:  # another thread has restarted it
@@ -225,6 +227,7 @@ class FrameQuery:
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
         """Process a batch. To Spark a return means that the batch is done, so its remaining items are settled."""
+        # In short waits, so that a stopped query does not hang here.
         while not self._turn.acquire(timeout=LOOK):
             self._check_going_on()
         self._worked = True

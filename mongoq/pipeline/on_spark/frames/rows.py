@@ -206,6 +206,7 @@ class Grouper:
         """Return kind, text, delay and outputs of an item's outcome."""
         made = [row for row in rows if row.kind in RETURNED]
         own = next((row for row in rows if row.kind not in RETURNED), None)
+        # Each item of the frame has one row of its own, so a group without one has an id that the function made up.
         if own is None:
             which = f"no {ID}" if id is None else f"the {ID} {id!r:.100}, which no item of this frame has"
             raise OutcomeInvalid(f"stage {self._stage!r} returned a row with {which}; each row is made of an item")

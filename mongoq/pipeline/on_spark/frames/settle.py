@@ -141,6 +141,8 @@ class StageSettings:
         """
         ids = [others[shown] if (shown := fate["id"]) in others else ObjectId(shown) for fate in fates]
         unread = {} if self._reads_payloads(fates) else UNREAD
+        # Read again, under the token: items that were settled before, or taken since, must not be settled by an old
+        # row.
         found = {id_shown(item.id): item for item in self._items(token, ids, unread)}
         verdicts = [(found[fate["id"]], self.verdict(found[fate["id"]], fate)) for fate in fates if fate["id"] in found]
         endings: Counter[str] = Counter({"lost": len(fates) - len(verdicts)})
@@ -183,6 +185,7 @@ class StageSettings:
                 error = failed.get(id_key(item.id))
                 if error is None:
                     yield item, verdict
+                # Another holder has it by now; no retry helps.
                 elif isinstance(error, ReservationLost):
                     endings["lost"] += 1
                 else:
@@ -240,6 +243,7 @@ class Settler:
     def _some(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Yield the outcomes to settle now, in parts of bounded size, and the number of outcomes for later."""
         for batch in batches:
+            # As many rows as fit into BYTES on average.
             rows = max(1, min(ITEMS, BYTES * batch.num_rows // max(batch.nbytes, 1)))
             for start in range(0, batch.num_rows, rows):
                 fates = batch.slice(start, rows).to_pylist()

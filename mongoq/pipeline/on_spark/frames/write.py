@@ -78,6 +78,7 @@ class FrameWriter:
         def within(part: range) -> DataFrame:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
+        # A wrong column is wrong for every item: a search would only call the function again and again.
         found = Bisection(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
         failures = {range(len(ids)): failure}
         while (part := found.next()) is not None:
@@ -113,6 +114,7 @@ class FrameWriter:
         if made is not None:
             rows = rows.union(made)
         number = self._parts(frame)
+        # All rows of an item have to be in one task, one behind the other: Grouper reads them as a stream.
         together = rows.repartition(number, "id").sortWithinPartitions("id")
         return together.mapInArrow(Grouper(self._part.name, sink=self._part.stage.is_sink), FATES)
 
@@ -127,6 +129,7 @@ class FrameWriter:
         stage = self._part.stage
         mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
         columns = given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
+        # Py4J calls back in a thread of its own, which lacks the context variables of the caller.
         made = self._context.copy().call(self._function, columns)
         if isinstance(made, Exception):
             raise made
