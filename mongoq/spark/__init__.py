@@ -105,6 +105,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(MongoqDataSource)
     _activate(spark)
     regex = spark.conf.get(REDACTION) or ""
+    # The setting of the user stays in force beside ours; a second call adds nothing.
     if HIDDEN not in regex:
         spark.conf.set(REDACTION, f"{regex}|{HIDDEN}" if regex else HIDDEN)
 
@@ -118,6 +119,7 @@ def _activate(spark: Any) -> None:
 
 def check_packages() -> None:
     """Raise ``SparkUnavailable`` if PySpark or pyarrow is missing, or is too old."""
+    # find_spec does not import: the check is quick, and a broken package does not raise here.
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
             raise SparkUnavailable(package)

@@ -32,6 +32,7 @@ def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
         ArgumentInvalid, ServerUnavailable, AuthenticationFailed, CollectionSharded, SchemaTooNew: as
             ``mongoq.connect``.
     """
+    # The pid is part of the key: a forked process inherits this table, but must not use the parent's connections.
     key = os.getpid(), place
     with _lock:
         if key not in _brokers:

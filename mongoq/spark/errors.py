@@ -131,6 +131,7 @@ class ExecutorsUnready(MongoqError):
 def in_short(error: BaseException) -> str:
     """Return the line in which Spark quotes the Python error of a task, or the first line of its text."""
     lines = str(error).splitlines()
+    # Spark puts the traceback of the task into its own text; the first line after its frames has the error.
     frames = [place for place, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call")]
     for line in lines[frames[-1] + 1 :] if frames else ():
         if line.strip() and not line.startswith((" ", "\t")):

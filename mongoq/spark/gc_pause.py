@@ -34,6 +34,7 @@ def resting() -> Iterator[None]:
 def made_at_rest(values: Iterator[T]) -> Iterator[T]:
     """Yield values, each made while the collector pauses; it runs again while the consumer handles the value."""
     while True:
+        # Only around next: the code that takes the values runs with the collector.
         with resting():
             value = next(values, NOTHING)
         if value is NOTHING:

@@ -20,6 +20,7 @@ def find_interpreter() -> str:
 
     ``spark-submit`` sets the variable from ``spark.pyspark.python``. Spark searches for the name on the search path.
     """
+    # Without an import: a check before Spark starts must not load PySpark.
     module = sys.modules.get("pyspark.core.context")
     context = None if module is None else module.SparkContext._active_spark_context
     named = os.environ.get(VARIABLE) if context is None else context.pythonExec
@@ -28,6 +29,7 @@ def find_interpreter() -> str:
 
 def find_problem(interpreter: str) -> str | None:
     """Import the packages of tasks in a Python, started as Spark starts it; returns the problem, or ``None``."""
+    # The name is searched here as Spark searches it, on the search path.
     path = shutil.which(interpreter)
     if path is None:
         return "is not there"

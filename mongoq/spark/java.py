@@ -30,5 +30,6 @@ def java_version() -> int | None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
+    # Java writes its version to stderr; both outputs are searched.
     found = VERSION.search(told.stderr + told.stdout)
     return int(found[1]) if found else None

@@ -57,6 +57,7 @@ class RawOptions:
         uri, database, collection = (self.text(name) for name in PLACE)
         if uri is None:
             uri, named, of_them = (os.environ.get(name) or None for name in VARIABLES)
+            # Only with the URI of the environment: its names may not exist where another URI leads.
             database, collection = database or named, collection or of_them
         if uri is None:
             problem = f"this option is missing: such as mongodb://localhost:27017; or set the variable {VARIABLES[0]}"
@@ -68,6 +69,7 @@ class RawOptions:
         path = self.options.pop(PATH, None)
         if path is None:
             return
+        # The same name by path and by option is no conflict.
         if self.options.setdefault(meaning, path) != path:
             other = f"the option {meaning} {self.options[meaning]!r}"
             problem = f"{path!r} and {other} name both the queue; give one of them"
@@ -102,6 +104,8 @@ class RawOptions:
         value = self.value(name)
         if value is None:
             return None
+        # At most DIGITS digits: int takes quadratic time for very long texts. isascii, because isdigit accepts other
+        # scripts.
         number = int(value) if value.isascii() and value.isdigit() and len(value) <= DIGITS else 0
         if number < 1 or (most is not None and number > most):
             limits = "from 1 up" if most is None else f"from 1 to {most:,}"
@@ -133,6 +137,7 @@ class RawOptions:
             return None
         try:
             moment = datetime.fromisoformat(value.strip())
+            # A time without an offset would depend on the time zone of the driver, so it is refused.
             utc = None if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError):
             utc = None

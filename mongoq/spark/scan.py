@@ -214,6 +214,7 @@ class Scan:
 
     def _of_keys(self, filter: Filter, hint: str | None, stage: dict[str, Any]) -> Iterator[Document]:
         """Run a stage on the ids of the matching documents (``aggregate``); the index alone has them."""
+        # Projected to _id, so that the index alone answers and no document is fetched.
         pipeline: list[Filter] = [{"$match": _object_ids(filter)}, {"$project": {"_id": 1}}, stage]
         options: dict[str, Any] = {} if hint is None else {"hint": hint}
         return self._collection.aggregate(pipeline, allowDiskUse=True, **options)
@@ -226,6 +227,7 @@ class Scan:
         A reply, of 16 MB at most, is kept as bytes and decoded part by part, so memory does not grow with the number of
         documents. Dates are aware, or with ``naive`` without an offset, in UTC.
         """
+        # Raw batches: the driver would decode a whole reply at once, which needs a multiple of its 16 MB.
         with self._collection.find_raw_batches(filter, projection, batch_size=rows, hint=hint) as cursor:
             for raw in cast("Iterator[bytes]", cursor):  # typed as documents, although this cursor yields bytes
                 for part in slices(raw) if raw else ():
@@ -263,6 +265,7 @@ def _object_ids(filter: Filter) -> Filter:
 
 def _client(uri: str, patience: float) -> MongoClient[dict[str, Any]]:
     options: dict[str, Any] = {"tz_aware": True}
+    # An option in the URI is the user's choice and wins.
     if not has_option(uri, SELECTION_OPTION):
         options[SELECTION_OPTION] = patience * 1000
     client: MongoClient[dict[str, Any]] = make_client(MongoClient, uri, **options)
@@ -272,6 +275,7 @@ def _client(uri: str, patience: float) -> MongoClient[dict[str, Any]]:
 def _preference(client: MongoClient[dict[str, Any]], name: str) -> Any:
     """Return a read preference, with the URI's tags and maximum staleness."""
     given, kind = client.read_preference, PREFERENCES[name]
+    # The primary has no tags and no staleness.
     if kind is Primary or isinstance(given, Primary):
         return kind()
     return kind(given.tag_sets, given.max_staleness)

@@ -106,6 +106,7 @@ its delay included; null where it is unknown: after a worker has had the item, u
         """Return the envelope with the payload as JSON, or with the columns that a sample of payloads has."""
         from mongoq.spark.read.reader import schema_of
 
+        # Spark calls schema for reads and streams alike, before it asks for one of the readers.
         if not STREAM_ONLY & {name.lower() for name in self.options}:
             return schema_of(ReadOptions.parse(self.options))
         options = self._stream_options()

@@ -80,8 +80,10 @@ def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
     """
     view = view_of(options.view, options.queues, options.period, scan.now())
     named = options.queues.listed(dead=options.view == "dead") or items_of(scan, view.branches[0].queues)
+    # With too many queues for the sample, some queues with two items each, instead of one item of each.
     queues = _some(named, options.sample or 0)
     rows = max(2, (options.sample or 0) // max(1, len(queues) * len(view.branches)))
+    # Both ends of each index: old and new items may have different fields.
     for branch in view.branches:
         for queue in queues:
             for document in scan.ends(_of(branch, queue), _projection(options.fields), branch.index.keys, rows=rows):

@@ -130,6 +130,7 @@ def _hex(value: Any) -> ObjectId:
     """Return the ObjectId that this text equals, or is a beginning of; texts of ids have the order of the ids."""
     if type(value) is not str or not re.fullmatch("[0-9a-f]*", value):
         raise Unsuited
+    # A text that is shorter comes before all ids that begin with it: fill up with zeros.
     return ObjectId(value[:HEX_DIGITS].ljust(HEX_DIGITS, "0"))
 
 
@@ -161,5 +162,6 @@ def kind_of(type: spark.DataType) -> Kind | None:
     """
     if bits := BITS.get(type.__class__):
         limit = 1 << (bits - 1)
+        # Integers out of the column's range do not fit it, so Spark has to see them and fail or make null.
         return Kind(LONGS.types, LONGS.literal, beside=({"$lt": -limit}, {"$gte": limit}))
     return KINDS.get(type.__class__)

@@ -54,6 +54,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
     """
     if not options.empty_if_missing:
         refuse_unknown(scan, options.queues)
+    # The server's clock, not the driver's: the dates of items come from it.
     now = scan.now()
     view = view_of(options.view, options.queues, options.period, now)
     indexes = [None if pushed.ids else scan.index(branch.index.keys) for branch in view.branches]
@@ -61,6 +62,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
     count = sum(scan.count(filter, hint) for filter, hint in keys)
     hint = indexes[0] if len(indexes) == 1 else None
     parts = parts_of(count, options.partitions)
+    # A single part needs no boundaries, and no second query.
     ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
     ranges = id_ranges(ids)
     if prefer_ids(scan.size(), count, len(ranges)):

@@ -54,6 +54,7 @@ def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> Se
             target, condition = _condition(filter, schema, view)
         except Unsuited:
             continue
+        # A longer list is left to Spark, which applies every filter in any case.
         if len(bson.encode(condition, codec_options=codec_options())) <= LONGEST:
             (keys if target.indexed else others).append(condition)
     return ServerFilter(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
@@ -127,6 +128,7 @@ def _starts(target: Target, value: str) -> Condition:
 
 
 def _ends(target: Target, value: str) -> Condition:
+    # Not $, which also matches before a line break at the end.
     return _matching(target, value, r"\z")
 
 
@@ -135,6 +137,7 @@ def _contains(target: Target, value: str) -> Condition:
 
 
 def _matching(target: Target, value: str, end: str) -> Condition:
+    # A NUL cannot be in a regular expression of BSON, which ends with one.
     if target.kind.types != ("string",) or not 0 < len(value) <= PATTERN or "\0" in value:
         raise Unsuited
     return {"$regex": re.escape(value) + end}

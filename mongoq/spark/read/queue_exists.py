@@ -56,6 +56,7 @@ def _has_items(scan: Scan, condition: Any) -> bool:
 
 
 def _is_named(scan: Scan, name: str) -> bool:
+    # All control documents by a range of _id, an index scan: up to the next character after the colon.
     controls = {"$gte": CONTROL_PREFIX, "$lt": CONTROL_PREFIX[:-1] + chr(ord(":") + 1)}
     ways: Sequence[dict[str, Any]] = (
         {"_id": CONTROL_PREFIX + name},
@@ -68,6 +69,7 @@ def _is_named(scan: Scan, name: str) -> bool:
 
 def _refuse(scan: Scan, option: str, name: str, problem: str) -> None:
     names = items_of(scan, {"$gte": ""})
+    # cutoff=0: always show the nearest names, even if none is very similar.
     close = get_close_matches(name, names, SHOWN, cutoff=0.0)
     what = ", ".join(map(repr, close)) + (" and others" if len(names) > len(close) else "")
     there = f"which has {what}" if names else "which holds no items at all"

@@ -69,6 +69,7 @@ class QueueSelection:
             named = beginning_with(self.prefix)
             ending = re.escape(DEAD_SUFFIX) + r"\z"
             if not dead:
+                # The range bounds the index scan; the ending is checked on its keys.
                 return {**named, "$not": {"$regex": ending}}
             return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
         names = self.listed(dead=dead)

@@ -116,6 +116,7 @@ class Columns:
         payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
         if not self._of_fields:
             return DocumentBatch(documents, payloads, (), now)
+        # The usual case by one set of types: a check of each payload would be slower.
         plain = {payload.__class__ for payload in payloads} <= {dict}
         fields = payloads if plain else self._documents_of(payloads, misfits)
         if self._fields:

@@ -78,6 +78,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or ``start`` if there are no items; queries once a second while idle."""
         begin = _moment(start)
+        # Spark calls this every few milliseconds: the nap keeps an idle stream from using the CPU.
         if time.monotonic() - self._asked < IDLE_SECONDS:
             time.sleep(NAP_SECONDS)
             return start
@@ -151,6 +152,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cut(self, begin: datetime, end: datetime, limit: ReadLimit) -> list[datetime]:
         """Return the times between the two at which their items are split, into parts of about equal count."""
         wanted, cuts = self._options.read.partitions, [begin]
+        # The batch fits into one part, so no count is needed.
         if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
             return []
         scan = self._opened()

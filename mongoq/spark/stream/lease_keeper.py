@@ -82,6 +82,7 @@ class LeaseKeeper:
         claim = self._run.claim
         if claim is None or claim.ids is None:
             return
+        # At a third of the lease: after one failed extension there is time for another.
         third = self._lease.total_seconds() / 3
         if claim.token != self._token:  # claimed since the last turn
             self._token, self._due = claim.token, time.monotonic() + third
@@ -89,6 +90,7 @@ class LeaseKeeper:
             return
         for chunk in cut_ids(claim.ids):
             self._broker._driver.run(extend_held(self._broker._context, claim.token, chunk, self._lease))
+            # Between two commands: the process may have only two seconds left.
             if self._ended.is_set():
                 return
             # Extending many items takes time: the lease of the run itself must not end meanwhile.

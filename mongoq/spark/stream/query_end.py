@@ -21,6 +21,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 def at_the_end(last: Callable[[], None]) -> None:
     """Call ``last`` when a signal ends the process, within two seconds; no effect if another handler is installed."""
+    # signal.signal works in the main thread only; another handler is the application's own and stays.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     told: SimpleQueue[int] = SimpleQueue()  # a SimpleQueue, because its put is reentrant: a signal may interrupt it

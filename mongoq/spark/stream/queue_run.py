@@ -52,6 +52,7 @@ def run_of(options: QueueStreamOptions) -> QueueRun:
     """
     key = os.getpid(), options
     with _lock:
+        # One run for all instances: Spark may make several readers, and the claim belongs to the query.
         if key not in _runs:
             _runs[key] = QueueRun(options)
             at_the_end(_runs[key].close)

@@ -170,6 +170,7 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
                 raise ColumnMismatch(some[0], "payload", "string", "text that is not UTF-8") from None
             documents = None
         if documents is None:
+            # The reply would be too large, or its text is not UTF-8: read fewer items at a time.
             size = max(1, len(some) // 4)
             continue
         done += size

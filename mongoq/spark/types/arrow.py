@@ -73,6 +73,7 @@ def as_it_is(values: list[Any], field: spark.StructField, arrow: pa.DataType) ->
 
     Checking the set of their types is much faster than checking each value.
     """
+    # Classes, not isinstance: a subclass such as a Code or a Binary needs conversion.
     found = {each.__class__ for each in values}
     if not field.nullable and NONE in found:
         return None

@@ -98,6 +98,7 @@ class Column:
     def array(self, taken: DocumentBatch, misfits: ParseMode) -> pa.Array:
         """Return the column of these documents; a value that does not fit becomes null and is noted, or raises."""
         values = self._values(taken)
+        # Fast path; a value that Arrow refuses is converted one by one, for an error that names it.
         array = as_it_is(values, self.field, self.arrow) if self._plain else None
         return pa.array(self._converted(values, misfits), self.arrow) if array is None else array
 
@@ -120,6 +121,7 @@ class Column:
                 misfits.meet(place, self.name, misfit, nullable=self.field.nullable)
                 converted.append(None)
             if self._forgiven:
+                # The list is shared by all values of the column: empty it for the next one.
                 self._forgiven.clear()
                 misfits.note(place)
         return converted

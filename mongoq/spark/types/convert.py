@@ -129,6 +129,7 @@ def _integers(type: spark.DataType, bits: int) -> Convert:
     limit = 1 << (bits - 1)
 
     def convert(value: Any) -> int:
+        # Some producers, such as JavaScript, write all numbers as doubles.
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -158,6 +159,7 @@ def _float(type: spark.DataType, value: Any) -> float:
 
 
 def _decimals(type: spark.DecimalType) -> Convert:
+    # The traps raise where digits would be lost.
     context = Context(prec=type.precision, traps=[Inexact, InvalidOperation])
     step = Decimal(1).scaleb(-type.scale)
 
@@ -184,6 +186,7 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
 
 
 def _parsed_number(type: spark.DataType, value: str) -> Decimal:
+    # Decimal itself accepts underscores, spaces and digits of other scripts.
     if not NUMBER.fullmatch(value):
         raise ConversionError(type, "a string that is no number")
     try:

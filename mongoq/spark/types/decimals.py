@@ -41,6 +41,7 @@ def _scaled(bid: bytes, scale: int) -> int | None:
     low, high = HALVES.unpack(bid)
     coefficient: int = (high & HIGH_MASK) << 64 | low
     shift = (high >> EXPONENT_PLACE & EXPONENT_MASK) - EXPONENT_BIAS + scale
+    # All of these are left to the slow path, which converts or refuses them one by one.
     if high >> 61 & SPECIAL == SPECIAL or coefficient > LARGEST or not -len(TENS) < shift < len(TENS):
         return None
     if shift < 0:

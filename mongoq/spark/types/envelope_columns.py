@@ -111,6 +111,7 @@ def id_shown(id: Any) -> str:
 
 def _states(documents: Sequence[Document], now: datetime) -> list[str]:
     """Return the states as ``mongoq.model.item.state_of`` does, also for dates that Python cannot hold."""
+    # Dates of a read are naive for speed, those of other callers aware: compare each with its kind.
     naive = now.astimezone(UTC).replace(tzinfo=None)
     return [_state(document, now, naive) for document in documents]
 
@@ -122,6 +123,7 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     if isinstance(when, datetime):
         due = when <= (naive if when.tzinfo is None else now)
     else:
+        # Dates outside Python's years: the sign tells the far past from the far future.
         due = isinstance(when, DatetimeMS) and int(when) < 0
     if document.get("reserved"):
         return "expired" if due else "reserved"

@@ -90,6 +90,7 @@ class ObservedValues:
     def _decimal(self, value: Decimal128) -> None:
         number = value.to_decimal()
         if not number.is_finite():
+            # NaN and infinities have no decimal in Spark, but a text.
             self.kinds.add("text")
         elif number:
             _, digits, exponent = number.as_tuple()

@@ -60,6 +60,7 @@ def _shown(value: Any) -> Any:
 
 
 def _encoder(default: Callable[[Any], Any]) -> Callable[[Any], str]:
+    # BSON has no cycles, so no check; NaN raises, and json_text replaces it by a string.
     return json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, check_circular=False, separators=SEPARATORS, default=default
     ).encode

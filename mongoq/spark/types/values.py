@@ -85,6 +85,7 @@ def _remedy(type: spark.DataType) -> str:
 def _decimals(type: spark.DecimalType) -> Values:
     if type.precision > DIGITS:
         return _long_decimals
+    # All values of a column have one scale, so one exponent.
     exponent = (EXPONENT_BIAS - type.scale) << EXPONENT_BITS
 
     def convert(array: pa.Array) -> list[Any]:
@@ -106,6 +107,7 @@ def _unscaled(array: pa.Array) -> Iterator[int | None]:
     if array.null_count == len(array):
         yield from [None] * len(array)
         return
+    # Arrow's buffer itself, 16 bytes a value; a slice of an array begins at its offset.
     bits = memoryview(array.buffers()[1])
     start = array.offset * WIDTH
     there = array.is_valid().to_pylist() if array.null_count else [True] * len(array)
@@ -160,6 +162,7 @@ def _arrays(type: spark.ArrayType) -> Values:
 
     def convert(array: pa.Array) -> list[Any]:
         first, number, spans = _spans(array)
+        # Convert the elements of all lists as one column, then cut it into the lists.
         flat = parts(array.values.slice(first, number))
         return _nulled(array, [flat[span] for span in spans])
 

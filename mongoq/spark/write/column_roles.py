@@ -56,6 +56,7 @@ class ColumnRoles:
 
     def _refuse_unknown(self, envelope: Iterable[str]) -> None:
         mine = {*envelope, *self._named, self._options.id_column}
+        # A misspelled control column would silently be left out.
         unknown = [name for name in self._fields if name.startswith("_") and name not in mine]
         if unknown:
             known = ", ".join(sorted(KNOWN))

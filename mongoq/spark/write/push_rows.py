@@ -69,6 +69,7 @@ class RowPusher:
     def _send(self, queue: str, tolds: Sequence[PushOptions], pushes: list[Push]) -> None:
         context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
         if isinstance(self._ids, ValueIds):
+            # Rows with equal ids are one item, so only one of them is sent.
             pushes = list({push[0]: push for push in pushes}.values())
         pushes.sort(key=ID)  # ordered ids save the server a quarter of its work
         self._broker._driver.run(push_each(context, tolds, pushes, remember=self._options.once))

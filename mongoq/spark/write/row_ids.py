@@ -96,6 +96,7 @@ class ContentIds:
     def _begun(self, queue: str, told: Hashable) -> Any:
         key = queue, told
         if key not in self._told:
+            # A bound for memory: with a new key for each row the cache would grow forever.
             if len(self._told) >= FIRST_SLOTS:
                 self._told.clear()
             named = _joined(self._partition, queue, repr(told))

@@ -68,6 +68,7 @@ def _plain(array: pa.Array) -> list[Any]:
 
 
 def _pairs(array: pa.Array) -> list[Any]:
+    # Sorted and hashable: equal maps share one order, in any sequence of their keys.
     return [each if each is None or isinstance(each, str) else tuple(sorted(each)) for each in array.to_pylist()]
 
 
@@ -143,6 +144,7 @@ class Orders:
         if "delay" not in given and "when" not in given:
             given |= {"delay": self._default.delay, "when": self._default.when}
         given = {"to": self._default.to, "priority": self._default.priority, **given}
+        # A bound for memory: with a key for each row there are as many orders as rows.
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         order = self._known[said] = RowOrder(said, **given)

@@ -61,6 +61,7 @@ class RowSettler:
         if not held:
             return SettledByToken()
         told = self._broker._driver.run(settle_held(self._broker._context, held))
+        # Reported before failures, which raise: the log has both.
         if told.lost:
             self._tell_lost(told.lost)
         if told.failed:
@@ -71,6 +72,7 @@ class RowSettler:
 
     def _held(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
         id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
+        # The first row would settle the item, and the second would count as lost.
         if id.binary in self._seen:
             problem = "another row of this task settles the same item; what is made of it besides has no _token"
             raise Refusal(row.place, "_token", problem)

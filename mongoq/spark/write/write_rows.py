@@ -63,6 +63,7 @@ def write(
     """
     place, writing = 0, None
     for batch in _slices(batches, options.batch_size):
+        # Only at the first row: an empty task needs no connection.
         if writing is None:
             writing = _Writing(broker_at(options.place), layout, options, task, job)
         try:

@@ -51,6 +51,7 @@ class MongoqWriter(DataSourceArrowWriter):
         ColumnRoles(schema, options)
         self._options = options
         self._schema = schema
+        # The same for all tasks and repetitions of this write, and for no other write.
         self._run = str(ObjectId())
         with scan_at(options.place) as scan, scan.in_plain_words():
             scan.now()
