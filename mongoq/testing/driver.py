@@ -18,6 +18,7 @@ class VirtualDriver(AioDriver):
     """Runs flows by the driver for threads, in the caller's task, in any event loop."""
 
     def __init__(self, threads: ThreadDriver) -> None:
+        # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
         self._threads = threads
 
     async def run(self, flow: Flow[T], perform: Any = None) -> T:

@@ -40,6 +40,7 @@ class PrivateLoop:
         """Run a coroutine to its end, in the context of the caller."""
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
+            # A broker that is never closed would leave its loop open, and Python would warn about it.
             weakref.finalize(self, _let_go, self._runner, self._runner.get_loop())
         return self._runner.run(coroutine, context=copy_context())
 

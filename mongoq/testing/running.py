@@ -70,6 +70,7 @@ def until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualSer
     runs = before = 0
     while True:
         for station in stations:
+            # Each queue until it is empty, so that results come in an order that tests can rely on.
             while came := (yield from station.steps(None)):
                 results += came
                 runs += 1
@@ -103,6 +104,7 @@ async def awaited(steps: Steps) -> list[Result]:
             try:
                 reply = await coroutine
             except BaseException as error:
+                # A handler may raise CancelledError by itself; that fails its run and does not end the test.
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     steps.close()
                     raise

@@ -63,6 +63,7 @@ class VirtualServer:
     def _keep(self, run: HandlerCall, consumer: Consumer) -> None:
         queue = Queue(self.driver, consumer.queue._context)
         try:
+            # A worker would have extended these leases before they ended: the clock jumps, so it is done afterwards.
             queue.extend_many(run.items, lease=consumer.lease)
         except BatchIncomplete:
             if run.job is not None:

@@ -59,6 +59,7 @@ class VirtualStation:
         if not items:
             return screened
         run = HandlerCall(items, time.monotonic())
+        # Registered, so that advance inside the handler extends the leases of these items.
         self._server.running[run] = self.consumer
         try:
             return screened + (yield from self._ran(run))
@@ -146,6 +147,7 @@ class VirtualStation:
             raise refusal
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
+        # An impossible outcome is a failure of the run; a failure that cannot be settled either ends the test.
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
             return self._settled(item, self.consumer.resolver.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
@@ -166,6 +168,7 @@ class VirtualStation:
     def _failed(self, item: Item[Any], verdict: Failed, entry: Any) -> Result:
         """Return the result of a failed run: ``"retry"`` or ``"dead"``, as the stored item shows."""
         untyped = replace(self._context, codec=self._context.broker.untyped)
+        # Without a model: the payload may not fit it, and only the existence of the item counts.
         if self._server.driver.run(read.get(untyped, item.id)) is None:
             return Result(item, "dead", entry, verdict.error, to=self._context.settings.dead)
         return Result(item, "retry", entry, verdict.error, delay=duration(verdict.delay, "delay"))
