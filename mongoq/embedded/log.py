@@ -28,6 +28,7 @@ class Log:
         with self.path.open("rb") as file:
             file.seek(self._offset)
             new = file.read()
+        # mongod may be writing the last line at this moment: an incomplete line is left for the next call.
         complete = new[: new.rfind(b"\n") + 1]
         self._offset += len(complete)
         return next(filter(None, map(_port, complete.splitlines())), None)

@@ -65,6 +65,7 @@ class Options:
         a step-down, instead of sending commands to the server in any state. Transactions, retryable writes and change
         streams work through it.
         """
+        # A standalone server has no set that a driver could discover.
         options = ["directConnection=true"]
         if self.replica_set is not None:
             options = [f"replicaSet={quote_plus(self.replica_set)}"]

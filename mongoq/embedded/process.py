@@ -43,6 +43,7 @@ class Process:
         self._unread = b""
         self._deaf = False
         self._listening = threading.Lock()
+        # Isolated and without site packages: a quick start, independent of the owner's environment.
         script = [sys.executable or "python3", "-I", "-S", watchdog.__file__]
         discard = str(directory) if temporary else ""
         with log.open("ab") as output:

@@ -103,6 +103,7 @@ def _form(client: Client, name: str, host: str) -> None:
             f"the data in this path was made as replica set {config['_id']!r}, not {name!r}; "
             f"open it with replica_set={config['_id']!r}"
         )
+    # The port changes with each start, but the stored configuration has the one of the last start.
     member = config["members"][0]
     if member["host"] != host:
         # Forced, because a member that does not find itself in the set has no primary to ask.
