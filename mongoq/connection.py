@@ -79,6 +79,7 @@ def connect(
             settings=source,
             on_close=partial(_close, client),
         )
+        # Two limits: the search for a server may have to end earlier than the whole call.
         with pymongo.timeout(trial.seconds):
             with pymongo.timeout(trial.search_seconds):
                 _ = client.is_primary  # waits until a server is found
@@ -91,6 +92,7 @@ def connect(
             raise
     else:
         return broker
+    # Outside of the except block, so that the driver's error does not become the context of this one.
     raise explained from cause
 
 
@@ -155,6 +157,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
                 settings=self._settings,
                 on_close=partial(_close_async, client),
             )
+            # Two limits: the search for a server may have to end earlier than the whole call.
             with pymongo.timeout(trial.seconds):
                 with pymongo.timeout(trial.search_seconds):
                     await client.is_primary  # waits until a server is found
@@ -188,6 +191,7 @@ async def _close_async(client: AsyncMongoClient[Any]) -> None:
 def _client(kind: Callable[..., Any], uri: Any, timeout: Duration | None) -> Any:
     if timeout is not None:
         duration(timeout, "timeout", zero=False)
+    # The name in the URI is the user's choice and wins.
     named = isinstance(uri, str) and has_option(uri, "appName")
     return make_client(kind, uri, driver=DriverInfo("mongoq"), **({} if named else {"appname": "mongoq"}))
 
