@@ -227,7 +227,7 @@ class Scan:
         A reply, of 16 MB at most, is kept as bytes and decoded part by part, so memory does not grow with the number of
         documents. Dates are aware, or with ``naive`` without an offset, in UTC.
         """
-        # Raw batches: the driver would decode a whole reply at once, which needs a multiple of its 16 MB.
+        # Raw batches: without them the driver decodes a whole reply, of up to 16 MB, at once.
         with self._collection.find_raw_batches(filter, projection, batch_size=rows, hint=hint) as cursor:
             for raw in cast("Iterator[bytes]", cursor):  # typed as documents, although this cursor yields bytes
                 for part in slices(raw) if raw else ():

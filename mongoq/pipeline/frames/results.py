@@ -157,7 +157,7 @@ class Results:
         return {} if value is ABSENT else value
 
     def _documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
-        """Return documents: first the item's fields in their order, then further ones in the order of the columns."""
+        """Return documents: first the item's fields in their order, then new fields in the order of the columns."""
         names, orders = list(values), dict[tuple[str, ...], list[int]]()
         documents = []
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):

@@ -99,7 +99,7 @@ class FrameWriter:
         try:
             fates = self._fates(frame, most)
             file.add(fates)
-        except BaseException as error:  # Py4J ends its thread for others than Exceptions, and Spark waits forever
+        except BaseException as error:  # Py4J ends its thread at a BaseException, and Spark waits forever
             if self._stopping():
                 raise
             return _Failure(error, cause(error, self._part.place), fates)
