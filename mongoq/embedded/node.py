@@ -23,13 +23,13 @@ class Node:
     """A mongod that listens. It belongs to the process that made it.
 
     Attributes:
-        owner: the id of that process.
-        port: on 127.0.0.1.
+        owner: pid of that process.
+        port: port on 127.0.0.1; set when mongod listens.
         key: the password of mongod's own administrator, ``__system``, if authentication is on.
 
     Raises:
-        EmbeddedServerUnavailable: the directory is in use, or mongod ended or was not ready by the deadline;
-            then nothing is left running.
+        EmbeddedServerUnavailable: the directory is in use, or mongod ended or was not ready by the deadline; then
+            nothing is left running.
     """
 
     def __init__(self, mongod: Path, path: Path | None, options: Options, *, deadline: float) -> None:
@@ -50,21 +50,21 @@ class Node:
 
     @property
     def path(self) -> Path:
-        """Where its data and its log are."""
+        """Directory of its data and its log."""
         return self._directory.path
 
     @property
     def temporary(self) -> bool:
-        """Whether the directory goes with the server."""
+        """True if the directory is removed with the server."""
         return self._directory.temporary
 
     @property
     def pid(self) -> int | None:
-        """The process id of mongod, ``None`` when it does not run."""
+        """Pid of mongod, ``None`` when it does not run."""
         return self._process.pid if self._process is not None and self._process.running else None
 
     def stop(self) -> None:
-        """End mongod and its watchdog, wait for both, and let go of the directory."""
+        """End mongod and its watchdog, wait for both, and release the directory."""
         try:
             if self._process is not None:
                 self._process.stop()
@@ -84,14 +84,14 @@ class Node:
             held = is_directory_in_use(process.failure, self._log.tail())
             if self.temporary or not held or time.monotonic() >= patience:
                 raise EmbeddedServerUnavailable(in_use or self.last_words())
-            # This process has the lock, so whoever holds the data has lost its owner and is on its way out. A temporary
-            # directory is nobody else's, and goes with the watchdog that has just ended.
+            # This process has the lock, so the mongod that holds the data has lost its owner and is about to end. A
+            # temporary directory has no other user, and is removed by the watchdog that has just ended.
             in_use = self.last_words()
             process.stop()
             time.sleep(0.1)
 
     def _listening_port(self, process: Process, deadline: float) -> int:
-        """The port, as soon as mongod tells; 0 when it has ended or the deadline is over."""
+        """Return the port, as soon as mongod listens; 0 when it has ended or the deadline is over."""
         while process.failure is None and time.monotonic() < deadline:
             port = self._log.port()
             if port is not None and process.pid is not None:
@@ -100,7 +100,7 @@ class Node:
         return 0
 
     def last_words(self) -> str:
-        """A sentence on why mongod is of no use, with the end of its log."""
+        """Return a sentence on why mongod is of no use, with the end of its log."""
         if self._process is not None:
             self._process.listen(0)
             if self._process.failure is not None:

@@ -1,4 +1,4 @@
-"""How a mongod is to be run, and the command line that says so."""
+"""Options of a mongod, and its command line."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mongoq.errors import ArgumentInvalid
 __all__ = ["Options"]
 
 _LEAST_CACHE_MB = 256  # mongod refuses less
-_OPLOG_MB = 512  # by default it is 5 % of the free disk, which a demo should not take
+_OPLOG_MB = 512  # the default is 5 % of the free disk, too much for a demo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of ``mongoq.embedded.EmbeddedServer`` that shape the server itself.
+    """Options of ``mongoq.embedded.EmbeddedServer`` that shape the server itself.
 
     Attributes:
-        port: where to listen on 127.0.0.1. With 0 the system chooses when mongod binds, so that no other process can
-            take the port first.
+        port: port on 127.0.0.1. With 0 the system chooses when mongod binds, so that no other process can take the port
+            first.
 
     Raises:
-        ArgumentInvalid: one that mongod would refuse.
+        ArgumentInvalid: an option that mongod would refuse.
     """
 
     replica_set: str | None
@@ -45,7 +45,7 @@ class Options:
             raise ArgumentInvalid("auth", "a user and a password, neither of them empty")
 
     def arguments(self, directory: Directory) -> list[str]:
-        """The command line, without the binary. It holds no password."""
+        """Return the command line, without the binary. It contains no password."""
         return [
             *("--dbpath", str(directory.path)),
             *("--bind_ip", "127.0.0.1", "--port", str(self.port), "--nounixsocket"),
@@ -59,12 +59,13 @@ class Options:
         ]
 
     def uri(self, port: int) -> str:
-        """The connection string, with the credentials if there are any.
+        """Return the connection string, with the credentials if there are any.
 
-        It names the replica set instead of asking for a direct connection: a driver then waits for a primary,
-        after a step-down as well, rather than send to whatever the server is at the moment. Transactions,
-        retryable writes and change streams work through it.
+        It names the replica set instead of asking for a direct connection. So a driver waits for a primary, also after
+        a step-down, instead of sending commands to the server in any state. Transactions, retryable writes and change
+        streams work through it.
         """
+        # A standalone server has no set that a driver could discover.
         options = ["directConnection=true"]
         if self.replica_set is not None:
             options = [f"replicaSet={quote_plus(self.replica_set)}"]

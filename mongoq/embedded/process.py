@@ -18,20 +18,20 @@ from mongoq.embedded import watchdog
 
 __all__ = ["Process"]
 
-_GRACE = 10.0  # seconds a mongod with data to keep gets for a clean end
-_MARGIN = 5.0  # seconds the watchdog gets beyond that, to remove the directory
+_GRACE = 10.0  # seconds for a clean end of a mongod with data to keep
+_MARGIN = 5.0  # further seconds for the watchdog, to remove the directory
 
 
 class Process:
-    """A mongod that ends with this process, however this process ends.
+    """A mongod that ends with this process, in any way that this process ends.
 
-    A watchdog in a session of its own is the parent of mongod. If the watchdog is killed, mongod runs on and
-    ``stop`` ends it directly; only when the owner is killed as well is it left behind.
+    A watchdog in a session of its own is the parent of mongod. If the watchdog is killed, mongod runs on and ``stop``
+    ends it directly; it is left behind only when the owner is killed as well.
 
     Attributes:
-        pid: of mongod; ``None`` until it runs.
-        failure: once mongod has ended, its exit status (minus the signal that ended it), or the error of
-            running it; ``None`` before.
+        pid: pid of mongod; ``None`` until it runs.
+        failure: ``None`` until mongod has ended; then its exit status (minus the signal that ended it), or the error of
+            running it.
     """
 
     def __init__(self, command: list[str], *, directory: Path, log: Path, temporary: bool) -> None:
@@ -43,6 +43,7 @@ class Process:
         self._unread = b""
         self._deaf = False
         self._listening = threading.Lock()
+        # Isolated and without site packages: a quick start, independent of the owner's environment.
         script = [sys.executable or "python3", "-I", "-S", watchdog.__file__]
         discard = str(directory) if temporary else ""
         with log.open("ab") as output:
@@ -60,22 +61,22 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether mongod runs, as far as the operating system knows."""
+        """True while mongod runs, as far as the operating system knows."""
         self.listen(0)
         if self.pid is None or self.failure is not None:
             return False
         return not self._gone(0)
 
     def listen(self, seconds: float) -> None:
-        """Take in what the watchdog tells, waiting for it up to so many seconds."""
+        """Read the watchdog's messages, waiting for them up to ``seconds``."""
         if os.getpid() != self._owner:
-            return  # a forked child would take the news from its parent
+            return  # a forked child would read the messages in place of its parent
         with self._listening:
             if self._deaf:
                 time.sleep(seconds)
             elif _readable(self._news.fileno(), seconds):
                 news = os.read(self._news.fileno(), 4096)
-                self._deaf = not news  # the watchdog was killed, or never came to anything
+                self._deaf = not news  # end of file: the watchdog was killed, or never started
                 if self._deaf and self.pid is None and self.failure is None:
                     self.failure = ChildProcessError(errno.ECHILD, "no watchdog")
                 *lines, self._unread = (self._unread + news).split(b"\n")
@@ -86,7 +87,7 @@ class Process:
     def _learn(self, word: str, value: int) -> None:
         if word == "started":
             self.pid = value
-            # Unlike the pid, this cannot come to mean another process.
+            # Unlike the pid, a pidfd cannot come to mean another process.
             with contextlib.suppress(AttributeError, OSError):
                 self._pidfd = os.pidfd_open(value)
         elif word == "failed":
@@ -99,7 +100,7 @@ class Process:
         if self._news.closed:
             return
         with contextlib.suppress(OSError):
-            self._orders.write(b"q")  # closing is not enough: a forked child holds this end as well
+            self._orders.write(b"q")  # closing is not enough: a forked child has this end open as well
         with contextlib.suppress(OSError):
             self._orders.close()
         try:
@@ -117,7 +118,7 @@ class Process:
             self._pidfd = None
 
     def _end(self) -> None:
-        """End a mongod that has lost its watchdog, and its parent with it."""
+        """End a mongod that has lost its watchdog, which was its parent."""
         if not self._temporary:
             self._signal(signal.SIGTERM)
         if self._temporary or not self._gone(_GRACE):
@@ -133,7 +134,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def _gone(self, seconds: float) -> bool:
-        """Whether mongod has ended, waiting for it up to so many seconds."""
+        """Return whether mongod has ended, waiting for it up to ``seconds``."""
         if self._pidfd is not None:
             return _readable(self._pidfd, seconds)
         deadline = time.monotonic() + seconds

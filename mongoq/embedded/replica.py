@@ -1,4 +1,4 @@
-"""From a mongod that listens to a primary that takes writes: the replica set and the user."""
+"""From a mongod that listens to a primary that accepts writes: replica set and user."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Client = MongoClient[dict[str, Any]]
 def prepare(port: int, options: Options, *, key: str | None, deadline: float) -> None:
     """Make the server at ``port`` writable.
 
-    Sends ``replSetInitiate`` or, to data that has been a set at another port, a forced ``replSetReconfig``;
-    then ``createUser``. Doing it again does no harm, so a crash in between is repaired by the next start.
+    Sends ``replSetInitiate`` or, if the data was a replica set at another port, a forced ``replSetReconfig``; then
+    ``createUser``. A repetition does no harm, so the next start repairs a crash in between.
 
     Args:
-        port: of a mongod on 127.0.0.1 that listens.
-        options: the set to form and the user to make.
-        key: what mongod was given as its key file, if authentication is on.
+        port: port of a mongod that listens on 127.0.0.1.
+        options: the replica set to form and the user to make.
+        key: content of mongod's key file, if authentication is on.
         deadline: on ``time.monotonic()``.
 
     Raises:
-        EmbeddedServerUnavailable: the data belongs to a set of another name or has another password, or there
-            is no primary by the deadline.
+        EmbeddedServerUnavailable: the data belongs to a set of another name or has another password, or there is no
+            primary by the deadline.
         pymongo.errors.PyMongoError: the server went away, or refused.
     """
     with pymongo.timeout(max(deadline - time.monotonic(), 0.001)):
@@ -45,9 +45,9 @@ def prepare(port: int, options: Options, *, key: str | None, deadline: float) ->
             try:
                 return _prepare(port, options, key=key, deadline=deadline)
             except ServerSelectionTimeoutError:
-                raise  # it listened, so it has gone
+                raise  # the server listened before, so it is gone now
             except AutoReconnect:
-                # mongod drops its connections when it finds that the set it knows is at another port.
+                # mongod drops its connections when it finds that its own replica set is at another port.
                 if time.monotonic() >= deadline:
                     raise
 
@@ -68,7 +68,7 @@ def _prepare(port: int, options: Options, *, key: str | None, deadline: float) -
 def _connect(
     port: int, user: str | None = None, password: str | None = None, source: str = "admin"
 ) -> Iterator[Client]:
-    """A client for one step: one from before ``replSetInitiate`` would keep a stale view of the server."""
+    """Connect for one step: a client from before ``replSetInitiate`` would keep a stale view of the server."""
     client: Client = MongoClient(
         "127.0.0.1",
         port,
@@ -85,12 +85,12 @@ def _connect(
 
 
 def _administer(port: int, key: str | None) -> AbstractContextManager[Client]:
-    """A client that may do all. Who knows the key is ``__system``, whatever users and passwords there are."""
+    """Connect as an administrator: the key gives access as ``__system``, independent of users and passwords."""
     return _connect(port) if key is None else _connect(port, "__system", key, "local")
 
 
 def _form(client: Client, name: str, host: str) -> None:
-    """Make the server the only member of its set, under the address it has now."""
+    """Make the server the only member of its set, under its current address."""
     try:
         client.admin.command("replSetInitiate", {"_id": name, "members": [{"_id": 0, "host": host}]})
         return
@@ -103,6 +103,7 @@ def _form(client: Client, name: str, host: str) -> None:
             f"the data in this path was made as replica set {config['_id']!r}, not {name!r}; "
             f"open it with replica_set={config['_id']!r}"
         )
+    # The port changes with each start, but the stored configuration has the one of the last start.
     member = config["members"][0]
     if member["host"] != host:
         # Forced, because a member that does not find itself in the set has no primary to ask.
@@ -118,7 +119,7 @@ def _wait_until_writable(client: Client, deadline: float) -> None:
 
 
 def _create_user(client: Client, user: str, password: str) -> None:
-    """Make the user, unless it is there. mongod keeps passwords out of its log."""
+    """Make the user if it does not exist. mongod keeps passwords out of its log."""
     try:
         client.admin.command("createUser", user, pwd=password, roles=["root"])
     except OperationFailure as error:

@@ -1,4 +1,4 @@
-"""The embedded server: a private mongod that is gone when its owner is."""
+"""The embedded server: a private mongod that ends with its owner."""
 
 from __future__ import annotations
 
@@ -32,34 +32,32 @@ class EmbeddedServer(Local):
         broker = mongoq.connect(server.uri)
     ```
 
-    It is a replica set of one node, so transactions, retryable writes and change streams work. Several may
-    run at once, in one process and in many. Linux and macOS.
+    It is a replica set of one node, so transactions, retryable writes and change streams work. Several may run at the
+    same time, in one process and in many. Linux and macOS.
 
-    The server belongs to the process that starts it, not to the thread: it is stopped at exit if nobody did
-    before, and a small watchdog process ends it within a few seconds if the owner is killed. In a forked
-    child this object does nothing: only the owner can stop it. What is left behind: nothing, unless owner
-    and watchdog are both killed; then mongod runs on, and a temporary directory stays.
+    The server belongs to the process that starts it, not to the thread. It is stopped at exit at the latest, and a
+    small watchdog process ends it within a few seconds if the owner is killed. In a forked child this object does
+    nothing: only the owner can stop it. Nothing is left behind, unless owner and watchdog are both killed; then mongod
+    runs on, and a temporary directory stays.
 
     Args:
-        path: the directory of data and log, made when missing. What it holds is there again at the next
-            start, also after owner or server were killed. By default a temporary directory (mode 0700),
-            which is removed when the server stops.
-        mongod: the binary to run; by default the one on PATH, else the one of
-            extra ``embedded``.
-        replica_set: the name of the set; ``None`` for a standalone server, without transactions. A path
-            keeps the name it was made with. Standalone, a path shows what the set had at its last clean stop.
-        cache_mb: the most memory for WiredTiger's cache, in MiB; 256 is the least that MongoDB takes.
-        history_window_seconds: for how long deleted index entries are kept for snapshot reads
-            (``minSnapshotHistoryWindowInSeconds``). MongoDB's own default is 300; 0 keeps claims fast under
-            churn.
+        path: the directory of data and log, made when missing. Its data is there again at the next start, also after
+            owner or server were killed. By default a temporary directory (mode 0700), which is removed when the server
+            stops.
+        mongod: the binary to run; by default the one on PATH, else the one of the extra ``embedded``.
+        replica_set: the name of the set; ``None`` for a standalone server, without transactions. A path keeps the name
+            of its first start. Standalone, a path shows the data of the set's last clean stop.
+        cache_mb: the maximum size of WiredTiger's cache, in MiB; MongoDB needs at least 256.
+        history_window_seconds: how long deleted index entries are kept for snapshot reads
+            (``minSnapshotHistoryWindowInSeconds``). MongoDB's own default is 300; 0 keeps claims fast under churn.
         parameters: further server parameters (``--setParameter``), such as ``{"enableTestCommands": 1}``.
-        auth: user and password. The server then demands authentication; the user is made with the role
-            ``root`` at the first start and kept in the path. The password is in ``uri`` and
-            nowhere else: not in process arguments, logs or ``repr``.
+        auth: user and password. The server then requires authentication; the user is made with the role ``root`` at the
+            first start and kept in the path. The password is in ``uri`` only: not in process arguments, logs or
+            ``repr``.
         timeout: how long ``start`` may take; a number means seconds.
 
     Raises:
-        ArgumentInvalid: an option that no server could be started with.
+        ArgumentInvalid: no server could be started with an option.
     """
 
     _elsewhere = "it belongs to the process that started it; hand on its uri, and connect to that"
@@ -92,17 +90,17 @@ class EmbeddedServer(Local):
         self._lock = threading.RLock()
 
     def start(self) -> Self:
-        """Start the server and wait until it is a primary that takes writes; does nothing if it runs.
+        """Start the server and wait until it is a primary that accepts writes; does nothing if it runs.
 
-        A server that has crashed is started again, on the same data if it has a path. A killed owner's server
-        that is still on its way out of the same path is waited for.
+        A server that has crashed is started again, on the same data if it has a path. If the server of a killed owner
+        is still about to end in the same path, the call waits for it.
 
         Returns:
             This server.
 
         Raises:
-            EmbeddedServerUnavailable: there is no mongod, it cannot run here, another server has the path, or
-                it did not start in time. The message says which, and quotes the end of the log.
+            EmbeddedServerUnavailable: there is no mongod, it cannot run here, another server has the path, or it did
+                not start in time. The message has the reason, and quotes the end of the log.
         """
         self._check_owner()
         with self._lock:
@@ -112,9 +110,9 @@ class EmbeddedServer(Local):
         return self
 
     def stop(self) -> None:
-        """Stop the server and wait until it is gone, its watchdog and a temporary directory with it.
+        """Stop the server and wait until it is gone, with its watchdog and a temporary directory.
 
-        Does nothing when it does not run, and in a forked child of its owner. With a path it is a clean
+        Does nothing when the server does not run, and in a forked child of its owner. With a path it is a clean
         shutdown, which takes about a second.
         """
         if self._node is not None and self._node.owner != os.getpid():
@@ -127,7 +125,7 @@ class EmbeddedServer(Local):
 
     @property
     def uri(self) -> str:
-        """The connection string of the running server, complete with the password if it has one.
+        """Connection string of the running server, including the password if it has one.
 
         It names the replica set, so that a driver finds the primary again after a step-down.
 
@@ -138,7 +136,7 @@ class EmbeddedServer(Local):
 
     @property
     def port(self) -> int:
-        """The TCP port on 127.0.0.1, another one at each start.
+        """TCP port on 127.0.0.1; it changes with each start.
 
         Raises:
             EmbeddedServerUnavailable: the server has not been started.
@@ -147,7 +145,7 @@ class EmbeddedServer(Local):
 
     @property
     def path(self) -> Path:
-        """The directory that holds all the server writes; its log is ``mongod.log``.
+        """Directory of all files that the server writes; its log is ``mongod.log``.
 
         Raises:
             EmbeddedServerUnavailable: it is a temporary one, and the server has not been started.
@@ -156,7 +154,7 @@ class EmbeddedServer(Local):
 
     @property
     def pid(self) -> int | None:
-        """The process id of mongod; ``None`` when it does not run, after a crash for instance."""
+        """Pid of mongod; ``None`` when it does not run, for example after a crash."""
         node = self._node
         return None if node is None else node.pid
 
@@ -181,7 +179,7 @@ class EmbeddedServer(Local):
         mongod = find_mongod(self._mongod)
         try:
             self._node = Node(mongod, self._given, self._options, deadline=deadline)
-        except (OSError, ValueError) as error:  # the latter for a NUL in a path or a parameter
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a path or a parameter
             raise EmbeddedServerUnavailable(f"the embedded server could not be started: {error}") from error
         atexit.register(self.stop)
         try:

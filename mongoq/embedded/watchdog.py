@@ -1,14 +1,13 @@
-"""The process between an owner and its mongod: runs it, and ends it when the owner asks or is gone.
+"""Watchdog between an owner and its mongod: runs mongod, and ends it when the owner asks or is gone.
 
-Run as a script, by its path, with few imports: it must be light, and must not need the owner's packages.
-Arguments: pid of the owner, grace in seconds, directory to remove at the end (or an empty string), and the
-command line of mongod. Standard input is a pipe whose other end only the owner writes: a byte or the end of
-it means stop. Since a forked child of the owner holds that end too, the parent's pid is looked at once a
-second as well. Standard output tells the owner what happens, one line each: ``started PID``,
-``failed ERRNO`` or ``ended STATUS``. Standard error is where the output of mongod goes.
+It runs as a script, by its path, with few imports: it must be light, and must not need the owner's packages. Arguments:
+pid of the owner, grace in seconds, directory to remove at the end (or an empty string), and the command line of mongod.
+Standard input is a pipe that only the owner writes: a byte or the end of file means stop. A forked child of the owner
+holds that end too, so the parent's pid is checked once a second as well. Standard output reports to the owner, one line
+each: ``started PID``, ``failed ERRNO`` or ``ended STATUS``. Standard error is the file for the output of mongod.
 
-The owner is a process, not a thread: the parent-death signal of Linux goes by the thread that started a
-process, and would end the server of a living owner.
+The owner is a process, not a thread: the parent-death signal of Linux goes by the thread that started a process, and
+would end the server of a living owner.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import signal
 import sys
 import time
 
-POLL = 1.0  # seconds between looks at the parent
+POLL = 1.0  # seconds between checks of the parent
 
 
 class Watchdog:
@@ -38,7 +37,7 @@ class Watchdog:
             signal.signal(number, lambda *_: None)
 
     def run(self, command: list[str]) -> None:
-        """Start mongod, wait for the owner's word or end, and leave nothing behind."""
+        """Start mongod, wait until the owner asks for its end or is gone, and leave nothing behind."""
         if os.getppid() == self.owner:
             self.start(command)
             while self.owned():
@@ -57,7 +56,7 @@ class Watchdog:
             self.tell(f"started {self.mongod}")
 
     def owned(self) -> bool:
-        """Wait up to a second for something to happen; whether the owner still wants the server."""
+        """Wait up to a second for an event; returns whether the owner still wants the server."""
         readable, _, _ = select.select([0, self.wake], [], [], POLL)
         if 0 in readable or os.getppid() != self.owner:
             return False
@@ -65,13 +64,13 @@ class Watchdog:
         return not {signal.SIGTERM, signal.SIGHUP}.intersection(signals)
 
     def reap(self) -> None:
-        """Tell the owner of a mongod that ended by itself. Its directory stays: it holds the reason."""
+        """Report to the owner that mongod has ended by itself. Its directory stays: its log has the reason."""
         if self.mongod and (ended := os.waitpid(self.mongod, os.WNOHANG))[0]:
             self.mongod = 0
             self.tell(f"ended {os.waitstatus_to_exitcode(ended[1])}")
 
     def end(self) -> None:
-        """End mongod, cleanly within the grace unless its data goes anyway, and remove what is temporary."""
+        """End mongod, cleanly within the grace unless its data is removed anyway; remove a temporary directory."""
         if self.mongod:
             os.kill(self.mongod, signal.SIGKILL if self.discard else signal.SIGTERM)
         deadline = time.monotonic() + self.grace
@@ -84,12 +83,12 @@ class Watchdog:
             os.waitpid(self.mongod, 0)
             self.tell(f"ended {-signal.SIGKILL}")
         if self.discard:
-            import shutil  # heavy, and needed once
+            import shutil  # heavy, and needed only once
 
             shutil.rmtree(self.discard, ignore_errors=True)
 
     def tell(self, line: str) -> None:
-        """Report to the owner, who may be gone."""
+        """Report to the owner, which may be gone."""
         try:
             os.write(1, line.encode() + b"\n")
         except OSError:

@@ -1,9 +1,9 @@
-"""Pipelines: graphs of queues, and of the stages between them.
+"""Pipelines: graphs of queues and of the stages between them.
 
-``pipeline`` is what users declare stages on: start there. ``declare`` has more decorators, ``graph`` the plain data,
-``checks`` what is wrong with it, ``render`` its pictures, ``recipe`` pipelines from files. ``start`` begins a run: by
-``run`` in this process, or by ``on_spark`` in Spark's executors. ``frames`` gives batches to functions on pandas or
-Arrow.
+``pipeline`` has the class that users declare stages on: start there. ``declare`` has further decorators, ``graph`` the
+plain data, ``checks`` its faults, ``render`` its diagrams, ``recipe`` pipelines from files. ``start`` begins a run:
+``run`` runs it in this process, ``on_spark`` in Spark's executors. ``frames`` turns batches into pandas or Arrow
+frames.
 """
 
 from mongoq.pipeline.graph.comparison import Difference

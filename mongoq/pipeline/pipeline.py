@@ -1,4 +1,4 @@
-"""The pipeline: stages as they are declared, and what can be told of them before anything runs."""
+"""The pipeline: declares stages and checks, describes and compares them before anything runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Names = str | Sequence[str]
 
 
 class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
-    """Stages, each of which takes items from queues and sends them on to others, and sources, which make them.
+    """Stages, each of which takes items from queues and sends them on to others, and sources, which make items.
 
     ```python
     pipeline = mongoq.Pipeline("flights", errors="flights.errors")
@@ -49,16 +49,16 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
     def load(flight): ...
     ```
 
-    Stages may be declared in any order, and items may go round. Nothing is checked while they are declared: ``check``
-    tells all faults at once. A pipeline is a description, and knows nothing of its runs.
+    Stages may be declared in any order, and items may go in loops. The declarations are not checked one by one:
+    ``check`` reports all faults at once. A pipeline is a description, without any state of its runs.
 
     Args:
-        name: what it is called in messages, a text of up to 120 bytes.
-        errors: the queue that takes what has failed for good; by default a stage stops at such an item.
-        inputs: the queues that items come in by, a name or several; default those that stages take items from, and
-            that nobody sends to.
-        outputs: the queues that others take items from, a name or several.
-        trail: record each hop on the item; ``"payloads"``: with the payload that it had before.
+        name: name in messages, a text of up to 120 bytes.
+        errors: the queue for items that have failed for good; by default a stage stops at such an item.
+        inputs: the queues that items enter the pipeline by, a name or several; default the queues that stages read and
+            no stage or source writes.
+        outputs: the queues that readers outside the pipeline take items from, a name or several.
+        trail: record each hop on the item; ``"payloads"``: with the payload before it.
     """
 
     def __init__(
@@ -82,18 +82,19 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         self._sources: list[Source] = []
 
     def __repr__(self) -> str:
-        """Name it, and its stages."""
+        """Return the pipeline's name and its stages, as text."""
         stages = ", ".join(shown(stage.name) for stage in self._stages)
         return f"<{type(self).__name__} {self.name!r} of {stages or 'no stages'}>"
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name of the pipeline in messages."""
         return self._whole.name  # type: ignore[no-any-return]  # checked later
 
     @property
     def graph(self) -> Graph:
-        """All that it was told so far, as plain data."""
+        """Stages and sources declared so far, as plain data."""
+        # A new graph at each call: declarations may follow, and a graph is immutable.
         whole = self._whole
         return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
 
@@ -122,35 +123,35 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
-        """Declare a stage, whose handler is the decorated function; that is returned as it is.
+        """Declare a stage, whose handler is the decorated function; the function is returned unchanged.
 
         The handler is called with the payload, or with the payload and the job, and returns the new payload, or an
         outcome: ``Move`` to one of its targets, ``Drop``, ``Retry``, ``Dead``.
 
         Args:
-            source: the queue that it takes items from, or several: it takes from any of them.
-            to: the queue that items go to, or several, which the handler chooses from with ``Move``.
+            source: the queue that the stage takes items from, or several: it takes items from any of them.
+            to: the queue that items go to, or several, of which the handler chooses one with ``Move``.
             name: unique within the pipeline; default the name of the handler.
-            model: the type of the payloads, for pydantic; by default they come as they are stored.
-            where: a filter on payloads, such as ``{"cancelled": False}``; the handler gets no others.
-            otherwise: what becomes of the others: ``Drop()``, or ``Move`` to another queue, payload unchanged.
+            model: the type of the payloads, for pydantic; by default the handler gets payloads as they are stored.
+            where: a filter on payloads, such as ``{"cancelled": False}``; the handler gets matching items only.
+            otherwise: outcome of the other items: ``Drop()``, or ``Move`` to another queue, payload unchanged.
             delivery: ``"exactly-once"``: an item leaves by one fenced update, after the handler has run.
-                ``"at-most-once"``: it leaves before that.
-            none: what a returned ``None`` means: ``"error"``, or ``"drop"``.
-            errors: the queue that takes what has failed here for good; ``None``: the stage stops. Default the
+                ``"at-most-once"``: it leaves before the run.
+            none: meaning of a returned ``None``: ``"error"``, or ``"drop"``.
+            errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
-            shared: other stages take items from the same queues, and that is meant; each of them has to say so.
-            concurrency: how many runs at a time for each of its queues, at most.
-            prefetch: how many further items of each are reserved and wait for a run, at most.
-            prefetch_bytes: nothing more is reserved for a queue while what is held of it has so many bytes; default 64
-                MiB, ``None`` for no limit.
+            shared: other stages take items from the same queues on purpose; each of these stages has to set it.
+            concurrency: runs at the same time for each queue, at most.
+            prefetch: further items of each queue that are reserved and wait for a run, at most.
+            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
+                default 64 MiB, ``None`` for no limit.
             lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
-            max_retries: how many further runs an item gets after its first; ``None`` for no limit.
+            max_retries: further runs of an item after its first; ``None`` for no limit.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
-            on_timeout: what becomes of its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
-            batch: the handler takes a list of up to so many payloads, and returns a list with an entry for each.
+            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
+            batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(
@@ -172,7 +173,7 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
                 handler,
                 name=name,
                 sources=names(source),
-                targets=names(to) or (to,),  # nothing is told as it is: an empty tuple would make it a sink
+                targets=names(to) or (to,),  # an empty tuple would make it a sink, so it stays a fault
                 model=model,
                 where=where,
                 otherwise=otherwise,
@@ -209,9 +210,9 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
-        """Declare a stage where items end: whatever its handler returns is success, and the item is done.
+        """Declare a stage where items end: any returned value means success, and the item is done.
 
-        The arguments are those of ``stage``; there is no ``to``, and no ``none``.
+        The arguments are those of ``stage``, without ``to`` and ``none``.
         """
         options = given(
             concurrency=concurrency,
@@ -251,34 +252,34 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
 
     def check(self) -> None:
-        """Return if the stages go together; asks no server.
+        """Raise an error if the pipeline has faults; asks no server.
 
         Raises:
-            GraphInvalid: they do not; it tells all faults at once.
+            GraphInvalid: the pipeline has faults; the error lists all of them.
         """
         found = faults(self.graph)
         if found:
             raise GraphInvalid(self.name, found)
 
     def describe(self) -> str:
-        """Return what it does in plain text, source by source and stage by stage; of a pipeline with faults as well."""
+        """Return the pipeline as plain text, source by source and stage by stage; also if it has faults."""
         return description(self.graph)
 
     def to_mermaid(self) -> str:
-        """Return it as a flowchart for Mermaid.
+        """Return the pipeline as a flowchart for Mermaid.
 
-        Stages are boxes, queues are rounded, sources are cylinders; dashed for errors and others.
+        Stages are boxes, queues are rounded, sources are cylinders; routes of errors and of ``otherwise`` are dashed.
         """
         return mermaid(self.graph)
 
     def compare(self, other: Pipeline) -> list[Difference]:
-        """Return what is different in another pipeline: what holds for the whole, sources and stages by name, queues.
+        """Return the differences of another pipeline: its own settings, then sources and stages by name, then queues.
 
-        Handlers are compared by where they are imported from, such as ``app.stages:check``. The order of stages, and of
-        the queues of a stage, makes no difference.
+        Handlers are compared by their import path, such as ``app.stages:check``. The order of stages, and of the queues
+        of a stage, makes no difference.
 
         Raises:
-            ArgumentInvalid: ``other`` is no pipeline.
+            ArgumentInvalid: ``other`` is not a pipeline.
         """
         if not isinstance(other, Pipeline):
             raise ArgumentInvalid("other", f"a Pipeline, not {type(other).__name__}")
@@ -288,16 +289,16 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
     def from_recipe(cls, recipe: Mapping[str, Any] | str | PathLike[str]) -> Pipeline:
         """Return the pipeline that a recipe describes, checked; see [recipes](recipes.md).
 
-        The handlers and models that it names are imported, so it is to be trusted as code is.
+        The handlers and models that a recipe names are imported, so use only recipes that you trust as much as code.
 
         Args:
-            recipe: a mapping, or the path of a file: ``.yaml`` or ``.yml``, which need PyYAML, or ``.json``; at most
-                1 MiB.
+            recipe: a mapping, or the path of a file: ``.yaml`` or ``.yml``, which need PyYAML, or ``.json``; at most 1
+                MiB.
 
         Raises:
-            GraphInvalid: it cannot be read, something cannot be imported, or the stages do not go together; it tells
-                all faults at once.
-            ArgumentInvalid: it is neither, or PyYAML is not installed.
+            GraphInvalid: the recipe cannot be read, an import fails, or the pipeline has faults; the error lists all
+                faults.
+            ArgumentInvalid: the argument is neither, or PyYAML is not installed.
             OSError: the file cannot be opened.
         """
         graph = graph_of(recipe)

@@ -1,4 +1,4 @@
-"""How a pipeline is set to work: in threads or with asyncio, until it is stopped or nothing is left."""
+"""Start of a pipeline: in threads, with asyncio or on Spark, until it is stopped or nothing is left."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ HEARTBEAT = 5
 
 
 class Starting:
-    """The side of a pipeline that runs; part of ``Pipeline``."""
+    """Mixin of ``Pipeline`` that starts runs."""
 
     @property
     def graph(self) -> Graph:
-        """All that it was told."""
+        """Stages and sources declared so far."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise ``GraphInvalid`` with all that is wrong with it."""
+        """Raise ``GraphInvalid`` with all faults of the pipeline."""
 
     def start(
         self,
@@ -50,24 +50,24 @@ class Starting:
         heartbeat: Duration = HEARTBEAT,
         signals: bool = True,
     ) -> Run:
-        """Set the stages to work in threads of this process, and return the run at once.
+        """Start the stages in threads of this process, and return the run at once.
 
         Several processes may run the same pipeline. When one is killed, its items come back when their leases end.
 
         Args:
             broker: the ``Broker`` of the queues.
             stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
-            grace: how long handlers may go on once the run is told to stop, a ``timedelta`` or seconds.
-            heartbeat: how often the run says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
-            signals: hear SIGTERM and SIGINT while the run is waited for, as ``Worker.run`` does; ``False``: leave
-                signals alone, in the process of a web server for instance, which calls ``run.stop``.
+            grace: how long handlers may go on after the run was asked to stop, a ``timedelta`` or seconds.
+            heartbeat: interval of the run's heartbeats (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: react to SIGTERM and SIGINT while a caller waits for the run, as ``Worker.run`` does; ``False``:
+                leave signals alone, for example in the process of a web server, which calls ``run.stop``.
 
         Raises:
-            GraphInvalid: the stages do not go together, or a handler is a coroutine function; all faults at once.
+            GraphInvalid: the pipeline has faults, or a handler is a coroutine function; all faults at once.
             FilterInvalid: the server refuses a ``where``.
-            ArgumentInvalid: another argument cannot be used; it is named.
+            ArgumentInvalid: another argument is invalid; the error names it.
 
-        While no server answers, the call waits for one, and says so in the log. Other errors of the server are raised.
+        While no server answers, the call waits for one, and logs it. Other errors of the server are raised.
         """
         return self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)._begun(drain=False)
 
@@ -83,12 +83,13 @@ class Starting:
     ) -> Progress:
         """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
 
-        SIGTERM or Ctrl-C in the main thread ends it before, in good order; ``interrupted`` of the progress says so.
+        SIGTERM or Ctrl-C in the main thread ends the run earlier, in good order; then ``interrupted`` of the progress
+        is true.
 
         Args:
             broker: the ``Broker`` of the queues.
             progress: show a table on the terminal meanwhile; needs the extra ``progress``.
-            stages: as for ``start``; queues that others work on are not waited for.
+            stages: as for ``start``; the run does not wait for queues of other stages.
             grace: as for ``start``.
             heartbeat: as for ``start``.
             signals: as for ``start``.
@@ -97,10 +98,11 @@ class Starting:
             StageStopped: a stage has stopped by itself; the others have drained their queues.
             ModuleNotFoundError: ``progress`` needs rich, which is not installed.
 
-        And what ``start`` raises.
+        And the errors of ``start``.
         """
         _check_progress(progress)
         run = self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
+        # Signals first: one that comes while the threads start must stop the run as well.
         with listening(run._hear, signals=signals), run._begun(drain=True):
             if progress:
                 shown(self.graph.name, run)
@@ -131,11 +133,11 @@ class Starting:
         heartbeat: Duration = HEARTBEAT,
         signals: bool = True,
     ) -> SparkRun:
-        """Set the stages to work in the executors of a Spark session, and return the run at once.
+        """Start the stages in the executors of a Spark session, and return the run at once.
 
-        Tasks of some seconds work on the stages as workers do, each item leaving its queue by the same fenced update.
-        Killed anywhere, and started again, it goes on with what is in the queues. What a killed process held comes back
-        when its leases end. Frame stages are streaming queries, and go on where their checkpoints say.
+        Tasks of a few seconds work on the stages as workers do; each item leaves its queue by the same fenced update. A
+        run that is killed and started again goes on with the items in the queues. Items that a killed process held come
+        back when their leases end. Frame stages are streaming queries, and continue from their checkpoints.
 
         Args:
             spark: the session; its executors need mongoq, and the modules of the handlers.
@@ -144,24 +146,26 @@ class Starting:
             collection: the collection that holds the queues.
             checkpoint: a folder that Spark can write to, and that is kept over restarts; only frame stages need it.
             available_now: end when nothing is ready, scheduled or reserved in any of their queues, as ``drain`` does.
-            trigger: work in rounds that begin so often, a ``timedelta`` or seconds, and last until nothing is ready; by
-                default there is work whenever something is ready. Between them Spark's slots are free.
-            tasks: how many work at a time; by default as many as the session has cores.
+            trigger: work in rounds: the interval between the beginnings of two rounds, a ``timedelta`` or seconds. A
+                round lasts until nothing is ready, and Spark's slots are free between rounds. By default the run works
+                whenever something is ready.
+            tasks: number of tasks at the same time; by default the number of the session's cores.
             stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
-            grace: how long handlers and sources may go on once the run is told to stop, a ``timedelta`` or seconds.
-            heartbeat: how often each task says that it lives (``broker.workers()``), a ``timedelta`` or seconds.
+            grace: how long handlers and sources may go on after the run was asked to stop, a ``timedelta`` or seconds.
+            heartbeat: interval of each task's heartbeats (``broker.workers()``), a ``timedelta`` or seconds.
             signals: as for ``start``.
 
         Raises:
-            GraphInvalid: the stages do not go together, a handler is a coroutine function, or cannot be sent to the
+            GraphInvalid: the pipeline has faults, a handler is a coroutine function, or cannot be sent to the
                 executors; all faults at once.
-            ExecutorsUnready: an executor cannot work on it: it tells what is missing there.
+            ExecutorsUnready: an executor cannot work on the pipeline; the error names what is missing there.
             SparkUnavailable: pyspark or pyarrow is not installed.
             FilterInvalid: the server refuses a ``where``.
-            ArgumentInvalid: another argument cannot be used; it is named.
+            ArgumentInvalid: another argument is invalid; the error names it.
 
-        And what ``connect`` raises.
+        And the errors of ``connect``.
         """
+        # Imported here: pipelines without Spark must not need pyspark.
         from mongoq.pipeline.on_spark import run_of
         from mongoq.spark.raw_options import Location
 
@@ -189,9 +193,9 @@ class Starting:
         heartbeat: Duration = HEARTBEAT,
         signals: bool = True,
     ) -> StartingAsync:
-        """Do as ``start``, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
+        """Start as ``start`` does, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
 
-        Handlers may be coroutine functions; plain ones run in threads.
+        Handlers may be coroutine functions; plain functions run in threads.
         """
         return StartingAsync(self, broker, stages, drain=False, grace=grace, heartbeat=heartbeat, signals=signals)
 
@@ -205,7 +209,7 @@ class Starting:
         heartbeat: Duration = HEARTBEAT,
         signals: bool = True,
     ) -> Progress:
-        """Do as ``drain``, with asyncio."""
+        """Run as ``drain`` does, with asyncio."""
         _check_progress(progress)
         lengths: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat}
         async with StartingAsync(self, broker, stages, drain=True, signals=signals, **lengths) as run:
@@ -238,7 +242,7 @@ class StartingAsync:
         self._run: AsyncRun | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncRun]:
-        """Start."""
+        """Start the run."""
         return self._started().__await__()
 
     async def _started(self) -> AsyncRun:
@@ -249,7 +253,7 @@ class StartingAsync:
         return await AsyncRun.start(graph, self._broker, drain=self._drain, signals=self._signals, **lengths)
 
     async def __aenter__(self) -> AsyncRun:
-        """Start, and stop at the end of the block."""
+        """Start the run; it is stopped at the end of the block."""
         self._run = await self._started()
         return self._run
 

@@ -12,8 +12,8 @@ history = (
 )
 ```
 
-The options and columns are described at ``mongoq.spark.source.MongoqDataSource``. Spark finds the
-format by itself where mongoq is installed from a wheel; elsewhere ``register`` tells it.
+``mongoq.spark.source.MongoqDataSource`` describes the options and columns. Spark finds the format by itself if mongoq
+is installed from a wheel; otherwise call ``register``.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ PYTHON = (
     "(os.environ['PYSPARK_PYTHON'] = sys.executable for the one that runs this program), or activate its environment"
 )
 OLDEST = (4, 2)
-"""The first PySpark that has all that the format uses."""
+"""Oldest PySpark version that has everything the format uses."""
 
 
 def check() -> None:
-    """Say what is missing before Spark is started: PySpark, pyarrow, a Java for them, or mongoq in Spark's own Python.
+    """Raise an error, before Spark starts, if PySpark, pyarrow, Java, or mongoq in Spark's own Python is missing.
 
-    Without Java, ``SparkSession.builder.getOrCreate()`` fails with a page of text; called first, this fails with a
-    sentence. Spark runs the Python that ``PYSPARK_PYTHON`` names, else the first ``python3`` on the search path, which
-    need not be the one that runs the program: without mongoq there, Spark says that it does not find the data source.
-    It starts ``java -version`` and that Python, and nothing else. A session that connects to a Spark elsewhere needs
-    no Java here, and no check. After ``getOrCreate`` the Python is the one that the session has chosen.
+    Without Java, ``SparkSession.builder.getOrCreate()`` fails with a page of text; this function, called first, fails
+    with one sentence. Spark runs the Python that ``PYSPARK_PYTHON`` names, else the first ``python3`` on the search
+    path. It may differ from the Python that runs the program: if it has no mongoq, Spark reports that it does not find
+    the data source. The function starts ``java -version`` and that Python, and nothing else. A session that connects to
+    a Spark elsewhere needs no Java here, and no check. After ``getOrCreate`` the Python is the session's choice.
 
     Raises:
-        SparkUnavailable: something is missing or too old; the sentence says what to do.
+        SparkUnavailable: something is missing or too old; the message has the remedy.
     """
     check_packages()
     found = java_version()
@@ -82,18 +82,19 @@ def check() -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Tell a Spark session about ``format("mongoq")``.
+    """Register ``format("mongoq")`` with a Spark session.
 
-    Needed with editable installs, ``--py-files`` and ``addPyFile``, where Spark does not look for formats; and in each
-    thread that writes but has not made the session, since Spark looks for the format of a write in the session that is
-    active in its thread, and in no other. Harmless otherwise. It lasts as long as the session and opens no connection
-    to MongoDB.
+    This is needed with editable installs, ``--py-files`` and ``addPyFile``, where Spark does not search for formats. It
+    is also needed in each thread that writes but has not made the session: Spark searches for the format of a write
+    only in the session that is active in the thread. Otherwise it does no harm. It lasts as long as the session and
+    opens no connection to MongoDB.
 
-    It makes the session the active one of this thread, and adds ``uri`` to ``spark.sql.redaction.options.regex``, so
-    that Spark shows no URI of SQL ``OPTIONS`` in plans, in its pages and in its event log.
+    The function makes the session the active one of this thread. It also adds ``uri`` to
+    ``spark.sql.redaction.options.regex``, so that Spark hides the URI of SQL ``OPTIONS`` in plans, in its UI and in its
+    event log.
 
     Args:
-        spark: the session that is to read or write.
+        spark: the session that reads or writes.
 
     Raises:
         SparkUnavailable: pyspark or pyarrow is not installed, or is too old.
@@ -104,6 +105,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(MongoqDataSource)
     _activate(spark)
     regex = spark.conf.get(REDACTION) or ""
+    # The setting of the user stays in force beside ours; a second call adds nothing.
     if HIDDEN not in regex:
         spark.conf.set(REDACTION, f"{regex}|{HIDDEN}" if regex else HIDDEN)
 
@@ -117,6 +119,7 @@ def _activate(spark: Any) -> None:
 
 def check_packages() -> None:
     """Raise ``SparkUnavailable`` if PySpark or pyarrow is missing, or is too old."""
+    # find_spec does not import: the check is quick, and a broken package does not raise here.
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
             raise SparkUnavailable(package)
@@ -127,7 +130,7 @@ def check_packages() -> None:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of an installed package; one that is only on the search path tells none."""
+    """Return the version of an installed package; ``None`` for a package that is only on the search path."""
     try:
         return version(package)
     except PackageNotFoundError:

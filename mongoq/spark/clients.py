@@ -1,6 +1,6 @@
-"""How Spark's Python processes reach MongoDB: scans of their own, and one broker that lasts as long as the process.
+"""Connections of Spark's Python processes to MongoDB: scans, and one broker for the lifetime of the process.
 
-Spark reuses its Python workers, and each keeps its client over the batches.
+Spark reuses its Python workers, so each keeps its client over the batches.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _lock = threading.Lock()
 
 
 def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
-    """Return the broker of this process for a place, connected and checked; it lasts as long as the process.
+    """Return this process's broker for a location, connected and checked; it lasts as long as the process.
 
-    A forked process makes its own. ``patience`` in seconds is for the first of them.
+    A forked process makes its own broker. ``patience`` in seconds counts for the first call only.
 
     Raises:
         ArgumentInvalid, ServerUnavailable, AuthenticationFailed, CollectionSharded, SchemaTooNew: as
             ``mongoq.connect``.
     """
+    # The pid is part of the key: a forked process inherits this table, but must not use the parent's connections.
     key = os.getpid(), place
     with _lock:
         if key not in _brokers:
@@ -40,11 +41,11 @@ def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
 
 
 def scan_at(place: Location, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
-    """Return a scan of a place, to be closed by its ``with`` block.
+    """Return a scan of a location; its ``with`` block closes it.
 
     Args:
-        place: where the queues are.
+        place: location of the queues.
         patience: seconds to wait for a server.
-        preference: where to read, by the name of a read preference; ``None`` for what the URI says.
+        preference: name of a read preference; ``None``: the URI's.
     """
     return Scan(place.uri, place.database, place.collection, patience=patience, preference=preference)

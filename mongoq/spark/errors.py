@@ -1,4 +1,4 @@
-"""What only the Spark side raises."""
+"""Errors that only the Spark side raises."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = [
 ]
 
 NAMED = 10
-"""Ids that a message names."""
+"""Ids that a message names, at most."""
 CALLING = "An error occurred while calling "
-"""How Py4J's text begins, before the error itself is named."""
+"""Beginning of Py4J's error text; the error itself comes on a later line."""
 
 INSTALL = "install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)"
 
 
 class SparkUnavailable(MongoqError, ImportError):
-    """Something that Spark needs is not there, or is too old.
+    """A package or program that Spark needs is missing, or is too old.
 
     Attributes:
-        missing: what it is: ``pyspark``, ``pyarrow``, ``Java``, or the Python that Spark runs.
+        missing: name of the package or program: ``pyspark``, ``pyarrow``, ``Java``, or the Python that Spark runs.
         problem: what is wrong with it.
     """
 
@@ -40,15 +40,15 @@ class SparkUnavailable(MongoqError, ImportError):
 
 
 class ColumnMismatch(MongoqError, ValueError):
-    """A stored value that its column cannot hold without loss. The task fails; nothing becomes null silently.
+    """A column cannot hold a stored value without loss. The task fails; no value becomes null silently.
 
-    Spark hands on the text of an error, not the object. The value is not quoted, since it may be private.
+    Spark passes on the text of an error, not the object. The text does not quote the value, which may be private.
 
     Attributes:
-        item_id: the item that holds the value.
+        item_id: id of the item that holds the value.
         column: the column, with the path below it, such as ``lines[2].price``.
-        type: the Spark type of the column there.
-        problem: what the value is instead.
+        type: Spark type at this path.
+        problem: kind of the stored value.
     """
 
     def __init__(self, item_id: Any, column: str, type: str, problem: str) -> None:
@@ -63,15 +63,15 @@ class ColumnMismatch(MongoqError, ValueError):
 
 
 class RowRefused(MongoqError, ValueError):
-    """A row that cannot be written. The task fails; what it pushed before stays, and is not pushed twice.
+    """A row cannot be written. The task fails; rows that it pushed before stay, and are not pushed twice.
 
-    Spark hands on the text of an error, not the object. The value is not quoted, since it may be private.
+    Spark passes on the text of an error, not the object. The text does not quote the value, which may be private.
 
     Attributes:
-        partition: the partition that holds the row.
-        row: its place there, from 0.
+        partition: number of the partition that holds the row.
+        row: position of the row in the partition, from 0.
         column: the column, with the path below it, such as ``lines[2].price``.
-        problem: what is wrong with it.
+        problem: what is wrong with the value.
     """
 
     def __init__(self, partition: int, row: int, column: str, problem: str) -> None:
@@ -83,13 +83,13 @@ class RowRefused(MongoqError, ValueError):
 
 
 class RowsLost(MongoqError):
-    """Rows of a write hold reservations that are over: the items were settled before, or somebody else has them.
+    """Rows of a write hold reservations that are over: the items were settled before, or have another holder.
 
     With ``lost=ignore`` this is a warning in the log, and the rows are left out. A batch that is written again finds
-    all that it has settled lost, and so does a write whose reply was lost with items that it may have settled itself.
+    all items lost that it has settled before. So does a write whose reply was lost: it may have settled them itself.
 
     Attributes:
-        item_ids: the items.
+        item_ids: ids of the items.
     """
 
     def __init__(self, item_ids: Sequence[Any]) -> None:
@@ -102,15 +102,15 @@ class RowsLost(MongoqError):
 
 
 class ExecutorError(MongoqError):
-    """An error of a handler in an executor, as text: its type may be known there alone."""
+    """An error of a handler in an executor, as text, because its type may exist in the executor only."""
 
 
 class ExecutorsUnready(MongoqError):
-    """Executors cannot work on a pipeline: modules are missing there, or they do not reach the server. Nothing started.
+    """Executors cannot work on a pipeline: modules are missing, or the server is out of reach. Nothing has started.
 
     Attributes:
-        pipeline: its name.
-        problem: what is wrong, in a line.
+        pipeline: name of the pipeline.
+        problem: what is wrong, in one line.
     """
 
     def __init__(self, pipeline: str, problem: Exception | str) -> None:
@@ -124,13 +124,14 @@ class ExecutorsUnready(MongoqError):
         self.problem = told
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
+        """Pickle the arguments: the message is made of them."""
         return type(self), (self.pipeline, self.problem)
 
 
 def in_short(error: BaseException) -> str:
-    """Return the line in which Spark quotes the Python error of a task, or the first of what it says."""
+    """Return the line in which Spark quotes the Python error of a task, or the first line of its text."""
     lines = str(error).splitlines()
+    # Spark puts the traceback of the task into its own text; the first line after its frames has the error.
     frames = [place for place, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call")]
     for line in lines[frames[-1] + 1 :] if frames else ():
         if line.strip() and not line.startswith((" ", "\t")):

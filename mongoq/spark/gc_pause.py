@@ -1,8 +1,9 @@
-"""Python's collector of cycles at rest, while many objects are made that hold none.
+"""Pause of Python's cyclic garbage collector, while many objects without cycles are made.
 
-It looks through the young objects each time so many were made, and rows are nothing but young objects: that takes more
-than half of the time of a read (see the documentation of benchmarks). What is made meanwhile is freed as soon as
-nobody has it, as ever. Only in the Python workers of Spark, which do nothing else then.
+The collector scans the young objects each time a certain number of them was made, and the rows of a read are all young
+objects: the scans take more than half of the time of a read (see the documentation of benchmarks). Objects without
+cycles are still freed as soon as their last reference is gone. The pause is used only in Spark's Python workers, which
+run no other code meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NOTHING = object()
 
 @contextmanager
 def resting() -> Iterator[None]:
-    """Let the collector rest for the length of a block; one that rests already is left so."""
+    """Pause the collector inside a block; a collector that was off before stays off."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -31,10 +32,11 @@ def resting() -> Iterator[None]:
 
 
 def made_at_rest(values: Iterator[T]) -> Iterator[T]:
-    """Yield values, each of them made while the collector rests; whoever takes them runs with it."""
+    """Yield values, each made while the collector pauses; it runs again while the consumer handles the value."""
     while True:
+        # Only around next: the code that takes the values runs with the collector.
         with resting():
             value = next(values, NOTHING)
         if value is NOTHING:
             return
-        yield value  # type: ignore[misc]  # not the mark of the end
+        yield value  # type: ignore[misc]  # the end was checked above

@@ -1,4 +1,4 @@
-"""The Java that Spark would start: where it is, and which version."""
+"""The Java that Spark starts: its path and its version."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import subprocess
 __all__ = ["JAVA", "java_version"]
 
 JAVA = 17
-"""The oldest that Spark 4 runs on."""
+"""Oldest Java version that Spark 4 supports."""
 PATIENCE = 30.0
-"""Seconds for a Java that tells its version: it takes a tenth of one."""
+"""Seconds to wait for ``java -version``; it takes about a tenth of a second."""
 VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-"""Up to Java 8 the versions were 1.8 and so on."""
+"""Version in Java's output; up to Java 8 it was written 1.8."""
 
 
 def java_version() -> int | None:
     """Return the major version of the Java that Spark would start, or ``None`` if there is none that runs.
 
-    Spark takes the one of ``JAVA_HOME``, else the first on ``PATH``.
+    Spark uses the Java of ``JAVA_HOME``, else the first on ``PATH``.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")  # noqa: PTH118  # either is a string
@@ -30,5 +30,6 @@ def java_version() -> int | None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
+    # Java writes its version to stderr; both outputs are searched.
     found = VERSION.search(told.stderr + told.stdout)
     return int(found[1]) if found else None

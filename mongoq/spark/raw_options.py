@@ -1,4 +1,4 @@
-"""The options that somebody gave a reader or a writer, asked for by name and checked before anything is sent."""
+"""Options of a reader or a writer, read by name and checked before any command is sent."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["PATH", "PLACE", "Location", "RawOptions", "json_list"]
 
 DEFAULT_COLLECTION = "mongoq"
 PLACE = ("uri", "database", "collection")
-"""The options that say where the queues are; every reader and writer has them."""
+"""Options with the location of the queues; every reader and writer has them."""
 VARIABLES = ("MONGOQ_URI", "MONGOQ_DATABASE", "MONGOQ_COLLECTION")
-"""The variables of the driver's environment that stand for them, where no option gives a URI."""
+"""Environment variables of the driver that are used when no option has a URI."""
 PATH = "path"
-"""As which Spark hands on what ``load``, ``save`` and ``start`` were given."""
+"""Name under which Spark passes the argument of ``load``, ``save`` and ``start``."""
 TRUTHS = {"true": True, "false": False}
 DIGITS = 18
 LAST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
-"""The last time that BSON and Python both hold."""
+"""Latest time that both BSON and Python can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the queues are. The URI holds credentials and is never shown."""
+    """Location of the queues. The URI holds credentials and is never shown."""
 
     uri: str = field(repr=False)
     database: str | None
@@ -36,13 +36,13 @@ class Location:
 
 
 class RawOptions:
-    """Options by their names in lower case, as Spark takes them in any case.
+    """Options by their names in lower case; Spark accepts names in any case.
 
-    Every method raises ``ArgumentInvalid``, which names the option, for a value that cannot be used.
+    Every method raises ``ArgumentInvalid``, with the option's name, for an invalid value.
     """
 
     def __init__(self, options: Mapping[str, str], known: Collection[str]) -> None:
-        """Take options of which each is known, whatever the case of its letters."""
+        """Store the options; each must be known, in any case of letters."""
         self.options = {name.lower(): value for name, value in options.items()}
         names = {name.lower() for name in known}
         for name in self.options:
@@ -50,13 +50,14 @@ class RawOptions:
                 raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
 
     def place(self) -> Location:
-        """Return where the queues are, as the options say, or the environment of the driver.
+        """Return the location of the queues, from the options or the environment of the driver.
 
-        Variables of the environment for the database and the collection belong to the URI there, and to no other.
+        The environment's database and collection hold only for the environment's URI, not for the option's.
         """
         uri, database, collection = (self.text(name) for name in PLACE)
         if uri is None:
             uri, named, of_them = (os.environ.get(name) or None for name in VARIABLES)
+            # Only with the URI of the environment: its names may not exist where another URI leads.
             database, collection = database or named, collection or of_them
         if uri is None:
             problem = f"this option is missing: such as mongodb://localhost:27017; or set the variable {VARIABLES[0]}"
@@ -64,28 +65,29 @@ class RawOptions:
         return Location(uri, database, collection or DEFAULT_COLLECTION)
 
     def take_path(self, meaning: str) -> None:
-        """Let the path of ``load``, ``save`` or ``start`` mean another option, the name of the queue."""
+        """Use the path of ``load``, ``save`` or ``start`` as the option that names the queue."""
         path = self.options.pop(PATH, None)
         if path is None:
             return
+        # The same name by path and by option is no conflict.
         if self.options.setdefault(meaning, path) != path:
             other = f"the option {meaning} {self.options[meaning]!r}"
             problem = f"{path!r} and {other} name both the queue; give one of them"
             raise ArgumentInvalid(PATH, problem)
 
     def value(self, name: str) -> str | None:
-        """Return an option as it was given."""
+        """Return the value of an option, or ``None``."""
         return self.options.get(name.lower())
 
     def text(self, name: str) -> str | None:
-        """Return an option that holds more than spaces."""
+        """Return the value of an option that must not be blank, or ``None``."""
         value = self.value(name)
         if value is not None and not value.strip():
             raise ArgumentInvalid(name, "this option is empty")
         return value
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        """Return one of several words, as it is spelled there; it may be given in any case."""
+        """Return one of several words, spelled as in ``choices``; users may write it in any case."""
         value = self.value(name)
         words = {choice.lower(): choice for choice in choices}
         word = words.get((default if value is None else value).lower())
@@ -94,14 +96,16 @@ class RawOptions:
         return word
 
     def truth(self, name: str, *, default: bool) -> bool:
-        """Return ``true`` or ``false``."""
+        """Return the value of an option that is ``true`` or ``false``."""
         return TRUTHS[self.choice(name, TRUTHS, str(default).lower())]
 
     def whole(self, name: str, *, most: int | None = None) -> int | None:
-        """Return a whole number from 1 up."""
+        """Return a whole number of at least 1, or ``None``."""
         value = self.value(name)
         if value is None:
             return None
+        # At most DIGITS digits: int takes quadratic time for very long texts. isascii, because isdigit accepts other
+        # scripts.
         number = int(value) if value.isascii() and value.isdigit() and len(value) <= DIGITS else 0
         if number < 1 or (most is not None and number > most):
             limits = "from 1 up" if most is None else f"from 1 to {most:,}"
@@ -109,7 +113,7 @@ class RawOptions:
         return number
 
     def names(self, name: str, example: str) -> tuple[str, ...]:
-        """Return a list of names as JSON, without repetitions; empty if it was not given."""
+        """Return a list of names as JSON, without repetitions; empty if the option is missing."""
         value = self.value(name)
         return () if value is None else json_list(value, name, example)
 
@@ -127,12 +131,13 @@ class RawOptions:
         return seconds
 
     def moment(self, name: str) -> datetime | None:
-        """Return a time that was given with an offset, in UTC."""
+        """Return a time with an offset, in UTC."""
         value = self.value(name)
         if value is None:
             return None
         try:
             moment = datetime.fromisoformat(value.strip())
+            # A time without an offset would depend on the time zone of the driver, so it is refused.
             utc = None if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError):
             utc = None
@@ -147,7 +152,7 @@ def json_list(text: str, option: str, example: str) -> tuple[str, ...]:
     """Return the strings of a JSON list, without repetitions.
 
     Raises:
-        ArgumentInvalid: it is no list, is empty, or holds something else; ``example`` says how it is done.
+        ArgumentInvalid: the text is no list, is empty, or holds other values; ``example`` shows a correct one.
     """
     try:
         names = json.loads(text)

@@ -1,4 +1,4 @@
-"""Large reads for tables: what is there, where to split it, and documents by whole wire batches."""
+"""Large reads for tables: counts, split points, and documents by whole wire batches."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ SELECTION_OPTION = "serverSelectionTimeoutMS"
 SAMPLES = 2_000
 """Ids sampled for each range: the sizes of the ranges then differ by 2 %, hardly ever by more than 8 %."""
 LARGE = 500_000
-"""Documents from which the ids are sampled, not sorted: sorting them all takes half as long again, and memory."""
+"""Documents from which ids are sampled, not sorted: sorting takes half as long again, and needs memory."""
 END = 8 * 1024 * 1024
-"""Bytes after which one end of an index has told enough."""
+"""Bytes after which one end of an index is no longer read."""
 END_ROWS = 100
 
 PREFERENCES = {
@@ -56,16 +56,16 @@ PREFERENCES = {
     "secondaryPreferred": SecondaryPreferred,
     "nearest": Nearest,
 }
-"""Where reads go, by the names that a URI has for it."""
+"""Read preferences, by their names in URIs."""
 
 Filter = Mapping[str, Any]
 
 
 class Scan:
-    """One client on one collection, for reading only; closed by its ``with`` block.
+    """One client on one collection, for reading only; its ``with`` block closes it.
 
-    Reads with majority read concern, from the primary unless ``preference`` or the URI names another read preference.
-    Nothing is sent before the first question.
+    Reads have majority read concern, and go to the primary unless ``preference`` or the URI names another read
+    preference. No command is sent before the first method call.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Scan:
 
     @contextmanager
     def in_plain_words(self) -> Iterator[None]:
-        """Turn no server and no access into a sentence that says what to do, without credentials."""
+        """Raise errors for a missing server and missing access that have a remedy, without credentials."""
         try:
             yield
         except ConnectionFailure as error:
@@ -114,7 +114,7 @@ class Scan:
             self._refused(error)
 
     def _asked_for(self) -> str:
-        """Say which kind of server was looked for, if not the primary: the others may be there."""
+        """Return the kind of server that was needed, if not the primary: other servers may be available."""
         mode: str = self._collection.read_preference.mongos_mode
         return "" if mode == "primary" else f" for readPreference {mode!r}"
 
@@ -133,13 +133,14 @@ class Scan:
 
     @property
     def name(self) -> str:
-        """The database and the collection."""
+        """Database and collection."""
         return self._collection.full_name
 
     def now(self) -> datetime:
-        """Return the server's time (``hello``, sent again once when its reply is lost, as the driver does reads)."""
+        """Return the server's time (``hello``, sent again once when its reply is lost, like the driver's own reads)."""
         try:
             return self._ask_now()
+        # No server was found within the timeout: a second try would only double the wait.
         except ServerSelectionTimeoutError:
             raise
         except AutoReconnect:
@@ -152,7 +153,7 @@ class Scan:
         return moment
 
     def size(self) -> int:
-        """Return about how many documents the collection holds, from its metadata."""
+        """Return the approximate number of documents in the collection, from its metadata."""
         return self._collection.estimated_document_count()
 
     def index(self, keys: Sequence[str]) -> str | None:
@@ -166,14 +167,14 @@ class Scan:
         return None
 
     def count(self, filter: Filter, hint: str | None) -> int:
-        """Count what matches: ``aggregate`` of ``$match`` and ``$group``."""
+        """Count the matching documents: ``aggregate`` of ``$match`` and ``$group``."""
         options: dict[str, Any] = {} if hint is None else {"hint": hint}
         return self._collection.count_documents(filter, **options)
 
     def date(self, filter: Filter, field: str, *, place: int, hint: str | None) -> datetime | None:
-        """Return the date in a field at a place in its order, the first at 0; ``None`` beyond the last.
+        """Return the date at a position in the order of a field, the first at 0; ``None`` beyond the last.
 
-        ``find`` with ``skip``, which walks over the keys of the index.
+        ``find`` with ``skip`` walks over the keys of the index.
         """
         keys = {field: 1, "_id": 0}
         cursor = self._collection.find(filter, keys, hint=hint, sort=[(field, 1), ("_id", 1)], skip=place, limit=1)
@@ -183,19 +184,19 @@ class Scan:
         return None
 
     def names(self, filter: Filter) -> list[str]:
-        """Return the different queues of what matches: ``distinct``."""
+        """Return the queues of the matching documents, each once: ``distinct``."""
         return sorted(name for name in self._collection.distinct("q", filter) if isinstance(name, str))
 
     def has(self, filter: Filter, *, hint: str | None = None) -> bool:
-        """Say whether anything matches: ``find`` of one id."""
+        """Return whether a document matches: ``find`` of one id."""
         return self._collection.find_one(filter, {"_id": 1}, hint=hint) is not None
 
     def boundaries(self, filter: Filter, hint: str | None, *, count: int, parts: int) -> list[ObjectId]:
-        """Return ids that split what matches into about equal parts, ascending; at most ``parts - 1``.
+        """Return ids that split the matching documents into about equal parts, ascending; at most ``parts - 1``.
 
-        Only ObjectIds are returned, since ranges compare ids of one type only. ``$bucketAuto`` finds them exactly,
-        or a sample of the keys within a few percent where there are many. Both walk the keys of the index: a
-        random cursor is faster and partial to pages of few large documents, by a factor of two.
+        Only ObjectIds are returned, because ranges compare ids of one type only. ``$bucketAuto`` finds them exactly;
+        for many documents a sample of the keys finds them within a few percent. Both walk the keys of the index: a
+        random cursor is faster, but prefers pages with few large documents, by a factor of two.
         """
         sample = SAMPLES * parts
         if count >= LARGE and sample < count:
@@ -212,7 +213,8 @@ class Scan:
         return [bucket["_id"]["min"] for bucket in buckets][1:]
 
     def _of_keys(self, filter: Filter, hint: str | None, stage: dict[str, Any]) -> Iterator[Document]:
-        """Do something with the ids of what matches (``aggregate``), which the index alone tells."""
+        """Run a stage on the ids of the matching documents (``aggregate``); the index alone has them."""
+        # Projected to _id, so that the index alone answers and no document is fetched.
         pipeline: list[Filter] = [{"$match": _object_ids(filter)}, {"$project": {"_id": 1}}, stage]
         options: dict[str, Any] = {} if hint is None else {"hint": hint}
         return self._collection.aggregate(pipeline, allowDiskUse=True, **options)
@@ -222,20 +224,21 @@ class Scan:
     ) -> Iterator[list[Document]]:
         """Yield documents in lists of at most ``rows`` and about 4 MB of BSON, or of one document that is larger.
 
-        A reply, of 16 MB at most, is kept as it came and decoded part by part, so the memory does not grow with the
-        documents. Dates are aware, or ``naive`` in UTC.
+        A reply, of 16 MB at most, is kept as bytes and decoded part by part, so memory does not grow with the number of
+        documents. Dates are aware, or with ``naive`` without an offset, in UTC.
         """
+        # Raw batches: without them the driver decodes a whole reply, of up to 16 MB, at once.
         with self._collection.find_raw_batches(filter, projection, batch_size=rows, hint=hint) as cursor:
-            for raw in cast("Iterator[bytes]", cursor):  # typed as documents, which it does not decode
+            for raw in cast("Iterator[bytes]", cursor):  # typed as documents, although this cursor yields bytes
                 for part in slices(raw) if raw else ():
                     yield decode(part, naive=naive)
 
     def ends(
         self, filter: Filter, projection: Mapping[str, Any] | None, keys: Sequence[str], *, rows: int
     ) -> Iterator[Document]:
-        """Yield the first and the last of what matches in the order of an index, ``rows`` in all, some of them twice.
+        """Yield the first and the last matching documents in an index's order, ``rows`` in all, some of them twice.
 
-        At most 24 MB of either end.
+        It reads at most 24 MB of either end.
         """
         for direction, limit in ((ASCENDING, -(-rows // 2)), (DESCENDING, rows // 2)):
             if limit:
@@ -262,6 +265,7 @@ def _object_ids(filter: Filter) -> Filter:
 
 def _client(uri: str, patience: float) -> MongoClient[dict[str, Any]]:
     options: dict[str, Any] = {"tz_aware": True}
+    # An option in the URI is the user's choice and wins.
     if not has_option(uri, SELECTION_OPTION):
         options[SELECTION_OPTION] = patience * 1000
     client: MongoClient[dict[str, Any]] = make_client(MongoClient, uri, **options)
@@ -269,8 +273,9 @@ def _client(uri: str, patience: float) -> MongoClient[dict[str, Any]]:
 
 
 def _preference(client: MongoClient[dict[str, Any]], name: str) -> Any:
-    """Return a read preference, with the tags and the staleness that the URI asks for."""
+    """Return a read preference, with the URI's tags and maximum staleness."""
     given, kind = client.read_preference, PREFERENCES[name]
+    # The primary has no tags and no staleness.
     if kind is Primary or isinstance(given, Primary):
         return kind()
     return kind(given.tag_sets, given.max_staleness)

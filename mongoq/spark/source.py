@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["MongoqDataSource"]
 
 STREAM_ONLY = frozenset({"consumer", "maxitems", "lag", "lease"})
-"""Options that tell a stream, when Spark asks for columns without saying what they are for."""
+"""Options that only streams have: they show that Spark asks for the columns of a stream, which it does not say."""
 
 
 class MongoqDataSource(DataSource):
@@ -30,32 +30,32 @@ class MongoqDataSource(DataSource):
 
     | option | meaning |
     |---|---|
-    | `uri` | where MongoDB is, with credentials if it needs them, which no error and no plan of a DataFrame shows; \
+    | `uri` | the URI of MongoDB, with credentials if it needs them; no error and no plan of a DataFrame shows them; \
 for SQL see [connections](#connections). Default: `MONGOQ_URI` in the environment of the driver |
     | `database` | default: `MONGOQ_DATABASE`, if the URI is `MONGOQ_URI`; else the one in the URI, or `mongoq` |
     | `collection` | default: `MONGOQ_COLLECTION`, if the URI is `MONGOQ_URI`; else `mongoq` |
-    | `queue` | the name of the queue, as is the path of `load("orders")` |
-    | `queues` | or the names of several, as a JSON list: `["orders", "refunds"]` |
-    | `prefix` | or what the names of all begin with, such as `orders.`; dead queues are not among them |
+    | `queue` | the name of the queue; the path of `load("orders")` means the same |
+    | `queues` | or the names of several queues, as a JSON list: `["orders", "refunds"]` |
+    | `prefix` | or the common beginning of the names, such as `orders.`; dead queues are left out |
     | `view` | `live` (default): not processed; `ready`, `scheduled`, `reserved`, `expired`: those in this state; \
 `history`: processed; `all`: live and history; `dead`: live in the dead queues |
-    | `since`, `until` | a time in ISO 8601 with an offset: history processed from then on, or before; other items by \
-when they are eligible |
+    | `since`, `until` | a time in ISO 8601 with an offset: history processed from then on, or before; for other items \
+the time when they are eligible counts |
     | `fields` | the fields of the payload to read, as a JSON list: `["customer", "total"]`; default: all |
     | `inferSchema` | `true`: without a schema, a column for each field that a sample of payloads has |
-    | `sampleSize` | how many items that sample has: 1 to 100,000; default: 1,000 |
-    | `mode` | what becomes of values that do not fit: `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED` |
-    | `pushdown` | `true`: the server evaluates filters first; wants Spark's `spark.sql.python.filterPushdown.enabled` |
-    | `partitions` | how many tasks read, at most; default: one for each 125,000 items, up to 200 |
-    | `missing` | a queue that nobody has heard of: `fail` (default), or an `empty` table |
+    | `sampleSize` | the items of that sample: 1 to 100,000; default: 1,000 |
+    | `mode` | treatment of values that do not fit: `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED` |
+    | `pushdown` | `true`: the server evaluates filters first; needs Spark's `spark.sql.python.filterPushdown.enabled` |
+    | `partitions` | the number of tasks that read, at most; default: one for each 125,000 items, up to 200 |
+    | `missing` | result for an unknown queue: `fail` (default), or an `empty` table |
     | `readPreference` | `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`; default: the \
 URI's, or the primary |
 
-    The dead queue of `orders` is `orders.dead`; that of `orders.dead` is itself. A prefix is one of the names without
-    `.dead`. States are those at the moment the read was planned.
+    The dead queue of `orders` is `orders.dead`; the dead queue of `orders.dead` is itself. A prefix applies to names
+    without `.dead`. States are those at the moment the read was planned.
 
-    Reads have majority read concern. What is pushed, moved or settled while the read runs may be seen or not; whatever
-    stays is seen exactly once.
+    Reads have majority read concern. An item that is pushed, moved or settled while the read runs may be seen or not;
+    an item that stays is seen exactly once.
 
     Without a schema the table has the envelope, and the payload as JSON:
 
@@ -66,10 +66,10 @@ URI's, or the primary |
     | `_state` | string | ready, scheduled, reserved, expired or processed, at the moment the read was planned |
     | `_when` | timestamp | eligible from; while reserved: end of the lease; null once processed |
     | `_pushed` | timestamp | when the item came to this queue, by a push, a move or a replay, on the server's clock, \
-its delay included; null where that is not known: once a worker has had the item, unless a stream had it before |
+its delay included; null where it is unknown: after a worker has had the item, unless a stream had it before |
     | `_priority` | integer | -100 to 100, lower goes first |
     | `_attempts` | integer | reservations in this queue so far |
-    | `_reserved` | boolean | whether a worker took it and has not settled it |
+    | `_reserved` | boolean | true when a worker has reserved it and has not settled it |
     | `_token` | string | the fence of the reservation, in hex |
     | `_by` | string | the worker that holds, or last held, the item |
     | `_key` | string | the producer's key |
@@ -84,17 +84,17 @@ its delay included; null where that is not known: once a worker has had the item
     | `_payload` | binary | only in a schema: the BSON of `{"payload": payload}`, for copies that lose nothing |
     | `_trail` | array of structs | only in a schema: the [hops](trails.md) of an item, without payloads: `queue`, \
 `stage`, `by`, `taken`, `settled`, `attempts`, `ended`, `to`; null where it has no trail |
-    | `_delivery` | string | only in a schema: what a stage's delivery hash is made of, besides its name |
+    | `_delivery` | string | only in a schema: the parts of a stage's delivery hash, without the stage's name |
     | `_corrupt` | string | only in a schema, with `mode=PERMISSIVE`: the payload of an item that did not fit, as JSON |
 
-    With `.schema(...)` the server sends only the fields that are asked for. Columns with the names above are
+    With `.schema(...)` the server sends only the fields that the schema needs. Columns with the names above are
     the envelope, and have the types above; `payload` may have any type and is the payload as a whole. Each
-    other column is the field of that name in the payload, and null where that is missing or null. Documents
-    and arrays within it follow the schema in the same way.
+    other column is the field of that name in the payload, and null where the field is missing or null. Documents
+    and arrays inside follow the schema in the same way.
 
-    Which types take which values is told on the page "Analysing history with Spark". A value that does not fit fails
-    the task with ``ColumnMismatch`` unless `mode` says otherwise; with `PERMISSIVE`, the column `_corrupt`, a string,
-    holds the payload of such an item as JSON.
+    The page "Analysing history with Spark" lists the types and the values that they accept. A value that does not fit
+    fails the task with ``ColumnMismatch`` unless `mode` says otherwise; with `PERMISSIVE`, the column `_corrupt`, a
+    string, holds the payload of this item as JSON.
     """
 
     @classmethod
@@ -106,6 +106,7 @@ its delay included; null where that is not known: once a worker has had the item
         """Return the envelope with the payload as JSON, or with the columns that a sample of payloads has."""
         from mongoq.spark.read.reader import schema_of
 
+        # Spark calls schema for reads and streams alike, before it asks for one of the readers.
         if not STREAM_ONLY & {name.lower() for name in self.options}:
             return schema_of(ReadOptions.parse(self.options))
         options = self._stream_options()

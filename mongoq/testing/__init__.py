@@ -1,4 +1,4 @@
-"""Handlers tested without a server: virtual brokers, on a clock that the test moves, and workers that run by hand.
+"""Tests of handlers without a server: virtual brokers, on a clock that the test moves, and workers that run by hand.
 
 ```python
 virtual = VirtualBroker()
@@ -10,8 +10,8 @@ result = worker.run_one("orders")
 assert result.outcome == "done"
 ```
 
-Needs mongomock, which the extra ``testing`` brings. The fixtures for pytest are in the top-level module
-``pytest_mongoq``, which pytest finds by itself.
+This needs mongomock, from the extra ``testing``. The fixtures for pytest are in the top-level module ``pytest_mongoq``,
+which pytest finds by itself.
 """
 
 from mongoq.testing.async_broker import AsyncVirtualBroker

@@ -25,7 +25,8 @@ __all__ = ["AsyncVirtualBroker"]
 class AsyncVirtualBroker(AsyncBroker):
     """An ``AsyncBroker`` without a server: ``VirtualBroker`` for code that awaits its queues.
 
-    It belongs to no event loop, so a plain test may make it, and push by one face what a handler reserves by the other:
+    It belongs to no event loop, so a plain test may make it. A test may push by the ``VirtualBroker`` and a handler may
+    reserve by this broker, and the other way round:
 
     ```python
     virtual = VirtualBroker()
@@ -33,7 +34,7 @@ class AsyncVirtualBroker(AsyncBroker):
     ```
 
     Args:
-        virtual: the broker whose queues and clock it shares; by default one of its own. Closing one closes both.
+        virtual: the broker whose queues and clock it shares; by default a new one. Closing one closes both.
 
     Raises:
         ModuleNotFoundError: mongomock is not installed; the extra ``testing`` brings it.
@@ -50,15 +51,15 @@ class AsyncVirtualBroker(AsyncBroker):
 
     @property
     def clock(self) -> VirtualClock:
-        """The clock that it goes by: ``virtual.clock.now()``."""
+        """Clock of the broker: ``virtual.clock.now()``."""
         return self._virtual.clock
 
     def worker(self, production: Worker | AsyncWorker | Pipeline | None = None) -> AsyncVirtualWorker:
-        """Return a worker that runs handlers when it is told to, as ``VirtualBroker.worker`` does, in the test's loop.
+        """Return a worker that runs handlers on request, as ``VirtualBroker.worker`` does, in the test's event loop.
 
         Raises:
             ArgumentInvalid: ``production`` is no worker and no pipeline.
-            GraphInvalid: the stages of the pipeline do not go together; all faults at once.
+            GraphInvalid: the pipeline has faults; all faults at once.
         """
         return AsyncVirtualWorker(self, production)
 
@@ -71,10 +72,10 @@ class AsyncVirtualBroker(AsyncBroker):
         return self._virtual.advance(by)
 
     def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make ready now what waits for a retry, as ``VirtualBroker.force_retry`` does; nothing to await.
+        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry`` does; nothing to await.
 
         Raises:
-            ArgumentInvalid: the item waits for nothing: it is ready, reserved, settled or gone.
+            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
             QueueNameInvalid: ``target`` is neither an item nor a queue.
         """
         return self._virtual.force_retry(target)

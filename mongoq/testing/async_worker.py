@@ -1,4 +1,4 @@
-"""The virtual worker of tests that are coroutine functions themselves."""
+"""The virtual worker for tests that are coroutine functions themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["AsyncVirtualWorker"]
 class AsyncVirtualWorker(AsyncWorker):
     """``VirtualWorker`` for tests that run in an event loop; made by ``AsyncVirtualBroker.worker``.
 
-    Coroutine functions run in the test's own loop, plain ones in its thread.
+    Coroutine functions run in the test's own loop, plain functions in the loop's thread.
     """
 
     def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
@@ -40,7 +40,7 @@ class AsyncVirtualWorker(AsyncWorker):
         return super()._handle(queue, lease, max_retries)
 
     async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
-        """Run the next ready item of a queue, and return what it came to, as ``VirtualWorker.run_one`` does.
+        """Run the next ready item of a queue, and return its result, as ``VirtualWorker.run_one`` does.
 
         Raises:
             ArgumentInvalid: the queue has no consumer.
@@ -49,7 +49,7 @@ class AsyncVirtualWorker(AsyncWorker):
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
-        """Run what is ready as one batch, and return what became of each item, as ``VirtualWorker.run_batch`` does.
+        """Run ready items as one batch, and return the result of each item, as ``VirtualWorker.run_batch`` does.
 
         Raises:
             ArgumentInvalid: the queue has no consumer.
@@ -60,8 +60,8 @@ class AsyncVirtualWorker(AsyncWorker):
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
 
         Raises:
-            NeverIdle: there is more to run; it holds the results so far.
-            ArgumentInvalid: ``limit`` is no whole number from 1 up.
+            NeverIdle: there is more to run; the error holds the results so far.
+            ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
         return await awaited(until_idle(limit, self._consumers, self._server))
 
@@ -74,10 +74,10 @@ class AsyncVirtualWorker(AsyncWorker):
         return self._server.advance(by)
 
     def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make ready now what waits for a retry, as ``VirtualBroker.force_retry``.
+        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry``.
 
         Raises:
-            ArgumentInvalid: the item waits for nothing: it is ready, reserved, settled or gone.
+            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
             QueueNameInvalid: ``target`` is neither an item nor a queue.
         """
         return self._server.force_retry(target)

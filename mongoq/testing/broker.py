@@ -1,4 +1,4 @@
-"""The virtual broker: queues in memory, on a clock that stands still until it is moved."""
+"""The virtual broker: queues in memory, on a clock that stands still until the test moves it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class VirtualBroker(Broker):
         item = virtual.queue("orders").reserve()
     ```
 
-    It is a mongomock collection with a ``VirtualClock``. What needs a server is refused or fails with an error of
-    mongomock's: UUIDs in payloads, and the patches ``$mul`` and ``$rename`` of a ``Move``. A transaction, of a handler
-    as well, ends the run of the test with ``TransactionsUnavailable``; it is no failure of the item's.
-    ``reserve(wait=)`` waits in real time, so leave ``wait`` out. For tests of these take a real server (fixture
+    It is a mongomock collection with a ``VirtualClock``. Features that need a server are refused or fail with an error
+    of mongomock: UUIDs in payloads, and the patches ``$mul`` and ``$rename`` of a ``Move``. A transaction, also in a
+    handler, ends the test's run with ``TransactionsUnavailable``; it does not count as a failure of the item.
+    ``reserve(wait=)`` waits in real time, so leave ``wait`` out. To test these features, use a real server (fixture
     ``mongoq_broker``).
 
     Args:
-        clock: the clock to go by; by default one of its own, which begins on 1 January 2024.
+        clock: the clock of the broker; by default a new one, which begins on 1 January 2024.
 
     Raises:
         ModuleNotFoundError: mongomock is not installed; the extra ``testing`` brings it.
@@ -56,27 +56,27 @@ class VirtualBroker(Broker):
 
     @property
     def clock(self) -> VirtualClock:
-        """The clock that it goes by: ``virtual.clock.now()``."""
+        """Clock of the broker: ``virtual.clock.now()``."""
         return self._server.clock
 
     def worker(self, production: Worker | AsyncWorker | Pipeline | None = None) -> VirtualWorker:
-        """Return a worker that runs handlers when it is told to, one item at a time.
+        """Return a worker that runs handlers on request, one item at a time.
 
         Args:
-            production: a worker whose consumers are taken over, with all their options, to run here, or a pipeline
-                whose stages are. It is not changed; what its handlers themselves push goes where they push it.
+            production: a worker whose consumers the virtual worker takes over, with all their options, or a pipeline
+                whose stages it takes over. It is not changed. Pushes inside its handlers still go to their own broker.
 
         Raises:
             ArgumentInvalid: ``production`` is no worker and no pipeline.
-            GraphInvalid: the stages of the pipeline do not go together; all faults at once.
+            GraphInvalid: the pipeline has faults; all faults at once.
         """
         return VirtualWorker(self, production)
 
     def advance(self, by: Duration) -> datetime:
         """Move the clock on, so that delays, retries and leases come due, and return the new time.
 
-        Within a handler it keeps the leases of the items that run, as a worker would, and sets ``job.lost`` when one of
-        them is lost.
+        Inside a handler it extends the leases of the running items, as a worker would, and sets ``job.lost`` when one
+        of them is lost.
 
         Args:
             by: a ``timedelta`` or seconds.
@@ -87,20 +87,20 @@ class VirtualBroker(Broker):
         return self._server.advance(by)
 
     def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make ready now what waits for a retry, without moving the clock, and return how many items that were.
+        """Make items that wait for a retry ready now, without moving the clock, and return their number.
 
         Args:
-            target: an item or its id, which may also wait for a delay it was pushed with; or a queue, a handle or its
-                name: all its items that wait after a run.
+            target: an item or its id, which may also wait for the delay of its push; or a queue, a handle or its name:
+                all its items that wait after a run.
 
         Raises:
-            ArgumentInvalid: the item waits for nothing: it is ready, reserved, settled or gone.
+            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
             QueueNameInvalid: ``target`` is none of these.
         """
         return self._server.force_retry(target)
 
     def close(self) -> None:
-        """Refuse further commands. Idempotent; what is in the queues is gone with the broker."""
+        """Refuse further commands. Idempotent; the items of the queues are gone with the broker."""
         super().close()
         self._server.loop.close()
 

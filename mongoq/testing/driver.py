@@ -1,4 +1,4 @@
-"""The driver of asynchronous virtual brokers: what is in memory is there at once, and nobody waits for it."""
+"""Driver of asynchronous virtual brokers: commands in memory end at once, so no task ever waits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ T = TypeVar("T")
 
 
 class VirtualDriver(AioDriver):
-    """Runs flows by the driver for threads, in the caller's task, whichever event loop that belongs to."""
+    """Runs flows by the driver for threads, in the caller's task, in any event loop."""
 
     def __init__(self, threads: ThreadDriver) -> None:
+        # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
         self._threads = threads
 
     async def run(self, flow: Flow[T], perform: Any = None) -> T:
@@ -25,12 +26,12 @@ class VirtualDriver(AioDriver):
         return self._threads.run(flow)
 
     async def run_shielded(self, flow: Flow[T]) -> T:
-        """Run a flow to its end, which nobody cancels."""
+        """Run a flow to its end; no task can cancel it, because it never waits."""
         return self._threads.run(flow)
 
     @property
     def sessions(self) -> Sessions:
-        """There are none, and it says so."""
+        """Sessions of the driver for threads; any use raises an error."""
         return self._threads.sessions
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What running an item came to."""
+"""Result of an item's run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "screened",
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """What became of one item of a run.
+    """Result of one item of a run.
 
     Attributes:
         item: the item as it was reserved for the run, so that ``item.attempts`` counts it.
-        outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"dead"``, buried, by ``Dead`` or beyond its
-            retries; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the target of its stage;
-            ``"screened"``: it did not match its stage's ``where``, was not run, and was settled as ``otherwise`` says;
-            or ``"lost"``: somebody else had taken or settled it by the end of the run, perhaps the handler itself, and
+        outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"dead"``, buried, by ``Dead`` or after its last
+            retry; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the target of its stage;
+            ``"screened"``: it did not match its stage's ``where``, was not run, and was settled by ``otherwise``; or
+            ``"lost"``: at the end of the run it had another holder or was settled, perhaps by the handler itself, and
             nothing was changed.
-        returned: what the handler returned; of a batch handler the entry for this item.
-        error: what the handler raised, or gave its outcome as the error; why the outcome it returned could not be
-            carried out; the ``ReservationLost`` of a lost item; else ``None``.
-        delay: how long an item that is to be retried waits.
-        to: the queue that a moved or a dead item went to.
+        returned: return value of the handler; of a batch handler the entry for this item.
+        error: exception of the handler, or the error in its outcome; or the reason why a returned outcome was
+            impossible; or the ``ReservationLost`` of a lost item; else ``None``.
+        delay: time until the next run, for ``"retry"``.
+        to: queue that a moved or a dead item went to.
     """
 
     item: Item[Any]
@@ -41,7 +41,7 @@ class Result:
     to: str | None = None
 
     def __repr__(self) -> str:
-        """Say it in one line, as an assertion that fails shows it."""
+        """Return the result in one line, as a failed assertion shows it."""
         parts = [f"{self.outcome!r}, run {self.item.attempts} of {self.item.queue!r} with {self.item.payload!r}"]
         parts += [f"returned={self.returned!r}"] * (self.returned is not None)
         parts += [f"error={self.error!r}"] * (self.error is not None)
@@ -51,11 +51,11 @@ class Result:
 
 
 class NeverIdle(MongoqError):
-    """The queues were not empty after as many runs as the limit allows: most likely items go round in a circle.
+    """The queues were not empty after ``limit`` runs: most likely items go round in a circle.
 
     Attributes:
-        limit: how many runs there were.
-        results: what they came to, and the run that was one too many.
+        limit: number of runs.
+        results: results of these runs, and of the run beyond the limit.
     """
 
     def __init__(self, limit: int, results: Sequence[Result]) -> None:

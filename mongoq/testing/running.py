@@ -1,4 +1,4 @@
-"""Stations run by hand, as generators that plain and asynchronous workers drive."""
+"""Runs of virtual consumers, as generators that plain and asynchronous workers drive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["awaited", "driven", "taken_over", "until_idle", "up_to"]
 
 
 def taken_over(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
-    """Return the consumers of a production worker or a pipeline, for the queues of the same names here."""
+    """Return the consumers of a production worker or a pipeline, bound to the queues of the same names here."""
     if isinstance(production, Pipeline):
         production.check()
         _check_sources(production)
@@ -46,7 +46,7 @@ def _check_sources(pipeline: Pipeline) -> None:
 
 
 def _of_stages(own: Iterable[Consumer]) -> dict[str, Consumer]:
-    """Return consumers by queue; further ones of the same queue by that and the stage."""
+    """Return consumers by queue; a second consumer of a queue has the key of queue and stage."""
     found: dict[str, Consumer] = {}
     for one in own:
         found[one.name if one.name not in found else f"{one.name} ({one.stage})"] = one
@@ -63,13 +63,14 @@ def up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: 
 
 
 def until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
-    """Run queue by queue, from the first again as long as something has run."""
+    """Run queue by queue, and again from the first as long as an item has run."""
     most = count(limit, "limit")
     stations = [VirtualStation(one, server) for one in consumers.values()]
     results: list[Result] = []
     runs = before = 0
     while True:
         for station in stations:
+            # Each queue until it is empty, so that results come in an order that tests can rely on.
             while came := (yield from station.steps(None)):
                 results += came
                 runs += 1
@@ -81,7 +82,7 @@ def until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualSer
 
 
 def driven(steps: Steps, loop: PrivateLoop) -> list[Result]:
-    """Take all steps in a plain test."""
+    """Run all steps in a plain test."""
     try:
         coroutine = next(steps)
         while True:
@@ -96,13 +97,14 @@ def driven(steps: Steps, loop: PrivateLoop) -> list[Result]:
 
 
 async def awaited(steps: Steps) -> list[Result]:
-    """Take all steps in a test that runs in an event loop; a test that is cancelled gives back what it runs."""
+    """Run all steps in a test that runs in an event loop; a cancelled test releases its running items."""
     try:
         coroutine = next(steps)
         while True:
             try:
                 reply = await coroutine
             except BaseException as error:
+                # A handler may raise CancelledError by itself; that fails its run and does not end the test.
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     steps.close()
                     raise
@@ -114,6 +116,6 @@ async def awaited(steps: Steps) -> list[Result]:
 
 
 def _is_cancelled() -> bool:
-    """Say whether the test is cancelled, and not the handler by itself."""
+    """Return whether the test is cancelled, and not only the handler by itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

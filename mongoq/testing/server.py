@@ -1,4 +1,4 @@
-"""What stands in for the server: a collection in memory, a clock moved by hand, and the runs under way."""
+"""Stand-in for the server: a collection in memory, a clock moved by hand, and the runs under way."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["VirtualServer"]
 
 @dataclass(slots=True, eq=False)
 class VirtualServer:
-    """What the virtual brokers of one collection share, and their workers.
+    """State that the virtual brokers of one collection share with their workers.
 
     Attributes:
         driver: performs every command at once, in the caller's thread.
-        context: the broker's side of all queues.
-        clock: stands still until it is moved.
-        loop: for coroutine functions that plain tests run.
-        running: the runs under way: one, unless handlers run handlers or tasks of a test run several.
+        context: context of the broker.
+        clock: clock that stands still until the test moves it.
+        loop: event loop for coroutine functions that plain tests run.
+        running: runs under way: one, unless handlers run handlers or tasks of a test run several.
     """
 
     driver: ThreadDriver
@@ -43,17 +43,17 @@ class VirtualServer:
     running: dict[HandlerCall, Consumer]
 
     def bound(self, context: QueueContext[Any]) -> QueueContext[Any]:
-        """Return the same queue here, whichever broker's it was, with the same model and options."""
+        """Return the same queue bound to this broker, with the same model and options."""
         return context if context.broker is self.context else replace(context, broker=self.context)
 
     def resolved(self, to: Any) -> Any:
-        """Return where a ``Move`` goes: a queue's name as it is, or a handle's queue here."""
+        """Return the destination of a ``Move``: a queue's name as it is, or a handle's queue here."""
         return self.bound(to._context) if isinstance(to, Queue | AsyncQueue) else to
 
     # --- time ------------------------------------------------------------------------------------
 
     def advance(self, by: Duration) -> datetime:
-        """Move the clock on; what runs keeps its leases, as a worker sees to it."""
+        """Move the clock on; running items keep their leases, as with a worker."""
         length = duration(by, "by")
         now = self.clock.advance(length)
         for run, consumer in list(self.running.items()):
@@ -63,13 +63,14 @@ class VirtualServer:
     def _keep(self, run: HandlerCall, consumer: Consumer) -> None:
         queue = Queue(self.driver, consumer.queue._context)
         try:
+            # A worker would have extended these leases before they ended: the clock jumps, so it is done afterwards.
             queue.extend_many(run.items, lease=consumer.lease)
         except BatchIncomplete:
             if run.job is not None:
                 run.job.lost.set()
 
     def force_retry(self, target: Any) -> int:
-        """Make ready now what waits, an item or all retries of a queue; returns how many items that were."""
+        """Make a waiting item ready now, or all retries of a queue; returns the number of items."""
         if not isinstance(target, Item | ObjectId):
             name = target.name if isinstance(target, Queue | AsyncQueue) else queue_name(target, "target")
             return self._made_ready({"q": name, "attempts": {"$gt": 0}})

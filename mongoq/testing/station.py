@@ -1,4 +1,4 @@
-"""One consumer under test: it claims, runs and settles what it is told to, and says what that came to."""
+"""One consumer under test: claims, runs and settles items on request, and returns their results."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ __all__ = ["Steps", "VirtualStation"]
 logger = logging.getLogger("mongoq.testing")
 
 Steps = Generator[Coroutine[Any, Any, Any], Any, list[Result]]
-"""Yields what is to be awaited, and is sent what that returned."""
+"""Yields coroutines to await, and receives their results."""
 
 FAILURES = Exception, SystemExit, asyncio.CancelledError
-"""What fails a run. The rest of a worker's is the test's own here: Ctrl-C, a timeout, ``pytest.fail``."""
+"""Errors that fail a run. Other errors that a worker handles belong to the test here: Ctrl-C, a timeout,
+``pytest.fail``.
+"""
 
 
 class VirtualStation:
-    """Runs the items of one consumer, one run at a time; what it decides, the worker's own parts decide."""
+    """Runs the items of one consumer, one run at a time; the worker's own parts make all decisions."""
 
     def __init__(self, consumer: Consumer, server: VirtualServer) -> None:
         self.consumer = consumer
@@ -50,17 +52,18 @@ class VirtualStation:
         self._queue = Queue(server.driver, consumer.claims or self._context)
 
     def steps(self, n: int | None) -> Steps:
-        """Run what is ready: up to ``n`` items, by default as many as the consumer takes in a run; none if none is."""
+        """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
         claimed = self._claimed(n or self.consumer.batch or 1)
         items = [item for item in claimed if self._keeps(item)]
         screened = [self._screened(item) for item in claimed if item not in items]
         if not items:
             return screened
         run = HandlerCall(items, time.monotonic())
+        # Registered, so that advance inside the handler extends the leases of these items.
         self._server.running[run] = self.consumer
         try:
             return screened + (yield from self._ran(run))
-        except BaseException:  # it ends the test, and is no failure of the item's
+        except BaseException:  # it ends the test, and is no failure of the item
             self._given_back(items)
             raise
         finally:
@@ -73,7 +76,7 @@ class VirtualStation:
         return [] if item is None else [item]
 
     def _keeps(self, item: Item[Any]) -> bool:
-        """Say whether its stage takes the item; if not it was settled."""
+        """Return whether the item's stage takes it; otherwise the item is settled now."""
         screen = self.consumer.screen
         return screen is None or self._server.driver.run(is_kept(self._context, screen, item))
 
@@ -120,7 +123,7 @@ class VirtualStation:
         return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
     async def _awaited(self, run: HandlerCall, payload: Any) -> Any:
-        if self.consumer.takes_job:  # its event belongs to the loop
+        if self.consumer.takes_job:  # the job's event belongs to the running loop
             queue = AsyncQueue(VirtualDriver(self._server.driver), self._context)
             run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
         return await run.context.step(self._handled(self._arguments(run, payload)))
@@ -131,10 +134,10 @@ class VirtualStation:
     def _arguments(self, run: HandlerCall, payload: Any) -> tuple[Any, ...]:
         return (payload,) if run.job is None else (payload, run.job)
 
-    # --- what it came to -------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------
 
     def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
-        """Settle an item, and say what became of it; an outcome that cannot be carried out is a failure."""
+        """Settle an item, and return its result; an impossible outcome becomes a failure."""
         settled = push_outputs if self.consumer.pops else apply_outcomes
         told = settled(self._context, [(item, verdict)], self._server.resolved)
         refusal = self._server.driver.run(told).get(id_key(item.id))
@@ -144,6 +147,7 @@ class VirtualStation:
             raise refusal
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
+        # An impossible outcome is a failure of the run; a failure that cannot be settled either ends the test.
         if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
             return self._settled(item, self.consumer.resolver.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
@@ -162,8 +166,9 @@ class VirtualStation:
         return Result(item, "dropped" if fate == "dropped" else "done", entry, error)
 
     def _failed(self, item: Item[Any], verdict: Failed, entry: Any) -> Result:
-        """Say whether there will be another run: what is stored tells."""
+        """Return the result of a failed run: ``"retry"`` or ``"dead"``, as the stored item shows."""
         untyped = replace(self._context, codec=self._context.broker.untyped)
+        # Without a model: the payload may not fit it, and only the existence of the item counts.
         if self._server.driver.run(read.get(untyped, item.id)) is None:
             return Result(item, "dead", entry, verdict.error, to=self._context.settings.dead)
         return Result(item, "retry", entry, verdict.error, delay=duration(verdict.delay, "delay"))
@@ -176,17 +181,17 @@ def _entries(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> S
 
 
 def _transaction_of(error: BaseException | None) -> TransactionsUnavailable | None:
-    """Return the error, or what it was raised from, that says that there are no transactions here, if it does.
+    """Return the ``TransactionsUnavailable`` of this broker among an error and its causes, or ``None``.
 
-    No retry mends that: the test asks for what a virtual broker does not have.
+    A retry does not help: the test needs a feature that a virtual broker does not have.
     """
     seen: set[int] = set()
     try:
-        while error is not None and id(error) not in seen:  # errors may have led to each other
+        while error is not None and id(error) not in seen:  # errors may be each other's causes
             if isinstance(error, TransactionsUnavailable) and error.server == VIRTUAL:
                 return error
             seen.add(id(error))
             error = error.__context__ if error.__cause__ is None else error.__cause__
-    except BaseException:  # noqa: S110  # the class is the user's, and may raise anything when it is looked at
+    except BaseException:  # noqa: S110  # attributes of a user's class may raise anything
         pass
     return None

@@ -1,4 +1,4 @@
-"""The virtual worker: the consumers of production, run by hand."""
+"""The virtual worker: consumers of production, run by hand."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["VirtualWorker"]
 
 
 class VirtualWorker(Worker):
-    """A ``Worker`` that runs an item when it is told to, and says what it came to; made by ``VirtualBroker.worker``.
+    """A ``Worker`` that runs an item on request and returns its result; made by ``VirtualBroker.worker``.
 
-    ``consumer`` registers handlers with the same options and checks as in production; they may be plain or coroutine
-    functions, which run in an event loop of the broker's own. A queue may be given by the handle of another broker, and
-    stands for the queue of that name here. What an outcome or an exception means is decided by the parts of the
-    worker itself; handlers run in the caller's thread, and only ``KeyboardInterrupt`` and what is no ``Exception`` of a
-    test tool, such as ``pytest.fail``, come out of a run.
+    ``consumer`` registers handlers with the same options and checks as in production. Handlers may be plain functions
+    or coroutine functions, which run in an event loop of the broker. A handle of another broker stands for the queue of
+    the same name here. The worker's own parts decide about outcomes and exceptions. Handlers run in the caller's
+    thread; only ``KeyboardInterrupt`` and exceptions of test tools that are no ``Exception``, such as ``pytest.fail``,
+    leave a run.
 
     One item runs at a time. ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``max_time``, ``on_timeout`` and
-    ``probe`` are checked and change nothing: with ``probe`` every failure counts. ``run`` and ``stop`` are for
+    ``probe`` are checked and have no effect: with ``probe`` every failure counts. ``run`` and ``stop`` are for
     production; ``run`` is refused.
     """
 
@@ -55,7 +55,7 @@ class VirtualWorker(Worker):
         return driven(steps, self._server.loop)
 
     def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
-        """Run the next ready item of a queue, and return what it came to; ``None`` when nothing is ready.
+        """Run the next ready item of a queue, and return its result; ``None`` when no item is ready.
 
         A batch handler gets a list of one payload.
 
@@ -70,7 +70,7 @@ class VirtualWorker(Worker):
         return results[0] if results else None
 
     def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
-        """Run what is ready as one batch, as large as the consumer takes; returns what became of each item.
+        """Run ready items as one batch, as large as the consumer takes; returns the result of each item.
 
         Args:
             queue: its name, or a handle.
@@ -81,17 +81,17 @@ class VirtualWorker(Worker):
         return self._driven(up_to(None, queue, self._consumers, self._server))
 
     def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
-        """Run all queues that have consumers until nothing is ready in any; returns what became of the items, in order.
+        """Run all queues that have consumers until nothing is ready in any; returns the results of the items, in order.
 
-        Queue by queue in the order of their registration, each until it is empty, and from the first again as long as
-        something has run. The clock stands still: what waits for a delay or a retry is left.
+        The worker takes queue by queue in the order of their registration, runs each until it is empty, and begins
+        again as long as an item has run. The clock stands still: items that wait for a delay or a retry are left.
 
         Args:
-            limit: how many runs at most.
+            limit: runs, at most.
 
         Raises:
-            NeverIdle: there is more to run; it holds the results so far.
-            ArgumentInvalid: ``limit`` is no whole number from 1 up; or as for ``run_one``.
+            NeverIdle: there is more to run; the error holds the results so far.
+            ArgumentInvalid: ``limit`` is no whole number of at least 1; or as for ``run_one``.
         """
         return self._driven(until_idle(limit, self._consumers, self._server))
 
@@ -104,10 +104,10 @@ class VirtualWorker(Worker):
         return self._server.advance(by)
 
     def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make ready now what waits for a retry, as ``VirtualBroker.force_retry``.
+        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry``.
 
         Raises:
-            ArgumentInvalid: the item waits for nothing: it is ready, reserved, settled or gone.
+            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
             QueueNameInvalid: ``target`` is neither an item nor a queue.
         """
         return self._server.force_retry(target)

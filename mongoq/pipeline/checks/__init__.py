@@ -1,4 +1,4 @@
-"""Everything that is wrong with a graph, a sentence each: which stage or queue, and what to do about it.
+"""Checks of a graph: each fault is one sentence that names the stage or queue and the remedy.
 
-``graph`` collects the sentences of the other modules: start there. Each of these looks at one kind of part.
+``graph`` collects the sentences of the other modules: start there. Each other module checks one kind of part.
 """

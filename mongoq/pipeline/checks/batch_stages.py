@@ -1,4 +1,4 @@
-"""What is wrong with a stage on frames, beside what may be wrong with any stage."""
+"""Checks of stages with ``format=`` (pandas or Arrow frames), in addition to the checks of any stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["format_faults"]
 
 
 def format_faults(stage: Stage) -> Iterator[str]:
-    """Return what is wrong with it, without its name."""
+    """Return the faults of the stage's ``format=``, without the stage's name."""
     told: Any = stage.format
     if not isinstance(told, str) or told not in FORMATS:
         yield f"format: {' or '.join(map(repr, FORMATS))}, not {told!r:.60}"
@@ -28,6 +28,7 @@ def format_faults(stage: Stage) -> Iterator[str]:
     if stage.options.get("batch") is None:
         yield "batch: a frame is made of a batch; say of how many items at most"
     try:
+        # Importing the format's module finds a missing package here, and not in the first run.
         kind = frames_of(told).KIND
     except ImportError as error:
         yield f"format: {error}"
@@ -45,16 +46,17 @@ def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
 
 
 def _is_listed(kind: type) -> bool:
-    """Say whether it may be returned in place of a frame; whether None may, others tell."""
+    """Return whether a handler may return this class in place of a frame; other checks decide about ``None``."""
     return kind is type(None) or (issubclass(kind, list | tuple) and not issubclass(kind, Outcome))
 
 
 def _may_be(kind: type, annotated: type) -> bool:
+    # A protocol is fulfilled by structure, which is not checked here.
     if getattr(annotated, "_is_protocol", False):
         return True
     try:
         return issubclass(kind, annotated) or issubclass(annotated, kind)
-    except TypeError:  # such as a TypedDict
+    except TypeError:  # for example a TypedDict
         return True
 
 

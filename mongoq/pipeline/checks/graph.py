@@ -1,4 +1,4 @@
-"""All that is wrong with a graph, a sentence each: which stage or queue, and what to do about it."""
+"""Checks of a whole graph: names, queue names, and the faults that the other modules find."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["faults"]
 
 NAME_BYTES = 120
 UNFIT = ("Cc", "Cs", "Zl", "Zp")
-"""Characters that break lines, or that a terminal obeys, or that UTF-8 cannot hold."""
+"""Unicode categories that a name must not have: they break lines, control a terminal, or have no UTF-8 encoding."""
 
 
 def faults(graph: Graph) -> list[str]:
-    """Return what is wrong, each once; an empty list if the stages go together."""
+    """Return the faults of a graph, each once; an empty list if the graph is valid."""
     found = [*_of_names(graph), *_of_queue_names(graph), *_of_the_whole(graph)]
     for source in graph.sources:
         found += [f"source {source.name!r:.150}: {fault}" for fault in source_faults(source)]
@@ -33,6 +33,7 @@ def faults(graph: Graph) -> list[str]:
         found += [f"stage {stage.name!r:.150}: {fault}" for fault in own]
     found += join_queue_faults(graph)
     found += route_faults(graph)
+    # Two checks may find the same fault; dict.fromkeys keeps the first one and the order.
     return list(dict.fromkeys(found))
 
 
@@ -64,6 +65,7 @@ def _unfit(name: Any) -> Iterator[str]:
         yield "name: it cannot be empty; give it one"
     elif any(category(character) in UNFIT for character in name):
         yield "name: it holds a control character or a line break; leave that out"
+    # A lone surrogate is a fault of its own; without surrogatepass, encode would raise for it.
     size = len(name.encode(errors="surrogatepass"))
     if size > NAME_BYTES:
         yield f"name: {size} bytes in UTF-8, and {NAME_BYTES} is the limit"

@@ -1,4 +1,4 @@
-"""What is wrong with a join, besides what may be wrong with any stage."""
+"""Checks of joins, in addition to the checks of any stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATE = ("error", "wait", "drop")
 
 
 def join_faults(graph: Graph, stage: Stage) -> Iterator[str]:
-    """Return what is wrong with a join, without its name."""
+    """Return the faults of a join, without the stage's name."""
     join = stage.join
     assert join is not None
     if len(stage.sources) < 2:
@@ -32,7 +32,7 @@ def join_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_the_value(stage, join)
     yield from _of_time(join)
     yield from _of_models(stage)
-    if stage.options.get("batch") is None:  # else it takes a list, as that of any stage
+    if stage.options.get("batch") is None:  # with batch= the handler takes one list; the checks of any stage apply
         yield from _of_the_handler(stage)
     yield from _of_the_rest(stage)
 
@@ -41,6 +41,7 @@ def _of_the_value(stage: Stage, join: Join) -> Iterator[str]:
     if isinstance(join.on, Mapping):
         if set(join.on) != set(stage.sources):
             yield f"on: a path for each of its queues {stage.sources!r:.150}, not for {tuple(join.on)!r:.150}"
+        # Paths of a mapping with wrong queues are checked all the same: all faults are reported at once.
         paths = list(join.on.values())
     else:
         paths = [] if join.on is None else [join.on]
@@ -102,7 +103,7 @@ def _of_the_rest(stage: Stage) -> Iterator[str]:
 
 
 def join_queue_faults(graph: Graph) -> Iterator[str]:
-    """Return what is wrong with the queues of all joins of a graph, in which their items wait."""
+    """Return the faults of the queues in which the joins of a graph park their items."""
     told = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
     told += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
     named = {queue for queue in told if isinstance(queue, str)}

@@ -1,4 +1,4 @@
-"""What is wrong between stages: queues that nobody reads or writes, and those that two would fight for."""
+"""Checks between stages: queues without a reader or a writer, and queues that several stages compete for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["route_faults"]
 
 
 def route_faults(graph: Graph) -> list[str]:
-    """Return what is wrong with the ways of items; names that are no strings are left aside."""
+    """Return the faults of the routes of items; queue names that are not strings are ignored."""
     if not (graph.stages or graph.sources):
         return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
     plan = _Plan.of(of_strings(graph))
     found = [*_of_lists(graph), *_of_targets(plan), *_of_the_rest(plan), *_of_readers(plan), *_of_ends(plan)]
+    # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
     if graph.inputs == plan.graph.inputs:
         found += _of_unreached(plan)
     return found
@@ -41,7 +42,7 @@ class _Plan:
         return cls(graph, readers, {queue for queue in (*named, *graph.outputs) if queue is not None})
 
     def leads_on(self, queue: str) -> bool:
-        """Say whether somebody is to take items from a queue."""
+        """Return whether a stage reads the queue, or a reader outside the pipeline is declared for it."""
         return queue in self.readers or queue in self.ends
 
 
@@ -72,7 +73,7 @@ def _of_targets(plan: _Plan) -> Iterator[str]:
 
 
 def _of_the_rest(plan: _Plan) -> Iterator[str]:
-    """Of the moves of items that do not fit a filter."""
+    """Yield the faults of ``otherwise`` moves, which take the items that do not match a filter."""
     for stage in plan.graph.stages:
         if not isinstance(stage.otherwise, Move):
             continue

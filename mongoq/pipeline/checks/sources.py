@@ -1,4 +1,4 @@
-"""What is wrong with one source, whatever the rest of the graph is."""
+"""Checks of one source on its own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from mongoq.worker.sources.plan import source_plan
 __all__ = ["source_faults"]
 
 FINE: dict[str, Any] = {"batch": BATCH, "every": None, "lease": LEASE, "coroutines": True}
-"""Options with nothing wrong; async generators are, since asyncio may run them."""
+"""Valid options of a source, to check one value at a time. Async generators are valid: asyncio may run them."""
 
 
 def source_faults(source: Source) -> Iterator[str]:
-    """Return what is wrong with a source, without its name."""
+    """Return the faults of a source, without its name."""
     told: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
+    # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
     for handler, options in [(source.handler, FINE), *((_nothing, FINE | {key: told[key]}) for key in told)]:
         try:
             source_plan("", "", None, handler, **options)

@@ -1,4 +1,4 @@
-"""What is wrong with a stage on frames, besides what may be wrong with any stage."""
+"""Checks of stages on Spark DataFrames, in addition to the checks of any stage."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mongoq.worker.lazy_results import is_function
 __all__ = ["frame_faults"]
 
 SHORTEST_LEASE = 1
-"""Seconds; a stream extends leases several times in their length."""
+"""Shortest lease in seconds: a stream extends a lease several times within its length."""
 OPTIONS = ("lease", "retry", "max_retries")
 
 
 def frame_faults(stage: Stage, frame: Frame) -> Iterator[str]:
-    """Return what is wrong with it, without its name. Whether Spark knows the types, it tells when the stage starts."""
+    """Return the faults of a frame stage, without its name. Spark checks the types when the stage starts."""
     yield from _of_the_handler(stage.handler)
     yield from _of_the_schema(frame.schema)
     yield from _of_numbers(frame)
@@ -43,10 +43,11 @@ def _of_the_handler(handler: Any) -> Iterator[str]:
 
 def _takes_one(handler: Any) -> bool:
     try:
+        # bind, because optional arguments, *args and bound methods are allowed as well.
         inspect.signature(handler).bind(None)
     except TypeError:
         return False
-    except ValueError:  # it was written in C and does not say
+    except ValueError:  # a function written in C without a signature
         return True
     return True
 
@@ -77,13 +78,13 @@ def _of_the_lease(lease: Any) -> Iterator[str]:
     try:
         length = duration(lease, "lease", zero=False)
     except ArgumentInvalid:
-        return  # told with the other options
+        return  # reported with the other options
     if length.total_seconds() < SHORTEST_LEASE:
         yield f"lease: of a stage on frames {SHORTEST_LEASE} second at least, since a stream extends it"
 
 
 def _of_the_rest(stage: Stage) -> Iterator[str]:
-    """Of what a recipe may say, and the decorator does not take."""
+    """Yield the faults of options that a recipe may have and the decorator does not accept."""
     told = {
         "model": stage.model is not None,
         "where": stage.where is not None,

@@ -1,4 +1,4 @@
-"""What is wrong with one stage, whatever the others are: its values, its filter, its model, and how it is run."""
+"""Checks of one stage on its own: its values, filter, model and options."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ENCODING = Encoding(codec_options())
 DELIVERIES = ("exactly-once", "at-most-once")
 ON_NONE = ("error", "drop")
 CONSUMER: dict[str, Any] = {**DEFAULTS, "coroutines": True}
-"""A consumer's options, none of them given; handlers may be coroutine functions, since asyncio may run them."""
+"""Default options of a consumer, to check one at a time. Coroutine functions are valid: asyncio may run them."""
 
 
 def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
-    """Return what is wrong with a stage, without its name."""
+    """Return the faults of a stage, without its name."""
     yield from _of_values(stage)
     yield from _of_errors(graph, stage)
     yield from _of_the_filter(stage)
@@ -62,14 +62,16 @@ def _refused(check: Callable[[], Any]) -> Iterator[str]:
 
 def _check_option(option: str, value: Any) -> None:
     if option == "max_retries":
+        # max_retries is a setting of the queue, which the consumer's own check does not know.
         checked_options("", max_retries=value)
     else:
-        max_time = 1 if option == "on_timeout" else None  # that it needs one is told with the handler
+        max_time = 1 if option == "on_timeout" else None  # a missing max_time is reported by _timeout_faults
+        # Each option alone, beside valid defaults: the check raises at the first fault, and all are reported.
         consumer(None, any_handler, **CONSUMER | {"max_time": max_time, option: value})
 
 
 def _timeout_faults(stage: Stage) -> Iterator[str]:
-    """Return what is wrong with ``on_timeout``, which says something of a handler and a ``max_time``."""
+    """Return the faults of ``on_timeout``, which needs a ``max_time``, and for ``"cancel"`` a coroutine function."""
     options = {name: stage.options[name] for name in ("on_timeout", "max_time") if name in stage.options}
     if options.get("on_timeout") not in ("release", "cancel") or not callable(stage.handler):
         return
@@ -118,7 +120,7 @@ def _of_the_filter(stage: Stage) -> Iterator[str]:
 
 
 def _of_the_rest(stage: Stage) -> Iterator[str]:
-    """Of what becomes of the items that do not fit the filter."""
+    """Yield the faults of ``otherwise``, which settles the items that do not match the filter."""
     told: Any = stage.otherwise
     if told is None or isinstance(told, Drop):
         return

@@ -1,4 +1,4 @@
-"""Whether a value of one type, stored and read again, can ever be taken for a value of another."""
+"""Type compatibility: whether a stored value of one type can ever be read as a value of another type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS: tuple[type, ...] = (int, float, bool)
 
 
 def why_never(kind: type, model: Any) -> str | None:
-    """Return why no value of a class ever fits a model; ``None`` when one may, or when that cannot be told."""
+    """Return why no value of a class ever fits a model; ``None`` when one may fit, or when it is unknown."""
     wanted = get_origin(model) or model
     if not isinstance(wanted, type):
         return None
@@ -37,16 +37,18 @@ def why_never(kind: type, model: Any) -> str | None:
 
 
 def is_plain(model: Any) -> bool:
-    """Say whether a class is a pydantic model that takes documents with its fields, and nothing else."""
+    """Return whether a class is a pydantic model that accepts documents with its fields, and nothing else."""
     if not isinstance(model, type) or not issubclass(model, BaseModel) or issubclass(model, RootModel):
         return False
+    # A "before" or "wrap" validator, or a core schema of its own, may accept any input.
     validators = model.__pydantic_decorators__.model_validators.values()
+    # BaseModel has this method itself; only an override changes the values that a class accepts.
     own = any("__get_pydantic_core_schema__" in base.__dict__ for base in model.__mro__ if base is not BaseModel)
     return not own and all(validator.info.mode == "after" for validator in validators)
 
 
 def _is_written_plainly(kind: type) -> bool:
-    """Say whether a class is a pydantic model that is stored as its fields, and nothing else."""
+    """Return whether a class is a pydantic model that is stored as its fields, without a serializer of its own."""
     return is_plain(kind) and not kind.__pydantic_decorators__.model_serializers  # type: ignore[attr-defined]
 
 
@@ -54,6 +56,7 @@ def _lacking(kind: Any, wanted: Any) -> str | None:
     if kind.model_config.get("extra") == "allow":
         return None
     written = {name for field, info in kind.model_fields.items() for name in _aliases(field, info)}
+    # The reader may use any of its names for a field, and the writer may have written it by any of its names.
     missing = [
         field
         for field, info in wanted.model_fields.items()
@@ -63,7 +66,7 @@ def _lacking(kind: Any, wanted: Any) -> str | None:
 
 
 def _is_elsewhere(info: FieldInfo) -> bool:
-    """Say whether a field may be read from several places, or from within another one."""
+    """Return whether a field may be read from several places, or from inside another field."""
     return isinstance(info.validation_alias, AliasChoices | AliasPath)
 
 

@@ -1,6 +1,6 @@
-"""Types that cannot go together: what a handler takes and returns by its annotations, and what models say.
+"""Checks of types: what handlers take and return by their annotations, against the models of stages.
 
-A fault is only what no payload at all could fit; what annotations leave open is left to the run.
+A fault is reported only when no payload at all could fit. Open annotations are left to the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
 
 
 def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
-    """Return what is wrong with the types of a stage, without its name."""
+    """Return the type faults of a stage, without its name."""
     if stage.frame is None and callable(stage.handler):
         if stage.join is None and stage.format is None:
             yield from _of_what_is_taken(stage)
@@ -61,17 +61,18 @@ def _is_one_payload(kind: type) -> bool:
 
 
 def _is_decided(made: Any) -> bool:
-    """Say whether what a model makes is known: pydantic lets others make what they like."""
+    """Return whether a model makes values of a known class; pydantic models in general may make any value."""
     return isinstance(made, type) and (made in (*SCALARS, *CONTAINERS) or is_plain(made))
 
 
 def _holds(kind: type, made: type) -> bool:
-    """Say whether what the model makes may be of this kind."""
+    """Return whether a value that the model makes may be an instance of this class."""
+    # The type system allows an int for float, and a float for complex, although they are no subclasses.
     if getattr(kind, "_is_protocol", False) or (made, kind) in ((int, float), (int, complex), (float, complex)):
         return True
     try:
         return issubclass(made, kind) or issubclass(kind, made)
-    except TypeError:  # such as a TypedDict
+    except TypeError:  # for example a TypedDict
         return True
 
 
@@ -96,6 +97,7 @@ def _of_one_return(graph: Graph, stage: Stage, kinds: list[type]) -> Iterator[st
     if not payloads:
         return
     if len(stage.targets) > 1:
+        # A fault only if the handler returns no outcome at all: a Move among its types may choose the target.
         if len(payloads) == len([kind for kind in kinds if kind is not NoneType]):
             yield f"the handler returns {_names(payloads)}, and of several targets it is to choose one; return a Move"
     elif all(issubclass(kind, SEVERAL) for kind in payloads):

@@ -1,4 +1,4 @@
-"""The declaration of stages on frames; part of ``Pipeline``."""
+"""Declaration of stages on pandas or Arrow frames; part of ``Pipeline``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 FRAME = 1_000
-"""How many items a frame is made of at most, where nothing else is said."""
+"""Default of ``batch``: items of one frame, at most."""
 
 
 class BatchStages:
-    """The side of a pipeline that declares stages on frames."""
+    """Mixin of ``Pipeline`` that declares stages on pandas or Arrow frames."""
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
         raise NotImplementedError
@@ -53,7 +53,7 @@ class BatchStages:
         on_timeout: OnTimeout | Default = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
-        """Declare a stage whose handler takes a batch of items as a frame, and returns one.
+        """Declare a stage from frame to frame: its handler takes a batch of items as a frame and returns a frame.
 
         ```python
         @pipeline.batch_stage("checked", to="enriched", format="pandas")
@@ -61,43 +61,44 @@ class BatchStages:
             return flights.assign(late=flights["delay"] > 15)
         ```
 
-        The handler is called with a frame, or with the frame and the job. It has a row for each item: its ``_id``,
-        ``_delivery_hash`` and ``_attempts``, and a column for each field of the payloads, or ``payload`` where they are
-        no documents. A field ``_x`` has the column ``__x``.
+        The handler is called with a frame, or with the frame and the job. The frame has one row for each item: its
+        ``_id``, ``_delivery_hash`` and ``_attempts``, and a column for each field of the payloads. Payloads that are
+        not documents are in the column ``payload``. A field ``_x`` has the column ``__x``.
 
-        In the frame that it returns, ``_id`` says of which item a row is made, and the other columns are the payload
-        that goes on; without any the item keeps its own. Several rows of an item are a ``Fork``, and an item without a
-        row is dropped. ``_to`` names the target, ``_retry`` (an error) and ``_dead`` (a reason) are ``Retry`` and
-        ``Dead``, where they are not null. It may also return a list with an entry for each row, as the handler of a
-        ``stage`` with ``batch=`` does, or ``None``.
+        In the returned frame, ``_id`` names the item of a row, and the other columns are the item's new payload.
+        Without other columns the item keeps its payload. Several rows of one item are a ``Fork``; an item without a row
+        is dropped. ``_to`` names the target; ``_retry`` (an error) and ``_dead`` (a reason) mean ``Retry`` and ``Dead``
+        where they are not null. The handler may also return a list with an entry for each row, like the handler of a
+        ``stage`` with ``batch=``, or ``None``.
 
-        What is wrong with the rows of one item fails that item; what leaves open what was meant fails the batch. A
-        batch whose process dies is run again when its leases end, item by item, before anything of it has gone on.
+        A fault in the rows of one item fails that item; a fault that makes the whole frame ambiguous fails the batch.
+        When the process dies, the batch runs again when its leases end, item by item; no item of it has moved on
+        before.
 
         Args:
-            source: the queue that it takes items from, or several; a frame is made of items of one of them.
+            source: the queue that the stage takes items from, or several; a frame has items of one queue.
             format: ``"pandas"``: a ``pandas.DataFrame``, which needs the extra ``pandas``. ``"arrow"``: a
                 ``pyarrow.Table``, which needs the extra ``arrow``.
-            to: the queue that items go to, or several, which ``_to`` chooses from; by default they end here.
-            batch: how many items a frame is made of, at most.
-            name: as for ``stage``, as are all the others.
-            model: the type of the payloads, for pydantic: what does not fit goes to the error queue, and the columns
-                are those of what the model makes of the rest, as it is stored.
+            to: the queue that items go to, or several, of which ``_to`` chooses one; by default items end here.
+            batch: items of one frame, at most.
+            name: as for ``stage``, like all further arguments.
+            model: the type of the payloads, for pydantic. A payload that does not fit goes to the error queue; the
+                columns hold what the model makes of the others, as it is stored.
             where: a filter on payloads.
-            otherwise: what becomes of those that do not fit it.
-            none: what a returned ``None`` means, where there is a ``to``.
+            otherwise: outcome of items that do not match the filter.
+            none: meaning of a returned ``None``, where there is a ``to``.
             errors: the queue of failures.
-            shared: other stages take items from the same queues, and that is meant.
-            concurrency: how many runs at a time for each of its queues.
-            prefetch: how many further items of each are reserved and wait for a run.
-            prefetch_bytes: nothing more is reserved for a queue while what is held of it has so many bytes; default 64
-                MiB, ``None`` for no limit.
+            shared: other stages take items from the same queues on purpose.
+            concurrency: runs at the same time, for each queue.
+            prefetch: further items of each queue that are reserved and wait for a run.
+            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
+                default 64 MiB, ``None`` for no limit.
             lease: how long an item stays reserved when the process dies.
             retry: how long a failed item waits for its next run.
-            max_retries: how many further runs an item gets.
+            max_retries: further runs of an item after its first.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
-            on_timeout: what becomes of its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
+            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(

@@ -1,4 +1,4 @@
-"""The declaration of joins; part of ``Pipeline``."""
+"""Declaration of joins; part of ``Pipeline``."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ Names = str | Sequence[str]
 
 
 class Joins:
-    """The side of a pipeline that declares joins."""
+    """Mixin of ``Pipeline`` that declares joins."""
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
         raise NotImplementedError
 
     @property
     def graph(self) -> Graph:
-        """All that it was told."""
+        """The declared graph."""
         raise NotImplementedError
 
     def waiting(self, broker: Broker) -> Iterator[Waiting]:
-        """Iterate over the items that wait for their partners in joins, join by join, those given up soonest first.
+        """Iterate over the items that wait for their partners, join by join, earliest timeout first.
 
-        In pages by key (``find``), as ``queue.history`` does; any process may ask, whether the pipeline runs or not.
+        The items are read in pages by key (``find``), like ``queue.history``. Any process may call this, also while the
+        pipeline does not run.
         """
         for stage, queue in queues_of(self.graph):
             for item in broker.queue(queue).history(state=None):
                 yield waiting(stage, item)
 
     async def waiting_async(self, broker: AsyncBroker) -> AsyncIterator[Waiting]:
-        """Do as ``waiting``, with asyncio: ``async for one in pipeline.waiting_async(broker)``."""
+        """Iterate as ``waiting`` does, with asyncio: ``async for one in pipeline.waiting_async(broker)``."""
         for stage, queue in queues_of(self.graph):
             async for item in broker.queue(queue).history(state=None):
                 yield waiting(stage, item)
@@ -73,7 +74,7 @@ class Joins:
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
     ) -> Callable[[H], H]:
-        """Declare a stage that joins: its handler takes one item of each of its queues, which belong together.
+        """Declare a join: its handler takes one item of each queue, and these items belong together.
 
         ```python
         @pipeline.join(
@@ -82,43 +83,43 @@ class Joins:
         def settle(order, payment): ...
         ```
 
-        The handler is called with the payloads, in the order of the queues, and with the job, if it takes one argument
-        more; it returns what the handler of a ``stage`` does. An item waits until its partners are there. Then they
-        become one item, with an id of its own, in the transaction that takes them out; that item is run, retried and
-        buried like any other, so that every attempt takes the same ones, and has the same ``job.delivery_hash``.
+        The handler is called with the payloads in the order of the queues. It may take the job as one more argument. It
+        returns the same as the handler of a ``stage``. An item waits until its partners have come. Then one transaction
+        takes them out and puts in one item with an id of its own. That item is run, retried and buried like any other,
+        so every attempt has the same payloads and the same ``job.delivery_hash``.
 
-        Items that have the same value belong together in the order in which they come. One without a value, or with
-        one that is a document, a list or null, goes to the error queue.
+        Items with the same value are matched in the order in which they come. An item goes to the error queue when its
+        value is missing, null, a document or a list.
 
-        Joins need a server with transactions: a replica set, of one node at least.
+        Joins need a server with transactions: a replica set of at least one node.
 
         Args:
             sources: the queues, two or more; no other stage may take items from them.
-            on: where the value that they have in common stands in payloads, such as ``"order.id"``; a mapping where
-                that differs by queue. ``None``: the first of each belong together.
-            to: the queue that items go to, or several, which the handler chooses from with ``Move``; by default they
+            on: path of the common value in the payloads, such as ``"order.id"``; a mapping from queue to path where the
+                paths differ. ``None``: the first items of all queues belong together.
+            to: the queue that items go to, or several, of which the handler chooses one with ``Move``; by default items
                 end here.
-            timeout: how long an item waits for its partners, a ``timedelta`` or seconds; ``None`` for ever.
-            missing: what becomes of it then: ``"error"``: it goes to the error queue. ``"pass"``: the handler is called
-                with ``None`` in place of what has not come.
-            late: what becomes of a partner that comes within seven days after that, where nobody else waits for it:
-                ``"error"``: it goes to the error queue. ``"wait"``: it waits for another one. ``"drop"``.
-            name: as for ``stage``, as are all the others.
+            timeout: how long an item waits for its partners, a ``timedelta`` or seconds; ``None`` for no limit.
+            missing: what happens after the timeout. ``"error"``: the item goes to the error queue. ``"pass"``: the
+                handler is called with ``None`` in place of each missing payload.
+            late: what happens to a partner that comes within seven days after the timeout, when no other item waits for
+                it. ``"error"``: it goes to the error queue. ``"wait"``: it waits for another partner. ``"drop"``.
+            name: as for ``stage``, like all further arguments.
             model: the types of the payloads, in the order of the queues.
-            none: what a returned ``None`` means, where there is a ``to``.
+            none: meaning of a returned ``None``, where there is a ``to``.
             errors: the queue of failures.
-            concurrency: how many runs at a time.
-            prefetch: how many further items are reserved and wait for a run.
-            prefetch_bytes: nothing more is reserved for a queue while what is held of it has so many bytes; default 64
-                MiB, ``None`` for no limit.
+            concurrency: runs at the same time.
+            prefetch: further items that are reserved and wait for a run.
+            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
+                default 64 MiB, ``None`` for no limit.
             lease: how long an item stays reserved when the process dies.
             retry: how long a failed item waits for its next run.
-            max_retries: how many further runs an item gets.
+            max_retries: further runs of an item after its first.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
-            on_timeout: what becomes of its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
-            batch: the handler takes one list, of the payloads of up to so many pairs, ``[(order, payment), …]``, and
-                the job, if it takes two arguments; it returns a list with an entry for each.
+            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
+            batch: the handler takes one list with the payloads of up to this many pairs, ``[(order, payment), …]``, and
+                the job if it takes two arguments; it returns a list with an entry for each pair.
             probe: while the handler keeps failing, one item at a time is tried.
         """
         options = given(

@@ -1,4 +1,4 @@
-"""How sources are declared."""
+"""Declaration of sources; part of ``Pipeline``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 
 class Sources:
-    """The side of a pipeline that items come in by; part of ``Pipeline``."""
+    """Mixin of ``Pipeline`` that declares sources."""
 
     _sources: list[Source]
 
@@ -28,25 +28,26 @@ class Sources:
         every: Duration | None = None,
         lease: Duration = LEASE,
     ) -> Callable[[H], H]:
-        """Declare a source, a generator function that yields ``Record``; it is returned as it is.
+        """Declare a source: a generator function that yields ``Record``; the function is returned unchanged.
 
-        It is called with the position of the last record that was stored, ``None`` the first time. Records are pushed
-        in batches, each in one transaction with the position of its last one (``update``, ``insert``), so a replica set
-        is needed. A process that is killed leaves what was committed; the next one goes on behind that, and nothing is
-        lost or comes twice. One process at a time runs the source; others wait until it has ended, or its lease has.
+        The run calls it with the stored position of the last record, ``None`` the first time. Records are pushed in
+        batches; one transaction holds a batch and the position of its last record (``update``, ``insert``), so a
+        replica set is needed. When a process is killed, its committed batches stay, and the next process continues
+        behind them: no record is lost or pushed twice. One process at a time runs the source; others wait until it or
+        its lease ends.
 
-        An error that it raises, and a record that cannot be pushed, stop the source; what came before is pushed.
+        The source stops when it raises an error or yields a record that cannot be pushed; earlier records are pushed.
 
         Args:
-            to: the queue that items go to; copies go to all queues bound to it, when it is a topic. Their payloads have
-                to fit the model of the stages that take items from it, if they have one and the same.
-            name: unique within the pipeline; default the name of the function. The position is stored under it.
-            batch: how many records are pushed in one transaction, at most 10,000. Fewer are when they come slowly, or
-                are more than 8 MiB.
-            every: how long after its end it is called again, with the position by then, a ``timedelta`` or seconds;
-                ``None`` for not again in this run. A ``drain`` calls it once.
-            lease: how long the source stays with a process that has died, a ``timedelta`` or seconds. It is extended
-                while the source is run.
+            to: the queue that items go to. If it is a topic, copies go to all queues bound to it. The payloads have to
+                fit the model of the stages that take items from it, if these stages have one common model.
+            name: unique within the pipeline; default the name of the function. The position is stored under this name.
+            batch: records of one transaction, at most 10,000. A batch is smaller when records come slowly or are more
+                than 8 MiB.
+            every: pause between the end of a call and the next call, which gets the position stored by then; a
+                ``timedelta`` or seconds. ``None``: one call in this run. A ``drain`` calls it once.
+            lease: how long the source stays with a process that has died, a ``timedelta`` or seconds. The lease is
+                extended while the source runs.
         """
 
         def declare(handler: H) -> H:

@@ -1,4 +1,4 @@
-"""The declaration of stages that take frames; part of ``Pipeline``."""
+"""Declaration of stages on Spark DataFrames; part of ``Pipeline``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Names = str | Sequence[str]
 
 
 class SparkFrameStages:
-    """The side of a pipeline that declares stages on frames."""
+    """Mixin of ``Pipeline`` that declares stages on Spark DataFrames."""
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
         raise NotImplementedError
@@ -48,31 +48,31 @@ class SparkFrameStages:
             return flights.join(planes, "tailnum", "left")
         ```
 
-        The function is called on the driver with a frame that has a row for each item: ``_id``, ``_attempts``,
-        ``_delivery_hash``, and the columns of the schema. It returns a frame whose ``_id`` says of which item a row is
-        made: the item goes on with the row's other columns as its payload, or with the payload that it had where there
-        are none. Several rows of one item are a fork, in one transaction. An item without a row is dropped. Columns
-        ``_to``, ``_delay``, ``_retry`` and ``_dead`` say what else is to become of it.
+        The function is called on the driver with a frame of one row for each item: ``_id``, ``_attempts``,
+        ``_delivery_hash``, and the columns of the schema. It returns a frame whose ``_id`` names the item of each row.
+        The item goes on with the other columns of its row as payload, or with its old payload if there are no other
+        columns. Several rows of one item are a fork, in one transaction. An item without a row is dropped. The columns
+        ``_to``, ``_delay``, ``_retry`` and ``_dead`` ask for other outcomes.
 
-        When the function raises, or a task of its plan fails, it is called again with parts of the frame, so that only
-        the items fail that are the cause. What it returned is written beside the checkpoint before the first item
-        moves, so that a driver that is killed goes on with that.
+        When the function raises, or a task of its plan fails, the function is called again with parts of the frame, so
+        that only the items that cause the failure fail. The returned rows are written beside the checkpoint before the
+        first item moves, so a driver that is killed continues with these rows.
 
         Args:
-            source: the queue that it takes items from, or several: each has frames of its own.
-            to: the queue that items go to, or several, which the column ``_to`` chooses from; by default they end
-                here, and what is returned need not be a frame.
+            source: the queue that the stage takes items from, or several; each queue has frames of its own.
+            to: the queue that items go to, or several, of which the column ``_to`` chooses one; by default items end
+                here, and the function need not return a frame.
             schema: the columns, such as ``"carrier string, dep_delay int"``, or a ``StructType``; by default
                 ``payload`` as JSON text.
-            items: how many items a frame has at most, up to 500,000.
-            partitions: how many tasks read a frame; by default one for each 5,000 items.
+            items: items of one frame, at most; up to 500,000.
+            partitions: number of tasks that read a frame; by default one for each 5,000 items.
             name: unique within the pipeline; default the name of the function.
-            errors: the queue that takes what has failed here for good; ``None``: the stage stops. Default the
+            errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
-            shared: other stages take items from the same queues, and that is meant; each of them has to say so.
-            lease: how long items stay reserved when the driver dies, a ``timedelta`` or seconds, one at least.
+            shared: other stages take items from the same queues on purpose; each of these stages has to set it.
+            lease: how long items stay reserved when the driver dies, a ``timedelta`` or seconds; at least one second.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
-            max_retries: how many further runs an item gets after its first; ``None`` for no limit.
+            max_retries: further runs of an item after its first; ``None`` for no limit.
         """
         options = given(lease=lease, retry=retry, max_retries=max_retries)
         frame = Frame(schema, items, partitions)

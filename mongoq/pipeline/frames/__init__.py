@@ -1,1 +1,1 @@
-"""Batches as frames: what a function on pandas or Arrow is given, and what its rows say of the items."""
+"""Batches as pandas or Arrow frames: the frame that a handler takes, and the outcomes that its rows mean."""

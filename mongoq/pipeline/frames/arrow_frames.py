@@ -1,4 +1,4 @@
-"""Columns of payloads as a ``pyarrow.Table``, and back."""
+"""Conversion between columns of payloads and a ``pyarrow.Table``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KIND", "NESTED", "columns", "made"]
 
 KIND = pa.Table
 NESTED = True
-"""Documents and lists come back as others than were given."""
+"""True: Arrow returns documents and lists as new objects, not as the objects it was given."""
 
 MOMENT = pa.timestamp("us", tz="UTC")
 TYPES: Mapping[frozenset[type], pa.DataType] = {
@@ -32,23 +32,24 @@ TYPES: Mapping[frozenset[type], pa.DataType] = {
     frozenset({bytes}): pa.binary(),
 }
 DIGITS, MORE_DIGITS = 38, 76
-"""What decimals of 128 and of 256 bits hold."""
+"""Decimal digits that Arrow's 128-bit and 256-bit decimals hold."""
 Typed = tuple[pa.DataType, list[Any]]
 
 
 def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
-    """Return a table of these columns, and their values as they come back when nothing changes them."""
+    """Return a table of these columns, and the values that the table returns when the function changes nothing."""
     typed = {name: _typed([None if value is ABSENT else value for value in values]) for name, values in given.items()}
     arrays = [pa.array(values, type) for type, values in typed.values()]
     return pa.table(arrays, names=list(typed)), {name: values for name, (_, values) in typed.items()}
 
 
 def _typed(values: list[Any]) -> Typed:
-    """Return the type that all values have, and the values in it; those of several types are shown as text."""
+    """Return the common Arrow type of all values, and the values in it; values of several types become text."""
     kinds = frozenset(map(type, values)) - {type(None)}
     if kinds in TYPES:
         return TYPES[kinds], values
     there = [value for value in values if value is not None]
+    # A mix of int and float is a double only if no integer loses digits (above 2**53).
     if kinds <= NUMBERS and all(type(value) is float or float(value) == value for value in there):
         return pa.float64(), [None if value is None else float(value) for value in values]
     if kinds == {datetime} and all(value.tzinfo for value in there):
@@ -69,10 +70,11 @@ def _text(value: Any) -> str:
 
 
 def _decimal_type(values: list[Any]) -> pa.DataType | None:
-    """Return a type that holds all of them, or ``None``."""
+    """Return an Arrow type that holds all of these decimals, or ``None``."""
     numbers = [value.to_decimal() for value in values]
     if not all(number.is_finite() for number in numbers):
         return None
+    # One type for all values: the largest number of digits on each side of the decimal point.
     scale = max(0, *(-number.as_tuple().exponent for number in numbers))
     precision = scale + max(1, *(number.adjusted() + 1 for number in numbers))
     if precision > MORE_DIGITS:
@@ -82,6 +84,7 @@ def _decimal_type(values: list[Any]) -> pa.DataType | None:
 
 def _lists(values: list[Any]) -> Typed:
     type, flat = _typed(list(chain.from_iterable(value for value in values if value is not None)))
+    # One Arrow type for the elements of all lists: convert them as one flat column, and cut that again.
     ends = accumulate((len(value or ()) for value in values), initial=0)
     parts = [flat[start:end] for start, end in pairwise(ends)]
     return pa.list_(type), [None if value is None else part for value, part in zip(values, parts, strict=True)]
@@ -98,15 +101,16 @@ def _structs(values: list[Any]) -> Typed:
 
 
 def columns(frame: Any) -> list[tuple[Any, list[Any]]]:
-    """Return the columns of a table with their values, as BSON holds them; raises ``ValueError`` where none does."""
+    """Return the columns of a table with their values, as BSON holds them; raises ``ValueError`` for other values."""
     return [(name, _values(frame.column(place))) for place, name in enumerate(frame.column_names)]
 
 
 def _values(column: Any) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)  # Python has no nanoseconds
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)  # Python's datetime has no nanoseconds
         if column.type.tz is not None:
             return [moment(each) for each in column.cast(pa.int64()).to_pylist()]
+    # Without this option a map becomes a list of pairs; "strict" raises for a key that occurs twice.
     maps = {"maps_as_pydicts": "strict"} if _has_maps(column.type) else {}
     return plain_values(column.to_pylist(**maps))
 

@@ -1,4 +1,4 @@
-"""The kinds of frames that there are, and what has to be installed for them."""
+"""Frame formats, and the packages that each needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMATS = {"pandas": "pandas.DataFrame", "arrow": "pyarrow.Table"}
 
 
 def kind_name(format: str) -> str:
-    """Return what a function is given in this format."""
+    """Return the class of frames of this format, as text."""
     return FORMATS[format]
 
 
@@ -19,7 +19,7 @@ def frames_of(format: str) -> Any:
     """Return the module that makes frames of this format.
 
     Raises:
-        ModuleNotFoundError: what it needs is not installed; its text names the extra.
+        ModuleNotFoundError: the package of the format is not installed; the message names the extra.
     """
     try:
         return import_module(f"mongoq.pipeline.frames.{format}_frames")

@@ -1,4 +1,4 @@
-"""What a function is given of a batch: a row for each item, a column for each field of the payloads."""
+"""Rows that a frame handler takes: one row for each item of a batch, one column for each field of the payloads."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "FrameRows", "column_of
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
 PAYLOAD = "payload"
-"""The column of payloads that are no documents."""
+"""Column of payloads that are not documents."""
 Columns = Mapping[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameRows:
-    """The rows of a batch.
+    """Rows of a batch.
 
     Attributes:
-        items: those that have a row.
-        payloads: theirs.
-        envelope: the columns that tell of the items, ``_id`` first.
-        fields: the columns of the payloads, with ``ABSENT`` where an item lacks the field.
-        refused: by their places in the batch, the errors of the items that have no row.
+        items: items that have a row.
+        payloads: payloads of these items.
+        envelope: columns about the items, ``_id`` first.
+        fields: columns of the payloads, with ``ABSENT`` where an item lacks the field.
+        refused: errors of the items without a row, by their index in the batch.
     """
 
     items: Sequence[Item[Any]]
@@ -42,12 +42,13 @@ class FrameRows:
 
     @property
     def ids(self) -> list[str]:
-        """The items of the rows, as ``_id`` shows them."""
+        """Ids of the rows' items, as the column ``_id`` shows them."""
         return self.envelope[ID]
 
 
 def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> FrameRows:
-    """Return the rows of a batch. Among documents, an item whose payload is none has no row, and fails by itself."""
+    """Return the rows of a batch. Beside documents, an item with another payload has no row, and it alone fails."""
+    # If one payload is a document, fields are columns, and other payloads of the batch have no place in the frame.
     documents = [place for place, payload in enumerate(payloads) if is_document(payload)]
     refused: dict[int, Exception] = {}
     if not documents:
@@ -74,10 +75,11 @@ def _refusal(payload: Any) -> Exception:
 
 
 def _ids(items: Sequence[Item[Any]]) -> list[str]:
-    """Return ids as text, as Spark's tables show them; where two look the same, by how Python writes them."""
+    """Return ids as text, as Spark's tables show them; ids with equal text are shown by ``repr``."""
     shown = [_id(item.id) for item in items]
     if len(set(shown)) == len(shown):
         return shown
+    # An ObjectId and a string with the same 24 digits look alike; repr distinguishes them.
     times = Counter(shown)
     return [repr(item.id) if times[text] > 1 else text for text, item in zip(shown, items, strict=True)]
 
@@ -87,17 +89,17 @@ def _id(id: Any) -> str:
         return str(id)
     jsontext = import_module(
         "mongoq.spark.types.json_text"
-    )  # by name: who checks types against mongoq need not have Spark
+    )  # imported by name: type checkers that check code against mongoq need no Spark
     return str(jsontext.json_shown(id))
 
 
 def column_of(field: str) -> str:
-    """Return the column of a field: columns that begin with ``_`` are the item's, so a field's has one more."""
+    """Return the column of a field; a field's leading ``_`` is doubled, because ``_`` columns belong to the item."""
     return f"_{field}" if field.startswith("_") else field
 
 
 def field_of(column: str) -> str | None:
-    """Return the field of a column; ``None`` for a column that is none of a payload's."""
+    """Return the field of a column; ``None`` for a column that belongs to the item."""
     if not column.startswith("_"):
         return column
     return column[1:] if column.startswith("__") else None

@@ -1,4 +1,4 @@
-"""Functions on frames as handlers of batches."""
+"""Functions on frames, wrapped as handlers of batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AsyncFrameHandler", "FrameHandler", "framed"]
 
 
 def framed(consumer: Consumer, stage: Stage) -> Consumer:
-    """Return the consumer of a stage on frames: its handler takes and returns lists, as that of any batch does."""
+    """Return the consumer of a stage on frames: its handler takes and returns lists, like any batch handler."""
     if stage.format is None:
         return consumer
     kind = AsyncFrameHandler if consumer.asynchronous else FrameHandler
@@ -30,7 +30,7 @@ def framed(consumer: Consumer, stage: Stage) -> Consumer:
 
 
 class _Frames:
-    """What a function on frames is given, and what becomes of what it returns; picklable when the function is."""
+    """Wrapper of a function on frames: makes the frame, maps the result to outcomes; picklable if the function is."""
 
     def __init__(
         self, function: Callable[..., Any], format: str, *, targets: Sequence[Any], model: Any, takes_job: bool
@@ -48,7 +48,7 @@ class _Frames:
         return _Run(self, given(job.items, self._stored(payloads), job))
 
     def _stored(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """Return payloads as they are stored; a model has checked them by now, and may have changed their values."""
+        """Return payloads as they are stored. A model has validated them before and may have changed values."""
         if self.model is None:
             return payloads
         adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
@@ -68,7 +68,7 @@ class AsyncFrameHandler(_Frames):
     """A handler of batches around a coroutine function."""
 
     async def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
-        """Do the same."""
+        """Call the coroutine function with a frame, and return an entry for each item."""
         run = self._run(payloads, job)
         return run.entries(await self.function(*run.arguments(job)))
 
@@ -87,7 +87,7 @@ class _Run:
         return (frame, job) if self._frames.takes_job else (frame,)
 
     def entries(self, returned: Any) -> Any:
-        """Return an entry for each item of the batch, or ``None`` as it was returned."""
+        """Return an entry for each item of the batch, from what the function returned."""
         if returned is None:
             told: Sequence[Any] = [None] * len(self._given.ids)
         elif isinstance(returned, BaseException):
@@ -96,6 +96,7 @@ class _Run:
             told = self._results(returned).entries()
         else:
             told = self._listed(check_result(returned))
+        # Items without a row come back at their positions in the batch, each with its own error.
         return self._with_refused(told)
 
     def _results(self, returned: Any) -> Results:

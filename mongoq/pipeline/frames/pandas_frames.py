@@ -1,4 +1,4 @@
-"""Columns of payloads as a ``pandas.DataFrame``, and back."""
+"""Conversion between columns of payloads and a ``pandas.DataFrame``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ __all__ = ["KIND", "NESTED", "columns", "made"]
 
 KIND = pandas.DataFrame
 NESTED = False
-"""Documents and lists come back as the objects that were given."""
+"""False: pandas returns documents and lists as the very objects it was given."""
 
 
 def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
-    """Return a frame of these columns, and their values as they come back when nothing changes them."""
+    """Return a frame of these columns, and the values that the frame returns when the function changes nothing."""
     shown = {name: [None if value is ABSENT else value for value in values] for name, values in given.items()}
     return pandas.DataFrame({name: _array(values) for name, values in shown.items()}), shown
 
 
 def _array(values: list[Any]) -> Any:
-    """Return values as an array of a type that has a sign for what is missing, whether something is or not."""
+    """Return values as an array of a nullable type, even if no value is missing, so that types do not vary by batch."""
     kinds = frozenset(map(type, values)) - {type(None)}
+    # With numpy's own types, one missing value would turn integers into floats and booleans into objects.
     make = ARRAYS.get(kinds)
+    # A mix of int and float is a double only if no integer loses digits (above 2**53).
     if make is None and kinds and kinds <= NUMBERS and all(map(_is_double, values)):
         make = _floats
     if make is None or (kinds == MOMENTS and not all(value is None or value.tzinfo for value in values)):
@@ -55,6 +57,7 @@ _integers = _masked(pandas.arrays.IntegerArray, "int64", 0)
 
 
 def _moments(values: list[Any]) -> Any:
+    # numpy has no time zones: convert to UTC first, and set the zone on the series.
     naive = [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
     return pandas.Series(numpy.array(naive, dtype="datetime64[us]")).dt.tz_localize("UTC")
 
@@ -85,9 +88,11 @@ def _values(series: Any) -> list[Any]:
     if isinstance(series.dtype, pandas.DatetimeTZDtype):
         return _times(series)
     values = plain_values(series.tolist())
+    # Only a float can be NaN, which pandas writes for a missing value.
     return [None if is_missing(value) else value for value in values] if float in map(type, values) else values
 
 
 def _times(series: Any) -> list[Any]:
+    # By integers of microseconds: ``moment`` also handles times outside Python's years.
     micros = series.dt.tz_convert("UTC").dt.as_unit("us").astype("int64").tolist()
     return [None if gone else moment(each) for each, gone in zip(micros, series.isna().tolist(), strict=True)]

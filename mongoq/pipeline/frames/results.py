@@ -1,4 +1,4 @@
-"""What the rows of a frame that was returned say of the items."""
+"""Outcomes of items, from the rows of the frame that a handler returned."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def checked_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The rows of a frame.
+    """Rows of a returned frame.
 
     Attributes:
-        given: what it was made of.
-        shown: the columns that the function was given, as they come back unchanged.
-        targets: where items may go; none for a sink.
-        nested: documents and lists that did not change come back as others.
-        columns: those that were returned, with their values.
+        given: rows that the function was called with.
+        shown: columns that the function was called with, with values as the frame returns them unchanged.
+        targets: queues that items may go to; empty for a sink.
+        nested: True if unchanged documents and lists come back as new objects.
+        columns: returned columns with their values.
     """
 
     given: FrameRows
@@ -58,10 +58,10 @@ class Results:
     columns: Mapping[str, list[Any]]
 
     def entries(self) -> list[Any]:
-        """Return an outcome for each item that was given, or what is wrong with its rows.
+        """Return an outcome for each item of the batch, or the error of its rows.
 
         Raises:
-            OutcomeInvalid: a row is of no item that was given, so that nobody can tell what was meant.
+            OutcomeInvalid: a row has the id of no item of the batch, so the whole frame is ambiguous.
         """
         places = self._places()
         rows: list[list[int]] = [[] for _ in self.given.ids]
@@ -75,6 +75,7 @@ class Results:
         try:
             return [known[id] for id in self.columns[ID]]
         except (KeyError, TypeError):
+            # TypeError: an unhashable value in the column.
             stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in known)
             raise OutcomeInvalid(
                 f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
@@ -96,7 +97,7 @@ class Results:
         return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)
 
     def _failures(self, rows: list[int]) -> Iterator[Retry | Dead]:
-        """Yield what the rows of an item say of its failure; raises ``OutcomeInvalid`` for more than one thing."""
+        """Yield the failure that the rows of an item ask for; raises ``OutcomeInvalid`` if they ask for several."""
         for row in rows:
             retry, dead = self._text(RETRY, row), self._text(DEAD, row)
             if retry is None and dead is None:
@@ -129,7 +130,7 @@ class Results:
     # --- payloads --------------------------------------------------------------------------------
 
     def _payloads(self, places: list[int]) -> list[Any]:
-        """Return the payload of each row; an empty list where no column makes one, and items keep their own."""
+        """Return the payload of each row; an empty list where no column belongs to payloads: items keep theirs."""
         told = {field: name for name in self.columns if (field := field_of(name)) is not None}
         values = {field: self._column(name, places) for field, name in told.items()}
         if not values:
@@ -149,19 +150,20 @@ class Results:
         ]
 
     def _sole(self, value: Any, place: int) -> Any:
-        """Return what a column ``payload`` alone means: the payload itself, but for items that have such a field."""
+        """Return the payload for a sole column ``payload``: the value, or a document if the item has this field."""
         original = self.given.payloads[place]
         if is_document(original) and PAYLOAD in original:
             return {PAYLOAD: value}
         return {} if value is ABSENT else value
 
     def _documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
-        """Return documents: the fields that an item had in its order, then the others in that of the columns."""
+        """Return documents: first the item's fields in their order, then new fields in the order of the columns."""
         names, orders = list(values), dict[tuple[str, ...], list[int]]()
         documents = []
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
             original = self.given.payloads[place]
             fields = tuple(original) if is_document(original) else ()
+            # Items of a batch mostly have the same fields: the order is computed once for each set of fields.
             if fields not in orders:
                 orders[fields] = _order(fields, names)
             order = orders[fields]

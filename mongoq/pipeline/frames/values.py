@@ -1,4 +1,4 @@
-"""Values of frames as BSON holds them, and the very values of an item where a frame brought them back unchanged."""
+"""Values of frames as BSON holds them, and the item's original values where the frame returned them unchanged."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from mongoq.model.encoding.codec import NESTING_LIMIT
 __all__ = ["ABSENT", "NUMBERS", "PLAIN", "is_document", "is_missing", "moment", "plain", "plain_values", "restored"]
 
 ABSENT: Final = object()
-"""Stands for a field that an item does not have; a null is something else."""
+"""Stands for a field that an item does not have; a null is a value of its own."""
 NOTHING = type(None)
 NUMBERS = frozenset({int, float, Int64})
 PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
-"""Types, by identity, that need no look."""
+"""Types that BSON holds as they are; compared by identity, so subclasses are not included."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_document(payload: Any) -> bool:
-    """Say whether a payload has fields."""
-    return type(payload) is dict or isinstance(payload, Mapping)  # an abstract class takes long
+    """Return whether a payload has fields."""
+    return type(payload) is dict or isinstance(payload, Mapping)  # isinstance with an abstract class is slow
 
 
 def is_missing(value: Any) -> bool:
-    """Say whether a frame shows a value as missing: pandas has one sign for null, for NaN and for what is not there."""
+    """Return whether a frame shows a value as missing; pandas shows null, NaN and an absent field alike."""
     return value is None or value is ABSENT or (type(value) is float and isnan(value))
 
 
 def moment(micros: int | None) -> datetime | DatetimeMS | None:
-    """Return the time that is so many microseconds after 1970."""
+    """Return the time that is ``micros`` microseconds after 1970."""
     if micros is None:
         return None
     try:
         return EPOCH + timedelta(0, 0, micros)
-    except OverflowError:  # beyond the years of Python, but not of BSON
+    except OverflowError:  # outside Python's years, but BSON holds it
         return DatetimeMS(micros // 1_000)
 
 
@@ -51,10 +51,12 @@ def plain_values(values: list[Any]) -> list[Any]:
 
 
 def plain(value: Any, depth: int = 1) -> Any:
-    """Return a value as BSON holds it; what it cannot hold stays as it is, for the codec to refuse where it stands."""
+    """Return a value as BSON holds it; a value that BSON cannot hold stays, and the codec refuses it with its path."""
     kind = type(value)
+    # Deeper values are left to the codec, which refuses them with their path.
     if kind in PLAIN or depth > NESTING_LIMIT:
         return value
+    # By the name of the package, so that neither pandas nor numpy is imported here.
     library = kind.__module__.partition(".")[0]
     if library == "pandas":
         return _of_pandas(value, kind.__name__)
@@ -78,7 +80,7 @@ def _of_python(value: Any, depth: int) -> Any:
 def _decimal(value: Decimal) -> Any:
     try:
         return Decimal128(value)
-    except DecimalException:  # more than 34 digits
+    except DecimalException:  # more than 34 digits: the codec refuses it
         return value
 
 
@@ -92,16 +94,16 @@ def _of_numpy(value: Any, depth: int) -> Any:
     if not hasattr(value, "dtype"):
         return value
     if value.dtype.kind in "mM":
-        value = value.astype(f"{value.dtype.name.partition('64')[0]}64[us]")  # Python has no nanoseconds
+        value = value.astype(f"{value.dtype.name.partition('64')[0]}64[us]")  # Python's datetime has no nanoseconds
     told = value.tolist()
     return told if type(told) is type(value) else plain(told, depth + 1)
 
 
 def restored(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:
-    """Return the item's own value where a frame brought it back as it was shown, else the new one.
+    """Return the item's original value where a frame returned it unchanged, else the new value.
 
-    A number that is equal has not changed, whatever its type. ``nested`` looks into documents and lists, which Arrow
-    has made anew; pandas hands around those that it was given.
+    A number that is equal is unchanged, whatever its type. ``nested`` compares inside documents and lists, which Arrow
+    returns as new objects; pandas returns the objects that it was given.
     """
     if value is None:
         return original if is_missing(shown) else None
@@ -114,7 +116,7 @@ def _is_same(value: Any, shown: Any) -> bool:
     kind, other = type(value), type(shown)
     if kind is Decimal128:
         return _is_same_decimal(value, shown)
-    if kind is str:  # a frame may make plain text of a Code, and plain bytes of a Binary
+    if kind is str:  # a frame may turn a Code into a plain string, and a Binary into plain bytes
         return isinstance(shown, str) and str.__eq__(value, shown)
     if kind is bytes:
         return isinstance(shown, bytes) and bytes.__eq__(value, shown)
@@ -139,6 +141,6 @@ def _restored_parts(value: Any, shown: Any, original: Any) -> Any:
 
 
 def _restored_document(value: dict[str, Any], shown: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the nulls that a struct has where the document had no field; its fields keep their order."""
+    """Return a document without the nulls that a struct adds for absent fields; fields keep their original order."""
     kept = {key: restored(value[key], shown[key], original[key], nested=True) for key in original if key in value}
     return kept | {key: part for key, part in value.items() if key not in original and part is not None}

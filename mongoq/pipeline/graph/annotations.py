@@ -1,4 +1,4 @@
-"""What a handler's annotations say of payloads. What they leave open is ``UNTOLD``."""
+"""Types of payloads from a handler's annotations. ``UNTOLD`` stands for an annotation that is missing or unreadable."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def taken(handler: Any) -> Any:
     """Return the annotation of a handler's first argument."""
     try:
         first = next(iter(inspect.signature(handler).parameters))
-    except (TypeError, ValueError, StopIteration):  # it has none, or was written in C and does not say
+    except (TypeError, ValueError, StopIteration):  # no argument, or a function written in C without a signature
         return UNTOLD
     return _annotation(handler, first)
 
 
 def returned(handler: Any) -> Any:
-    """Return the annotation of what a handler returns."""
+    """Return the annotation of a handler's return value."""
     return _annotation(handler, "return")
 
 
@@ -36,9 +36,9 @@ def _annotation(handler: Any, name: str) -> Any:
         if name not in told:
             return UNTOLD
         alone = types.FunctionType(_alone.__code__, getattr(function, "__globals__", {}))
-        alone.__annotations__ = {name: told[name]}  # so that others that cannot be resolved do no harm
+        alone.__annotations__ = {name: told[name]}  # one annotation alone: others that cannot be resolved do not matter
         return typing.get_type_hints(alone, include_extras=True)[name]
-    except Exception:  # an annotation in quotes is an expression, and may raise anything
+    except Exception:  # a string annotation is an expression that is evaluated, and may raise anything
         return UNTOLD
 
 
@@ -47,7 +47,9 @@ def _alone() -> None:
 
 
 def _function(handler: Any) -> Any:
-    """Return the function whose annotations hold; ``None`` where something around it may change what they say."""
+    """Return the function whose annotations hold; ``None`` if a wrapper may have changed what they mean."""
+    # Annotations of a partial are those of its function. A class and a wrapped function (functools.wraps) leave the
+    # types open.
     while isinstance(handler, partial):
         handler = handler.func
     if inspect.isclass(handler):
@@ -57,7 +59,7 @@ def _function(handler: Any) -> Any:
 
 
 def classes(annotation: Any) -> list[type] | None:
-    """Return the classes that a value of this annotation is of, one of them; ``None`` where that is left open."""
+    """Return the classes of which a value of this annotation is one; ``None`` if the annotation leaves them open."""
     if get_origin(annotation) is Annotated:
         return classes(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -69,7 +71,7 @@ def classes(annotation: Any) -> list[type] | None:
 
 
 def elements(annotation: Any) -> Any:
-    """Return what a list of this annotation holds; ``None`` stands for no list at all."""
+    """Return the annotation of a list's elements; ``UNTOLD`` if the annotation is not a list."""
     kind = get_origin(annotation)
     if kind is Annotated:
         return elements(get_args(annotation)[0])

@@ -1,4 +1,4 @@
-"""What is different in another graph."""
+"""Differences between two graphs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is different in another pipeline.
+    """One difference between a pipeline and another one.
 
     Attributes:
-        subject: what it is about.
-        name: of the stage, the source or the queue; of the first pipeline.
-        change: a stage, a source or a queue that only the other has is ``"added"``.
-        field: what has changed, such as ``"targets"`` or ``"concurrency"``.
-        before: its value in the first; ``DEFAULT`` where it was not given. Handlers and models are import paths.
-        after: its value in the other.
+        subject: kind of the part that differs.
+        name: name of the stage, source or queue, as in the first pipeline.
+        change: ``"added"`` if only the other pipeline has the stage, source or queue; ``"removed"`` if only the first.
+        field: the changed field, such as ``"targets"`` or ``"concurrency"``.
+        before: value in the first pipeline; ``DEFAULT`` where it was not given. Handlers and models are import paths.
+        after: value in the other pipeline.
     """
 
     subject: Literal["pipeline", "source", "stage", "queue"]
@@ -45,7 +45,7 @@ class Difference:
     after: Any = None
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return the difference as one line."""
         what = f"{self.subject} {self.name!r}"
         if self.field is None:
             return f"{what} was {self.change}"
@@ -53,7 +53,7 @@ class Difference:
 
 
 def differences(one: Graph, other: Graph) -> list[Difference]:
-    """Return what is different in the other: of the whole, then by sources, by stages and by queues."""
+    """Return the differences of the other graph: first the pipeline's own, then sources, stages and queues."""
     found = [
         Difference("pipeline", one.name, "changed", field, *values)
         for field in WHOLE
@@ -87,7 +87,7 @@ def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
 
 
 def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
-    """Return the parts by their names; of several with one name, which check() refuses, each."""
+    """Return the parts by name; parts with equal names, which ``check`` refuses, are numbered."""
     found: dict[tuple[str, int], Stage | Source] = {}
     for part in parts:
         name = part.name if isinstance(part.name, str) else repr(part.name)
@@ -119,12 +119,13 @@ def _model(stage: Stage) -> Any:
 
 def _same(field: str, one: Any, other: Any) -> bool:
     if field in UNORDERED and isinstance(one, tuple) and isinstance(other, tuple):
+        # By repr, because values of a graph that was not checked may be of types that cannot be ordered.
         return sorted(map(repr, one)) == sorted(map(repr, other))
     return _equal(one, other)
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Say whether two values are equal; True is not 1, since it is not to a filter either."""
+    """Return whether two values are equal; ``True`` and ``1`` differ, because a filter distinguishes them."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_equal(part, other[key]) for key, part in one.items())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

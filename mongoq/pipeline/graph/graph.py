@@ -16,17 +16,17 @@ __all__ = ["Graph"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """All that a pipeline was told.
+    """Everything that a pipeline declares.
 
     Attributes:
-        name: the pipeline's.
-        stages: in the order in which they were declared.
-        errors: the queue of failures, unless a stage has one of its own; ``None`` for none: a stage then stops.
-        inputs: the queues that items come in by; ``None`` for those that stages take items from, and nobody sends to.
-        outputs: the queues that others take items from.
-        trail: each hop is recorded on the item; ``"payloads"``: with the payload before it.
-        sources: what makes items from elsewhere, in the order in which they were declared.
-        chosen: the names of the stages and sources that a run works on; ``None`` for all.
+        name: name of the pipeline.
+        stages: stages in the order of their declaration.
+        errors: queue of failures, unless a stage has its own; ``None``: a stage stops at a failure.
+        inputs: queues that items enter by; ``None``: the queues that stages read and no stage or source writes.
+        outputs: queues that readers outside the pipeline take items from.
+        trail: True if each hop is recorded on the item; ``"payloads"``: with the payload before it.
+        sources: sources of items, in the order of their declaration.
+        chosen: names of the stages and sources that a run works on; ``None`` for all.
     """
 
     name: Any
@@ -42,7 +42,7 @@ class Graph:
         """Return the graph for a run of some of its stages and sources; ``None`` for all of them.
 
         Raises:
-            ArgumentInvalid: there is no such stage or source, or none is named.
+            ArgumentInvalid: a stage or source does not exist, or the list is empty.
         """
         if names is None:
             return self
@@ -59,16 +59,16 @@ class Graph:
 
     @property
     def own_stages(self) -> tuple[Stage, ...]:
-        """The stages that a run works on."""
+        """Stages that a run works on."""
         return tuple(stage for stage in self.stages if self.chosen is None or stage.name in self.chosen)
 
     @property
     def own_sources(self) -> tuple[Source, ...]:
-        """The sources that a run works on."""
+        """Sources that a run works on."""
         return tuple(source for source in self.sources if self.chosen is None or source.name in self.chosen)
 
     def errors_of(self, stage: Stage) -> Any:
-        """Return the queue that the failures of a stage go to, or ``None``."""
+        """Return the queue of a stage's failures, or ``None``."""
         return self.errors if isinstance(stage.errors, Default) else stage.errors
 
     def readers(self, queue: Any) -> list[Stage]:
@@ -77,12 +77,12 @@ class Graph:
 
     @property
     def fed(self) -> tuple[Any, ...]:
-        """The queues that sources push to."""
+        """Queues that sources push to."""
         return tuple(dict.fromkeys(source.target for source in self.sources))
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """The queues that items come in by from others, besides those that sources push to."""
+        """Queues that items enter by from outside the pipeline; queues that sources push to are in ``fed``."""
         if self.inputs is not None:
             return self.inputs
         sources = dict.fromkeys(source for stage in self.stages for source in stage.sources)

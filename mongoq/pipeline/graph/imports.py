@@ -1,4 +1,4 @@
-"""Import paths: ``package.module:name``, where the name may lead on with dots."""
+"""Import paths: ``package.module:name``, where the name may have further parts after dots."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["ImportFailed", "imported"]
 
 
 class ImportFailed(Exception):
-    """Nothing could be imported by a path; the message says why."""
+    """The path cannot be imported; the message has the reason."""
 
 
 def imported(path: Any) -> Any:
-    """Return what a path leads to.
+    """Return the object that a path names.
 
     Raises:
-        ImportFailed: it leads nowhere, or the module raises something, ``SystemExit`` included.
+        ImportFailed: the path names nothing, or the module raises an error (also ``SystemExit``).
     """
     module, _, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not module or not name:
@@ -27,6 +27,7 @@ def imported(path: Any) -> Any:
         found = import_module(module)
         for step in name.split("."):
             found = getattr(found, step)
+    # An imported module may raise anything, also SystemExit, but Ctrl-C of the user has to end the program.
     except KeyboardInterrupt:
         raise
     except BaseException as error:

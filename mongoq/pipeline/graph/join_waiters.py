@@ -1,4 +1,4 @@
-"""Who waits for partners in a join."""
+"""Items that wait for partners in a join, and the queues in which they wait."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Waiting:
     """An item that waits for its partners.
 
     Attributes:
-        stage: the name of the join.
-        queue: the queue that it came by.
-        value: the value by which they are looked for; ``None`` where the first of each belong together.
-        since: when it came.
-        until: when it is given up; ``None`` for never.
-        item: the item, its payload as it is stored.
+        stage: name of the join.
+        queue: queue that the item came by.
+        value: value that its partners must have; ``None`` where the first items of all queues belong together.
+        since: time when it came.
+        until: time when its wait ends; ``None`` for no limit.
+        item: the item, with its payload as it is stored.
     """
 
     stage: str
@@ -43,17 +43,17 @@ def parked_queue(graph: Graph, stage: Stage) -> str:
 
 
 def pairs_queue(graph: Graph, stage: Stage) -> str:
-    """Return the name of the queue of items that were joined."""
+    """Return the name of the queue of joined items."""
     return f"{qualified(graph.name, stage.name, '.')}.joined"
 
 
 def queues_of(graph: Graph) -> Iterator[tuple[Stage, str]]:
-    """Return the joins, and the queues where their items wait."""
+    """Return the joins, each with the queue where its items wait."""
     return ((stage, parked_queue(graph, stage)) for stage in graph.stages if stage.join is not None)
 
 
 def waiting(stage: Stage, item: Item[Any]) -> Waiting:
-    """Return what is known of an item that waits."""
+    """Return the description of a waiting item, from its stored fields."""
     stored = item.stored("parked")
     parked: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
     until = parked.get("until")

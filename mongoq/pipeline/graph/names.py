@@ -1,4 +1,4 @@
-"""What things are called: names of handlers, where they are imported from, and names as they are shown to people."""
+"""Names: of handlers, of the modules that they are imported from, and in a form for people."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PLAIN = re.compile(r"[\w.:@/+-]+")
 
 
 def handler_name(handler: Any) -> str:
-    """Return the name of a function, of what a ``partial`` calls, or of the class of what is called like a function."""
+    """Return the name of a function, of the function inside a ``partial``, or of the class of a callable object."""
     return str(getattr(_called(handler), "__name__", None) or type(handler).__name__)
 
 
 def import_path(thing: Any) -> str:
-    """Return where a function or a class is imported from, such as ``app.stages:check``; of others, of their class."""
+    """Return the import path of a function or class, such as ``app.stages:check``; other objects have their class's."""
     called = _called(thing)
     if not getattr(called, "__qualname__", None):
         called = type(called)
@@ -33,7 +33,7 @@ def _called(handler: Any) -> Any:
 
 
 def shown(name: Any) -> str:
-    """Return a name as it is when it is plain, and quoted when it holds blanks, quotes or what cannot be printed."""
+    """Return a plain name unchanged; a name with blanks, quotes or unprintable characters is quoted."""
     if isinstance(name, str) and PLAIN.fullmatch(name):
         return name
     return f"{name!r:.150}"
@@ -45,20 +45,20 @@ def in_a_line(error: BaseException) -> str:
 
 
 def model_name(model: Any) -> str:
-    """Return where a model is imported from; of what is no class, such as ``list[int]``, how it is written."""
+    """Return the import path of a model; for a model that is no class, such as ``list[int]``, its ``repr``."""
     return import_path(model) if isinstance(model, type) and get_origin(model) is None else repr(model)
 
 
 def names(given: Any) -> tuple[Any, ...]:
-    """Return one name or several as a tuple; what is neither stays as it is, for a check to tell."""
+    """Return one name or several as a tuple; another value stays as it is, and a check reports it."""
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
 def told(given: Any, decorator: str) -> tuple[Any, ...]:
-    """Return the names that a decorator was told.
+    """Return the names that a decorator was called with.
 
     Raises:
-        ArgumentInvalid: it is a function: without its parentheses the decorator would declare nothing.
+        ArgumentInvalid: the argument is a function: without parentheses the decorator would declare nothing.
     """
     if callable(given):
         raise ArgumentInvalid("source", f'the name of a queue, not a function: write @pipeline.{decorator}("queue")')

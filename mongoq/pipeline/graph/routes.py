@@ -1,4 +1,4 @@
-"""The ways of items through a graph: sent on by a handler, past a filter, or by failing; and what they reach."""
+"""Routes of items through a graph: by a handler, past a filter, or by failing; and the queues that they reach."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Route", "comes_back_to", "in_words", "of_strings", "queues", "reache
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One way out of a stage.
+    """One route out of a stage.
 
     Attributes:
-        stage: where items come from.
-        queue: where they go.
-        kind: ``"to"``: its handler sends them; ``"otherwise"``: they do not fit its filter; ``"errors"``: they have
+        stage: stage that items come from.
+        queue: queue that they go to.
+        kind: ``"to"``: the handler sends them; ``"otherwise"``: they do not match the filter; ``"errors"``: they have
             failed for good.
     """
 
@@ -30,7 +30,7 @@ class Route:
 
 
 def ways(graph: Graph) -> list[Route]:
-    """Return all ways of a graph whose queues are strings."""
+    """Return all routes of a graph whose queue names are strings."""
     found: list[Route] = []
     for stage in graph.stages:
         found += [Route(stage, queue, "to") for queue in stage.targets]
@@ -43,7 +43,7 @@ def ways(graph: Graph) -> list[Route]:
 
 
 def queues(graph: Graph) -> list[str]:
-    """Return the queues of a graph, each once, in the order in which they turn up."""
+    """Return the queues of a graph, each once, in the order of their first mention."""
     found = [*(graph.inputs or ()), *graph.fed]
     for stage in graph.stages:
         found += stage.sources
@@ -52,13 +52,14 @@ def queues(graph: Graph) -> list[str]:
 
 
 def reached(graph: Graph, start: Iterable[str]) -> set[str]:
-    """Return the queues that an item may come to from those at the start, which are among them."""
+    """Return the queues that an item from the start queues can reach, the start queues included."""
     next_to: dict[str, list[str]] = {}
     for way in ways(graph):
         for source in way.stage.sources:
             next_to.setdefault(source, []).append(way.queue)
     seen: set[str] = set()
     waiting = list(start)
+    # A loop over a list, not recursion: graphs may have cycles and long chains.
     while waiting:
         queue = waiting.pop()
         if queue not in seen:
@@ -74,12 +75,12 @@ def comes_back_to(graph: Graph, stage: Stage) -> list[str]:
 
 
 def of_strings(graph: Graph) -> Graph:
-    """Return the graph without the names of queues that are no strings."""
+    """Return the graph without queue names that are not strings."""
     return _converted(graph, lambda names: tuple(name for name in names if isinstance(name, str)))
 
 
 def in_words(graph: Graph) -> Graph:
-    """Return the graph with such names as they are shown."""
+    """Return the graph with queue names that are not strings replaced by their ``repr``."""
     return _converted(graph, lambda names: tuple(n if isinstance(n, str) else f"{n!r:.150}" for n in names))
 
 

@@ -1,4 +1,4 @@
-"""A source: a pure description of what makes items from elsewhere, and where they go."""
+"""A source as plain data: the generator that makes items, and the queue that they go to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LEASE = 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """One source, as it was told; nothing is checked before the graph is.
+    """One source as it was declared; values are checked with the graph.
 
     Attributes:
-        name: unique within the pipeline; the handler's unless told.
-        target: the queue that it pushes to.
-        handler: a generator function, called with the position that was stored last.
-        batch: how many records are pushed in one transaction, at most.
-        every: how long after its end it is called again; ``None``: it is not.
-        lease: how long it stays with a process that has died.
+        name: unique within the pipeline; default the handler's name.
+        target: queue that it pushes to.
+        handler: generator function; called with the position that was stored last.
+        batch: records of one transaction, at most.
+        every: pause between two calls; ``None``: it is called once.
+        lease: how long the source stays with a process that has died.
     """
 
     name: Any

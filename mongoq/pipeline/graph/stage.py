@@ -1,4 +1,4 @@
-"""A stage: a pure description of what takes items from queues, and where they go. How it runs, an engine decides."""
+"""A stage as plain data: its queues, its handler and its options. An engine decides how it runs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Delivery = Literal["exactly-once", "at-most-once"]
 OnNone = Literal["error", "drop"]
 Trail = Literal[True, False, "payloads"]
 ITEMS = 10_000
-"""Items of a frame, at most, unless the stage says so."""
+"""Default number of items of a frame, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How a stage joins its items, as it was told.
+    """Options of a join as they were declared.
 
     Attributes:
-        on: where the common value stands in payloads, by queue; ``None``: the first of each belong together.
-        timeout: how long an item waits for its partners; ``None`` for ever.
-        missing: what becomes of it then: ``"error"``: it goes to the error queue; ``"pass"``: the handler is called
-            with ``None`` in place of what has not come.
-        late: what becomes of a partner that comes after that: ``"error"``; ``"wait"``: it waits like any other;
+        on: path of the common value in payloads, or paths by queue; ``None``: the first items belong together.
+        timeout: how long an item waits for its partners; ``None`` for no limit.
+        missing: what happens after the timeout. ``"error"``: the item goes to the error queue; ``"pass"``: the handler
+            is called with ``None`` in place of each missing payload.
+        late: what happens to a partner that comes after that: ``"error"``; ``"wait"``: it waits like any other;
             ``"drop"``.
     """
 
@@ -37,19 +37,19 @@ class Join:
     late: Any = "error"
 
     def path(self, source: str) -> str | None:
-        """Return where the value stands in the payloads of a queue."""
+        """Return the path of the common value in the payloads of a queue."""
         path = self.on[source] if isinstance(self.on, Mapping) else self.on
         return None if path is None else str(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How a stage takes its items as frames, as it was told.
+    """Options of a stage on Spark frames as they were declared.
 
     Attributes:
-        schema: the columns, as Spark writes a schema, or a ``StructType``; ``None``: the payload as JSON.
-        items: how many items are in a frame at most.
-        partitions: how many tasks read a frame; ``None`` to go by its items.
+        schema: columns, as Spark writes a schema, or a ``StructType``; ``None``: the payload as JSON.
+        items: items of one frame, at most.
+        partitions: number of tasks that read a frame; ``None``: by the number of items.
     """
 
     schema: Any = None
@@ -59,25 +59,25 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One stage, as it was told; nothing is checked before the graph is.
+    """One stage as it was declared; values are checked with the graph.
 
     Attributes:
-        name: unique within the pipeline; the handler's unless told.
-        sources: the queues that it takes items from; any of them.
-        targets: the queues that items may go to; none makes it a sink, whose items end there.
-        handler: called with a payload, or a list of them; and the job, when it takes two arguments.
-        model: the type of the payloads that it takes, for pydantic; ``None`` for any.
-        where: a filter on payloads; other items are not given to the handler.
-        otherwise: what becomes of those: ``Drop()`` or ``Move(…)``.
+        name: unique within the pipeline; default the handler's name.
+        sources: queues that it takes items from; any of them.
+        targets: queues that items may go to; empty for a sink, where items end.
+        handler: called with a payload or a list of payloads, and with the job if it takes two arguments.
+        model: type of the payloads that it takes, for pydantic; ``None`` for any.
+        where: filter on payloads; the handler gets matching items only.
+        otherwise: outcome of the other items: ``Drop()`` or ``Move(…)``.
         delivery: ``"exactly-once"``: each item leaves by one fenced update, after the run. ``"at-most-once"``: it
             leaves the queue before the run.
-        none: what a returned ``None`` means where a payload is due.
-        errors: the queue of its failures; by default the pipeline's.
-        shared: it knows that other stages take items from the same queues.
-        format: its handler takes batches as frames, ``"pandas"`` or ``"arrow"``; ``None``: it takes payloads.
-        join: its handler takes one item of each of its sources, which belong together; ``None``: it takes any.
-        frame: its handler takes DataFrames, and runs on Spark; ``None``: it takes payloads.
-        options: of the consumer, those that were given: ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``lease``,
+        none: meaning of a returned ``None`` where a payload is due.
+        errors: queue of its failures; by default the pipeline's.
+        shared: True if other stages take items from the same queues on purpose.
+        format: frame format of its batches, ``"pandas"`` or ``"arrow"``; ``None``: the handler takes payloads.
+        join: options of a join, whose handler takes one item of each source; ``None``: not a join.
+        frame: options of a stage on Spark DataFrames; ``None``: the handler takes payloads.
+        options: options of the consumer that were given: ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``lease``,
             ``retry``, ``max_retries``, ``success_on``, ``max_time``, ``on_timeout``, ``batch``, ``probe``.
     """
 
@@ -105,5 +105,5 @@ class Stage:
 
     @property
     def is_sink(self) -> bool:
-        """Say whether items end here."""
+        """True when items end here."""
         return not self.targets

@@ -1,9 +1,9 @@
-"""The Spark engine: the stages and sources of a pipeline as workers in Spark's executors.
+"""The Spark engine: the stages and sources of a pipeline run as workers in Spark's executors.
 
-MongoDB is what the executors work against, as workers do, so nothing of a run is kept by Spark but where its tasks
-are. A *shift* is one task's work: an engine of threads runs the stages in the executor's Python process until there
-is nothing to do, or for some seconds, and then tells what it has counted. A *crew* of threads on the driver starts
-shift after shift. A process that is killed leaves items to their leases, as a worker does.
+Executors work against MongoDB as workers do; Spark keeps no state of a run except where its tasks are. In a *task*, an
+engine of threads runs the stages in the executor's Python process until nothing is left, or for some seconds, and then
+returns its counts. The *scheduler*, threads of the driver, starts task after task. A process that is killed leaves its
+items to their leases, as a worker does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shifts as Spark jobs: a task for each, whose rows are what it tells."""
+"""Spark jobs of a run: one task each, whose row is the pickled result."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start 
 
 
 def told(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order: TaskOrder, tasks: int) -> list[T]:
-    """Run a function in so many tasks, and return what each of them returns.
+    """Run a function in ``tasks`` Spark tasks, and return the result of each.
 
-    It is importable in the executors, and so are the types of what it returns.
+    Executors must be able to import the function and the types of its results.
 
     Raises:
-        Exception: what Spark raises for a job that failed, as when a task raised or its process was killed.
+        Exception: Spark's error for a job that failed, for example when a task raised or its process was killed.
     """
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -37,20 +37,21 @@ def told(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order:
         yield pa.RecordBatch.from_pydict({TOLD: [pickle.dumps(work(order))]})
 
     _describe(spark, title)
+    # mapInArrow on a range: it works with Spark Connect as well, which has no RDDs.
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
     with _tagged(spark, order):
-        return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # of our own tasks
+        return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks
 
 
 def cancel(spark: SparkSession, order: TaskOrder) -> None:
-    """End all jobs of a run at once: their Python processes are killed, and what they hold is left to the leases."""
+    """End all jobs of a run at once: their Python processes are killed, and their items wait for their leases."""
     context = getattr(spark, "_sc", None)
     (spark.interruptTag if context is None else context.cancelJobsWithTag)(_tag(order))
 
 
 @contextmanager
 def _tagged(spark: Any, order: TaskOrder) -> Iterator[None]:
-    """Mark the jobs that this thread starts meanwhile as those of the run."""
+    """Tag the jobs that this thread starts inside the block as jobs of the run."""
     context, tag = getattr(spark, "_sc", None), _tag(order)
     (spark.addTag if context is None else context.addJobTag)(tag)
     try:
@@ -65,19 +66,19 @@ def _tag(order: TaskOrder) -> str:
 
 
 def is_connect(spark: Any) -> bool:
-    """Say whether a session is one of Spark Connect, which has no context, and no JVM in reach."""
+    """Return whether a session is one of Spark Connect, which has no context and no JVM within reach."""
     return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__)
 
 
 def has_ended(spark: Any) -> bool:
-    """Say whether the session was stopped, or its JVM has gone; one of Spark Connect does not tell that way.
+    """Return whether the session was stopped, or its JVM is gone; unknown, so False, for a session of Spark Connect.
 
-    The JVM stops its context by itself when a signal ends it, and Python is not told.
+    The JVM stops its context by itself when a signal ends it, and Python gets no notice.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
         return False
-    java = context._jsc  # ``stop`` takes it away
+    java = context._jsc  # ``stop`` sets it to None
     if java is None:
         return True
     try:
@@ -87,7 +88,7 @@ def has_ended(spark: Any) -> bool:
 
 
 def _describe(spark: Any, title: str) -> None:
-    """Name the jobs of this thread in Spark's own pages; a session of Spark Connect has no context to tell."""
+    """Set the description of this thread's jobs in Spark's UI; a session of Spark Connect has no context for it."""
     context = getattr(spark, "_sc", None)
     if context is not None:
         context.setJobDescription(title)

@@ -1,4 +1,4 @@
-"""What the driver of a run on Spark sees of the queues: whether something is due, and whether nothing is left."""
+"""Queues of a run on Spark, as the driver sees them: whether an item is due, and whether nothing is left."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mongoq.worker.coordinator import Coordinator
 __all__ = ["Monitor"]
 
 PATIENCE = 10.0
-"""Seconds for one look: a run that is told to stop while the server is away waits no longer for it."""
+"""Seconds for one check: a run that is asked to stop while the server is away waits no longer than this."""
 
 
 class Monitor:
-    """Looks into the queues of a run. An error of the server's says nothing of them: it rests for a while.
+    """Checks the queues of a run. After an error of the server the answer is unknown, and the monitor pauses.
 
     Args:
-        broker: the driver's.
-        consumers: of the stages that tasks work on.
-        frames: the stages that are streaming queries, each with one of its queues.
-        course: takes note of how it goes with the server.
-        stopping: ends the rest.
+        broker: broker of the driver.
+        consumers: consumers of the stages that tasks work on.
+        frames: stages that run as streaming queries, each with one of its queues.
+        course: records errors and recoveries of the server.
+        stopping: ends the pause.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Monitor:
         self._stopping = stopping
 
     def is_due(self, stopped: Collection[str]) -> bool:
-        """Say whether anything is ready for tasks, at stages that have not stopped by themselves."""
+        """Return whether an item is ready for tasks, at a stage that has not stopped by itself."""
         queues = list(dict.fromkeys(one.name for one in self._consumers if one.stage not in stopped))
         if not queues:
             return False
@@ -58,7 +58,7 @@ class Monitor:
         return any(when <= self._broker._context.clock.now() for when in whens.values())
 
     def is_empty(self, stopped: Collection[str]) -> bool:
-        """Say whether nothing is left, twice: an item of others may have gone back to where was looked already."""
+        """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
         try:
             return all(
                 self._broker._driver.run_within(PATIENCE, is_drained(context, lease, lingers=lingers))
@@ -69,7 +69,7 @@ class Monitor:
             return self._in_trouble(error)
 
     def _watched(self, stopped: Collection[str]) -> Iterator[tuple[QueueContext[Any], timedelta, bool]]:
-        """Yield the queues that have to be empty in the end, their leases, and whether what is scheduled may stay."""
+        """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
         for one in self._consumers:
             if one.stage not in stopped:
                 yield one.queue._context, one.lease or one.queue.settings.lease, one.lingers
@@ -78,6 +78,6 @@ class Monitor:
                 yield queue._context, queue.settings.lease, False
 
     def _in_trouble(self, error: Exception) -> bool:
-        """Rest after an error of the server's; nothing is known."""
+        """Pause after an error of the server; returns False, because nothing is known."""
         self._stopping.wait(self._course.report_error("count", error) or 0)
         return False

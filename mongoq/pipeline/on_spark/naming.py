@@ -1,4 +1,4 @@
-"""What the queries of a pipeline are called where they hold items."""
+"""Names of the queries of a pipeline, under which they hold items."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from mongoq.pipeline.graph.stage import Stage
 __all__ = ["consumer_of", "path_of"]
 
 LONGEST = 120
-"""Bytes of the name of a consumer."""
+"""Bytes of a consumer's name, at most."""
 DIGITS = 16
 
 
 def consumer_of(graph: Graph, stage: Stage, source: str) -> str:
-    """Return the name under which a stage on frames reads one of its queues: ``PIPELINE/STAGE/QUEUE``.
+    """Return the name under which a frame stage reads one of its queues: ``PIPELINE/STAGE/QUEUE``.
 
-    One that is too long is cut, and one that another might have as well is not left at that: a hash tells them apart.
+    A name that is too long is cut. A cut name, and a name that another stage might have as well, gets a hash.
     """
     parts = [str(graph.name), str(stage.name), source]
     name = "/".join(parts)
     if len(name.encode()) <= LONGEST and not any("/" in part for part in parts):
         return name
+    # The hash is of the parts, so that a slash in one of them does not make two stages equal.
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]
     return f"{name.encode()[: LONGEST - DIGITS - 1].decode(errors='ignore')}~{digest}"
 
 
 def path_of(checkpoint: str | None, graph: Graph, stage: Stage, source: str) -> str:
-    """Return the folder of a stage on frames at one of its queues, below that of the run.
+    """Return the folder of a frame stage at one of its queues, below the folder of the run.
 
     Raises:
-        ArgumentInvalid: the run has none.
+        ArgumentInvalid: the run has no folder.
     """
     if checkpoint is None:
         needed = (

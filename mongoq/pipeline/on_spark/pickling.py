@@ -1,7 +1,7 @@
-"""Cloudpickle, and what it leaves out: functions with a ``functools.cache`` that no module has.
+"""Cloudpickle, extended by functions with a ``functools.cache`` that no module has.
 
-A cached function is pickled by its name, whatever it is, so one of a script would be missed in the executors. Here it
-goes as its function does, and begins with an empty cache.
+Cloudpickle pickles a cached function by its name, so a function of a script would be missing in the executors. Here its
+plain function is sent, and the cache begins empty there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Cached = type(lru_cache(abs))
 
 
 def dumps(value: Any) -> bytes:
-    """Return a value as bytes that ``pickle.loads`` takes; raises whatever the value raises."""
+    """Return a value as bytes for ``pickle.loads``; raises the errors that pickling the value raises."""
     with io.BytesIO() as file:
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
         pickler.dump(value)
@@ -36,7 +36,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _is_found(function: Any) -> bool:
-    """Say whether it is what its module has under its name; what a script has, is there in the script alone."""
+    """Return whether the function's module has it by this name; functions of ``__main__`` are in the script only."""
     module = str(getattr(function, "__module__", None))
     found: Any = None if module == "__main__" else sys.modules.get(module)
     for name in getattr(function, "__qualname__", "").split("."):
@@ -45,7 +45,7 @@ def _is_found(function: Any) -> bool:
 
 
 class _Behind:
-    """The function behind a cache, which may name the cache itself, and so is told once that is there."""
+    """The function behind a cache. It may refer to the cache itself, so it is set after the cache was made."""
 
     function: Any = None
 

@@ -1,4 +1,4 @@
-"""What is looked at before a run on Spark starts."""
+"""Checks before a run on Spark starts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _check_session(spark: Any) -> None:
 
 
 def _check_frames(graph: Graph, spark: Any) -> None:
-    """Refuse frame stages on Spark Connect: their queries call back into this process, which no server there can."""
+    """Refuse frame stages on Spark Connect: their queries call back into this process, which its server cannot do."""
     if is_connect(spark):
         problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
         hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="

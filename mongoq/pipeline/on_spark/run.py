@@ -1,4 +1,4 @@
-"""A run on Spark: what its crew is to do, until it is told to stop or nothing is left."""
+"""A run on Spark: starts the scheduler and the frame queries, until it is stopped or nothing is left."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ __all__ = ["SparkRun"]
 logger = logging.getLogger("mongoq.spark")
 
 LOOK, LONGEST_LOOK = 0.1, 0.5
-"""Seconds between two looks whether there is something to do: at first, and when there was nothing for a while."""
+"""Seconds between two checks for work: at first, and after a while without work."""
 SECONDS = 5.0
-"""How long a shift on stages lasts, and how old its counts are."""
+"""Seconds that a task on stages lasts, and so the age of its counts."""
 PATIENCE = 10.0
-"""Seconds for a word to the server, and for tasks to end once the grace is over, before they are cancelled."""
+"""Seconds for one command to the server, and for tasks to end after the grace before they are cancelled."""
 GIVEN_BACK = "its tasks have given back what they had not settled"
 LEFT = "some of its tasks do not say that they have ended: what they hold comes back when its leases end"
 MOST_LANES = 8
-"""Jobs on stages at a time: their tasks are as many as there are."""
+"""Jobs on stages at the same time, at most; their tasks are shared out among them."""
 
 
 class SparkRun(ThreadedRun):
@@ -66,7 +66,7 @@ class SparkRun(ThreadedRun):
         run.wait()
     ```
 
-    At the end of the block it is stopped in good order, and waited for.
+    At the end of the block the run is stopped in good order, and the block waits for its end.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class SparkRun(ThreadedRun):
         self._interrupted = False
         self._last: Progress | None = None
         try:
+            # Before any query starts: a missing module is one clear error here, and many failed tasks later.
             self._try()
             self._frame_crew = FrameQueries(self._queries(place, checkpoint, every))
             self._frame_crew.start()
@@ -121,7 +122,7 @@ class SparkRun(ThreadedRun):
     # --- before it starts ------------------------------------------------------------------------
 
     def _machinery(self, plain: Graph) -> tuple[list[Consumer], list[SourcePlan]]:
-        """Look that the graph and the server go together, as any engine does."""
+        """Check that graph and server fit together, as every engine does, and return consumers and source plans."""
         driver, context = self._broker._driver, self._broker._context
         own, sources = machinery(plain, self._broker, coroutines=False)
         driver.run(suited(context, self._graph))
@@ -138,7 +139,7 @@ class SparkRun(ThreadedRun):
             raise ExecutorsUnready(self._graph.name, error) from error
 
     def _check(self) -> None:
-        """Let an executor try whether it has all that it needs; raises ``ExecutorError`` when Spark has ended."""
+        """Let a task check that an executor has everything it needs; raises ``ExecutorError`` when Spark has ended."""
         if has_ended(self._spark):
             raise ExecutorError(ENDED)
         told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
@@ -146,11 +147,12 @@ class SparkRun(ThreadedRun):
     def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[TaskSlot]:
         context = getattr(self._spark, "_sc", None)
         slots = tasks if context is None else context.defaultParallelism
-        too = parts if len(sources) >= slots else frozenset[str]()  # else sources would leave no slot to stages
+        too = parts if len(sources) >= slots else frozenset[str]()  # otherwise sources would leave no slot to stages
         fed = [
             TaskSlot(1, too | {one.name}, source=one.name, every=None if self._drain else one.every) for one in sources
         ]
         number = min(tasks, MOST_LANES) if parts else 0
+        # Spread the tasks evenly: job n has the tasks from places[n] to places[n + 1].
         places = [tasks * place // number for place in range(number + 1)] if number else []
         return [*fed, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
 
@@ -187,7 +189,7 @@ class SparkRun(ThreadedRun):
             self._broker.close()
 
     def _halt(self) -> None:
-        """Tell the shifts under way to end, if there are any; those that do not hear of it end by their time."""
+        """Ask the running tasks to end, if there are any; tasks that do not read it end when their time is over."""
         if self._crew.is_at_work:
             try:
                 self._broker._driver.run_within(PATIENCE, halt(self._broker._context, self._order.run))
@@ -195,7 +197,7 @@ class SparkRun(ThreadedRun):
                 logger.warning("tasks of pipeline %r could not be told to end: %r", self._graph.name, error)
 
     def _wait_for_crew(self) -> None:
-        """Wait for the shifts under way, and cancel those that do not end."""
+        """Wait for the running tasks, and cancel tasks that do not end."""
         if self._crew.join(self._order.grace + PATIENCE):
             return
         sentence = "tasks of pipeline %r do not end; they are cancelled, and what they held comes back with its leases"
@@ -207,10 +209,10 @@ class SparkRun(ThreadedRun):
         self._crew.join(PATIENCE)
 
     def _wait_for_tasks(self) -> None:
-        """Wait for tasks that Spark does not answer for any more, if it has ended: they give back what they hold.
+        """Wait for tasks that Spark does not report on any more, if it has ended: they release their items.
 
         Raises:
-            ExecutorError: it ended under the run, or tasks do not say that they have ended.
+            ExecutorError: Spark ended during the run, or tasks do not report that they have ended.
         """
         if not has_ended(self._spark):
             return
@@ -223,7 +225,7 @@ class SparkRun(ThreadedRun):
             raise ExecutorError(f"{ENDED}; {LEFT if left else GIVEN_BACK}")
 
     def _tasks_left(self) -> bool:
-        """Say whether tasks of the run live, or this cannot be known."""
+        """Return whether tasks of the run are alive, or this is unknown."""
         try:
             return self._broker._driver.run_within(PATIENCE, workers_of(self._broker._context, self._order.run)) > 0
         except Exception as error:
@@ -231,7 +233,7 @@ class SparkRun(ThreadedRun):
             return True
 
     def _coordinate(self) -> None:
-        """Say what is wanted, until the end."""
+        """Report to the scheduler whether there is work, until the end of the run."""
         pause = LOOK
         while not self._stopping.wait(pause):
             if has_ended(self._spark):
@@ -245,6 +247,7 @@ class SparkRun(ThreadedRun):
             if due or self._crew.is_at_work:
                 pause = LOOK
                 continue
+            # Nothing to do: check less often, up to LONGEST_LOOK.
             pause = min(pause * 2, LONGEST_LOOK)
             self._rounds.close()
             if self._drain and self._crew.sources_are_over and self._lookout.is_empty(stopped):
@@ -252,44 +255,44 @@ class SparkRun(ThreadedRun):
 
     @property
     def _broken(self) -> BaseException | None:
-        """What it cannot go on with."""
+        """Error that the run cannot go on with."""
         return self._crew.failure or self._frame_crew.failure or self._course.failure
 
     def _has_stopped(self) -> bool:
-        """Say whether all stages have stopped by themselves, or there are none, and no source goes on."""
+        """Return whether all stages have stopped by themselves, or there are none, and no source goes on."""
         stopped = self._crew.stages_have_stopped and self._frame_crew.have_stopped
         return stopped and self._crew.sources_are_over and not self._crew.is_at_work
 
-    # --- told from outside -----------------------------------------------------------------------
+    # --- calls from outside ----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Start no further shift, and end when those under way have; it does not wait.
+        """Start no further task, and end when the running tasks have ended; does not wait.
 
-        They are told by a control document (``update``, upsert), of which they learn within half a second. What was
-        claimed and not started is given back; handlers and sources have the grace, and what runs then is given back as
-        well. Tasks that cannot be told, or do not end, are cancelled ten seconds later, and leave what they hold to the
-        leases.
+        Tasks read the stop from a control document (``update``, upsert) within half a second. They release items that
+        they have claimed and not started; handlers and sources may go on for the grace, then their items are released
+        as well. Tasks that cannot be reached, or do not end, are cancelled ten seconds later; their items wait for
+        their leases.
         """
         self._interrupted = self._interrupted or not self.ended
         self._stopping.set()
 
     def progress(self) -> Progress:
-        """Return how far it has come: what is in the queues (``aggregate``), and what shifts that have ended counted.
+        """Return the progress: contents of the queues (``aggregate``), and the counts of tasks that have ended.
 
-        A shift lasts five seconds or so. What was counted in a task whose process was killed is not in it, nor how many
-        runs are under way: ``running`` is 0.
+        A task lasts about five seconds. Counts of a task whose process was killed are missing, and so is the number of
+        running calls: ``running`` is 0.
         """
         if self._last is None:
             try:
                 return self._told_with(self._broker._driver.run(stats(self._broker._context)), ended=False)
-            except BrokerClosed:  # it has ended this very moment
+            except BrokerClosed:  # the run has ended between the two lines
                 self.wait()
         assert self._last is not None
         return self._last
 
     def _last_progress(self) -> Progress:
-        """Return what it came to; without what is in the queues if the server does not tell."""
-        self._broker._context.stats = None  # to be read anew
+        """Return the final progress; without the contents of the queues if the server does not answer."""
+        self._broker._context.stats = None  # the final figures must not come from the cache
         try:
             depths = self._broker._driver.run_within(PATIENCE, stats(self._broker._context))
             return self._told_with(depths, ended=True)
@@ -303,7 +306,7 @@ class SparkRun(ThreadedRun):
 
 
 def _stopped(stops: Any) -> StageStopped | None:
-    """Return what is to be raised for a stage that has stopped by itself, the first one."""
+    """Return the error of the first stage that has stopped by itself, if any."""
     first: Stop | None = next(iter(stops.values()), None)
     if first is None:
         return None

@@ -1,4 +1,4 @@
-"""The crew: threads of the driver that start shift after shift, while there is something to do."""
+"""The scheduler: threads of the driver that start task after task, while there is work."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ logger = logging.getLogger("mongoq.spark")
 
 LOOK = 0.1
 SOURCE_SECONDS = 20.0
-"""How long a shift on a source lasts, which is read anew from its position in the next one."""
+"""Seconds that a task on a source lasts; the next task reads the source from its stored position."""
 IDLE = 0.25, 4.0
-"""Seconds that a lane rests whose shift has settled nothing, at first and at most."""
+"""Seconds that a slot rests after a task that has settled nothing: at first, and at most."""
 FAILURES = 6
-"""How often in a row a look whether executors can work at all may fail: after some 30 seconds the run ends."""
+"""Failed checks in a row, at most, of whether executors can work: after about 30 seconds the run ends."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
-"""Seconds of rest after a failure, at first and at most."""
+"""Seconds of rest after a failure: at first, and at most."""
 
 Shifts = Callable[[TaskOrder, int], Sequence[Report]]
-"""Runs an order in so many tasks."""
+"""Runs an order in a number of tasks, and returns their reports."""
 Check = Callable[[], None]
-"""Raises what keeps executors from working."""
+"""Raises the error that keeps executors from working."""
 
 
 class TaskSlot:
-    """What one thread starts: shifts on stages, or on one source.
+    """Work of one thread of the scheduler: tasks on stages, or on one source.
 
     Args:
-        tasks: how many at a time, in one job.
-        parts: the names of the stages, and of the source.
-        source: the name of a source, which decides by itself when there is something to do; ``None`` for none.
-        every: how long after its end a source is called again; ``None``: it is not.
+        tasks: number of tasks at the same time, in one job.
+        parts: names of the stages, and of the source.
+        source: name of a source, which decides by itself when it has records; ``None`` for none.
+        every: pause between two calls of the source; ``None``: it is called once.
     """
 
     def __init__(
@@ -54,21 +54,21 @@ class TaskSlot:
         self._pause = 0.0
 
     def order(self, order: TaskOrder, stopped: frozenset[str], *, wanted: bool) -> TaskOrder | None:
-        """Return the order of the next shift; ``None`` while there is nothing to do."""
+        """Return the order of the next task; ``None`` while there is no work."""
         parts, feeds = self.parts - stopped, self.source is not None
         if self.has_stopped(stopped) or time.monotonic() < self._again or not (feeds or wanted):
             return None
         return replace(order, parts=parts, once=feeds, seconds=SOURCE_SECONDS if feeds else order.seconds)
 
     def has_stopped(self, stopped: Collection[str]) -> bool:
-        """Say whether nothing is left to do when these stages and sources have stopped by themselves."""
+        """Return whether no work is left when these stages and sources have stopped by themselves."""
         return self.source in stopped if self.source is not None else self.parts <= set(stopped)
 
     def note(self, told: PipelineCounts) -> None:
-        """Take note of what a shift came to: a source that has ended rests, and a lane that has done nothing.
+        """Record the counts of a task: a source that has ended rests, and so does a slot that has settled nothing.
 
-        That may be so again, as where a queue is paused, or where another process runs the source: each time it rests
-        twice as long.
+        Such a state may last, for example while a queue is paused or another process runs the source. So each rest is
+        twice as long as the one before.
         """
         source = told.sources.get(self.source or "", SourceCounts())
         if source.ended:
@@ -79,23 +79,23 @@ class TaskSlot:
         self._again = time.monotonic() + self._pause
 
     def lasting(self, told: PipelineCounts) -> PipelineCounts:
-        """Return what holds for the run of what a shift has told: a source that is called again has not ended."""
+        """Return a task's counts as they hold for the run: a source that is called again has not ended."""
         if self.source is None or self._every is None:
             return told
         return PipelineCounts(told.stages, {name: replace(one, ended=False) for name, one in told.sources.items()})
 
     @property
     def is_over(self) -> bool:
-        """Whether there will never be anything more to do: a source that is not called again."""
+        """True when there will be no more work: the source has ended and is not called again."""
         return self._again == float("inf")
 
 
 class Scheduler:
-    """Starts shifts in the lanes, and puts together what they tell.
+    """Starts tasks in its slots, and sums up their counts.
 
     Attributes:
-        failure: why it cannot go on: shifts have failed again and again.
-        stops: stages and sources that have stopped by themselves, by name.
+        failure: error that ends the run: tasks have failed again and again; set by the threads.
+        stops: stages and sources that have stopped by themselves, by name; set by the threads.
     """
 
     def __init__(self, title: str, order: TaskOrder, lanes: Sequence[TaskSlot], shifts: Shifts, check: Check) -> None:
@@ -115,14 +115,14 @@ class Scheduler:
         ]
 
     def start(self) -> None:
-        """Let the threads begin; on stages nothing is done before it is wanted."""
+        """Start the threads; tasks on stages begin only after ``want``."""
         for thread in self._threads:
             thread.start()
 
     def want(self, more: bool) -> None:
-        """Say whether there is something to do for the stages: one lane more begins each time that there is.
+        """Report whether there is work for stages: each call with ``more`` lets one more slot begin.
 
-        So one item does not set all of them to work.
+        So a single item does not start tasks in all slots.
         """
         with self._changed:
             self._wanted = min(self._wanted + 1, len(self._lanes)) if more else 0
@@ -130,33 +130,33 @@ class Scheduler:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a shift is under way."""
+        """True while a task runs."""
         return self._working > 0
 
     @property
     def sources_are_over(self) -> bool:
-        """Whether no source has anything more to do."""
+        """True when no source has more work."""
         return all(lane.is_over or lane.has_stopped(self.stops) for lane in self._lanes if lane.source is not None)
 
     @property
     def stages_have_stopped(self) -> bool:
-        """Whether all stages have stopped by themselves."""
+        """True when all stages have stopped by themselves."""
         return all(lane.has_stopped(self.stops) for lane in self._lanes if lane.source is None)
 
     @property
     def tallies(self) -> PipelineCounts:
-        """What was counted in shifts that have ended."""
+        """Counts of the tasks that have ended."""
         with self._changed:
             return PipelineCounts.sum([self._tallies])
 
     def end(self) -> None:
-        """Start nothing more."""
+        """Start no more tasks."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
 
     def join(self, seconds: float) -> bool:
-        """Wait so long at most until the shifts under way have come to their end, and say whether they have."""
+        """Wait for the running tasks, at most ``seconds``, and return whether they have ended."""
         until = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -176,7 +176,7 @@ class Scheduler:
                     self._changed.notify_all()
 
     def _next(self, place: int, lane: TaskSlot) -> TaskOrder | None:
-        """Wait for something to do; ``None`` at the end."""
+        """Wait for the next order; ``None`` at the end."""
         with self._changed:
             while not (self._ending or self.failure or lane.is_over):
                 order = lane.order(self._order, frozenset(self.stops), wanted=place < self._wanted)
@@ -197,9 +197,9 @@ class Scheduler:
             lane.note(told)
 
     def _got_over(self, error: Exception) -> None:
-        """Wait until executors can work, after a shift that has failed; if that takes too long, end.
+        """Wait until executors can work again after a task has failed; ends the run if this takes too long.
 
-        Most likely a process has died, maybe of an item, which then has had a run: that ends nothing.
+        Most likely a process has died, maybe because of an item, whose attempt then counts. That does not end the run.
         """
         sentence = "a shift has failed, and what it held comes back when its leases end: %s"
         logger.warning(sentence, in_short(error))

@@ -1,7 +1,7 @@
-"""How a graph comes to the executors: by cloudpickle, whole, so that what its handlers share stays shared.
+"""Transport of a graph to the executors: by cloudpickle, as a whole, so that handlers keep sharing objects.
 
-A large one goes to each of them once, as a broadcast. Spark would make a broadcast of each task that is that large, and
-keep them all on disk for as long as the session lives.
+A large graph is sent to each executor once, as a broadcast. Otherwise Spark would broadcast each large task by itself,
+and keep all of these on disk for the lifetime of the session.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ logger = logging.getLogger("mongoq.spark")
 LARGE = 500_000
 """Bytes from which a graph is broadcast: well below Spark's own ``spark.broadcast.UDFCompressionThreshold`` of 1 MB."""
 KEPT = 8
-"""Graphs that a process remembers: one for each pipeline that it works for."""
+"""Graphs that a process keeps: one for each pipeline that it works for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SerializedGraph:
-    """A packed graph on its way, made on the driver.
+    """A pickled graph, made on the driver for the executors.
 
     Attributes:
-        data: the bytes, or the broadcast that has them.
+        data: the bytes, or the broadcast with the bytes.
     """
 
     data: Any = field(repr=False)
 
     @classmethod
     def of(cls, data: bytes, spark: Any) -> Self:
-        """Return the cargo of these bytes; a session of Spark Connect has no broadcasts."""
+        """Return the graph of these bytes; a session of Spark Connect has no broadcasts."""
         context = getattr(spark, "_sc", None)
         return cls(data if context is None or len(data) < LARGE else context.broadcast(data))
 
@@ -50,7 +50,7 @@ class SerializedGraph:
         return unpacked(self.data if isinstance(self.data, bytes) else self.data.value)
 
     def discard(self) -> None:
-        """Free what Spark keeps of it; no task needs it any more."""
+        """Free the broadcast; no task needs it any more."""
         if not isinstance(self.data, bytes):
             try:
                 self.data.destroy()
@@ -59,12 +59,12 @@ class SerializedGraph:
 
 
 def packed(graph: Graph) -> bytes:
-    """Return a graph as bytes; of the stages and sources that it does not work on, without their functions.
+    """Return a graph as bytes; functions of stages and sources that the run does not work on are left out.
 
-    Functions of modules go by their names, what stands in a script or a notebook goes as it is.
+    Functions of modules are pickled by name, functions of a script or a notebook by value.
 
     Raises:
-        GraphInvalid: something of it cannot go; it names each stage and source that cannot.
+        GraphInvalid: a part cannot be pickled; the error names each stage and source.
     """
     parts = [
         *(("stage", one.name, one) for one in graph.own_stages),
@@ -79,13 +79,14 @@ def packed(graph: Graph) -> bytes:
 
 
 def absent(*_: Any) -> None:
-    """Stand for a function that is called elsewhere, and may not be able to travel."""
+    """Stand-in for a function that is called elsewhere, and that may be unpicklable."""
 
 
 def _fault(title: str, part: Any) -> str | None:
     error = _refusal(part)
     if error is None:
         return None
+    # The error of cloudpickle names a type; users need the name of the variable.
     culprits = ", ".join(map(repr, sorted(_unfit(part.handler, set()))))
     where = f" (of {culprits})" if culprits else ""
     hint = "make what it needs inside of it, or in a module that the executors can import"
@@ -95,12 +96,12 @@ def _fault(title: str, part: Any) -> str | None:
 def _shown(error: BaseException) -> str:
     try:
         return f"{error!r:.200}"
-    except Exception:  # it may be anybody's
+    except Exception:  # repr of a foreign error may raise anything
         return type(error).__name__
 
 
 def _refusal(value: Any) -> BaseException | None:
-    """Return what keeps a value from being sent; its own code may raise anything."""
+    """Return the error that keeps a value from being pickled; its own code may raise anything."""
     try:
         dumps(value)
     except (Exception, SystemExit) as error:
@@ -109,7 +110,7 @@ def _refusal(value: Any) -> BaseException | None:
 
 
 def _unfit(value: Any, seen: set[int]) -> set[str]:
-    """Return the names of what a function or an object has that cannot be sent, or what those have."""
+    """Return the names of parts of a function or an object that cannot be pickled, as deep as they can be found."""
     seen.add(id(value))
     names: set[str] = set()
     for name, part in _parts(value):
@@ -119,10 +120,10 @@ def _unfit(value: Any, seen: set[int]) -> set[str]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a function uses of its surroundings, or what an object has, by its names."""
+    """Yield the parts of a function's surroundings, or of an object, by name."""
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # not filled yet
+            with suppress(ValueError):  # an empty cell
                 yield name, cell.cell_contents
         yield from ((name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__)
     elif isinstance(value, MethodType):
@@ -136,7 +137,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(KEPT)
 def unpacked(data: bytes) -> Graph:
-    """Return the graph, the same one whenever this process is asked: what its handlers remember lasts as it does."""
-    graph = pickle.loads(data)  # noqa: S301  # from the driver of this very application
+    """Return the graph, the same object in each task of this process, so that state of its handlers lasts."""
+    graph = pickle.loads(data)  # noqa: S301  # the data comes from the driver of this application
     assert isinstance(graph, Graph)
     return graph

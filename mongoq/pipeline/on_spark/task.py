@@ -1,4 +1,4 @@
-"""A shift: what one task works off in its executor, and what it tells of it."""
+"""A task: works on stages and sources in its executor, and returns its counts."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ __all__ = ["Report", "Stop", "TaskOrder", "ready_for", "worked"]
 logger = logging.getLogger("mongoq.spark")
 
 AS_LONG_AS_IT_TAKES = timedelta(days=365)
-"""A handler that runs at the end of a shift is waited for: given up, it would be run again and again."""
+"""Grace of handlers at the end of a task: the task waits for them, because their items would run again and again."""
 LOOK = 0.05
 REST = 0.5
-"""Seconds without any work after which a shift ends before its time: the slot is free for others."""
+"""Seconds without work after which a task ends early, so that the slot is free for others."""
 LISTEN = 0.5
-"""Seconds between two looks whether the run was told to stop."""
+"""Seconds between two checks whether the run was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOrder:
-    """What a task is told; it travels with the URI and never shows it.
+    """Order for a task; it contains the URI and never shows it.
 
     Attributes:
-        place: where the queues are.
-        run: whose task it is.
+        place: location of the queues.
+        run: id of the run that the task belongs to.
         graph: the pipeline.
-        parts: the names of the stages and sources to work on.
-        seconds: for how long.
-        once: sources are called once, and the shift ends with them.
-        grace: seconds that handlers and sources may go on once the run is told to stop.
-        heartbeat: how often it says that it lives.
+        parts: names of the stages and sources to work on.
+        seconds: how long the task works, in seconds.
+        once: True if sources are called once, and the task ends with them.
+        grace: seconds that handlers and sources may go on after the run was asked to stop.
+        heartbeat: interval of the task's heartbeats.
     """
 
     place: Location
@@ -68,7 +68,7 @@ class TaskOrder:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stage or a source that has stopped by itself: the item, as ``StageStopped`` tells it, and the error as text."""
+    """A stage or source that has stopped by itself: the item, as in ``StageStopped``, and the error as text."""
 
     stage: str
     queue: str
@@ -78,14 +78,15 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a shift came to; times are seconds since 1970 by the executor's clock."""
+    """Result of a task; times are seconds since 1970 by the executor's clock."""
 
     tallies: PipelineCounts
     stops: tuple[Stop, ...] = ()
 
 
 def ready_for(order: TaskOrder) -> None:
-    """Raise what would keep a shift from working: modules that are missing here, or a server out of reach."""
+    """Raise the error that would keep a task from working: a missing module, or a server out of reach."""
+    # Unpickling imports the modules of the handlers: a missing one raises here.
     graph = order.graph.unpacked()
     machinery(graph, broker_at(order.place), coroutines=Engine.asynchronous)
     for stage in graph.own_stages:
@@ -95,10 +96,10 @@ def ready_for(order: TaskOrder) -> None:
 
 
 def worked(order: TaskOrder) -> Report:
-    """Work on the stages and sources, and return what was counted; nothing, if the run was told to stop before.
+    """Work on the stages and sources, and return the counts; nothing, if the run was asked to stop before.
 
-    Killed, it leaves what it held to the leases, and what it counted is forgotten; what it settled is settled. When
-    Spark ends its Python processes, it stops in good order, as if the run was told to.
+    A killed task leaves its items to their leases, and its counts are lost; settled items stay settled. When Spark ends
+    its Python processes, the task stops in good order, as if the run was asked to stop.
     """
     broker = broker_at(order.place)
     ear = _Ear(broker, order.run)
@@ -112,7 +113,7 @@ def worked(order: TaskOrder) -> Report:
         try:
             engine.run(drain=order.once)
         except StageStopped:
-            pass  # told below, with all others
+            pass  # reported below, with all others
         finally:
             ended.set()
         broker._driver.run(flush(broker._context))
@@ -122,14 +123,15 @@ def worked(order: TaskOrder) -> Report:
 
 
 def _watch(engine: Engine, order: TaskOrder, ear: _Ear, ended: threading.Event) -> None:
-    """End the engine when its time is over, when there was nothing to do for a moment, or when the run is to stop.
+    """End the engine when its time is over, when there was no work for a moment, or when the run is to stop.
 
-    In the last case what has not come to its end when the grace is over is given back.
+    In the last case, the items of calls that are still running after the grace are released.
     """
     began = worked = time.monotonic()
     settled = 0
     while not ended.wait(LOOK):
         now = time.monotonic()
+        # Work under way counts like settled items: a long handler must not look idle.
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
         late = now - began > order.seconds and _has_come_on(engine)
@@ -145,10 +147,11 @@ def _watch(engine: Engine, order: TaskOrder, ear: _Ear, ended: threading.Event) 
 
 @contextmanager
 def _hang_up_late(ear: _Ear) -> Iterator[None]:
-    """Let SIGHUP stop the shift in good order, and end the process only after that.
+    """Let SIGHUP stop the task in good order first, and end the process after that.
 
-    Spark sends it to its Python processes when the session is stopped, and when its JVM ends, however that comes. It
-    would kill them at once: what they hold would wait for the ends of its leases, and count as a run.
+    Spark sends SIGHUP to its Python processes when the session is stopped, and when its JVM ends for any reason.
+    Without this handler it would kill them at once: their items would wait for the ends of their leases, with an
+    attempt counted.
     """
     if not on_main_thread():
         yield
@@ -164,12 +167,12 @@ def _hang_up_late(ear: _Ear) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
-        if came:  # nobody reads what this process would tell
+        if came:  # no process reads this task's result any more
             signal.raise_signal(signal.SIGHUP)
 
 
 class _Ear:
-    """Hears whether the run was told to stop, when it is asked and some time has passed since the last time."""
+    """Checks whether the run was asked to stop, at most once per ``LISTEN`` seconds."""
 
     def __init__(self, broker: Broker, run: ObjectId) -> None:
         self._broker = broker
@@ -178,7 +181,7 @@ class _Ear:
         self._heard = False
 
     def hear(self) -> None:
-        """Take it as told."""
+        """Record that the run was asked to stop."""
         self._heard = True
 
     def hears(self) -> bool:
@@ -187,13 +190,13 @@ class _Ear:
         self._again = time.monotonic() + LISTEN
         try:
             self._heard = self._broker._driver.run(is_halted(self._broker._context, self._run))
-        except Exception as error:  # the driver cancels what does not hear
+        except Exception as error:  # a task that does not notice the stop is cancelled by the driver
             logger.debug("whether the run is to stop is not known: %r", error)
         return self._heard
 
 
 def _has_come_on(engine: Engine) -> bool:
-    """Say whether every source has pushed something: one that has not would begin again where it began."""
+    """Return whether every source has pushed a record or ended: else it would begin again at the same position."""
     return all(feed.pushed or feed.over for feed in engine.source_runners)
 
 
@@ -214,7 +217,7 @@ def _feeds(engine: Engine) -> list[Stop]:
 
 
 def _text(error: BaseException | str | None) -> str | None:
-    """Return an error as text: its type may be known in the executor alone."""
+    """Return an error as text, because its type may exist in the executor only."""
     if isinstance(error, BaseException):
         return printed(error).rstrip()
     return error

@@ -1,4 +1,4 @@
-"""When a run works: always, or in rounds that begin at fixed times and go on until nothing is ready."""
+"""Trigger of a run: it works always, or in rounds that begin at fixed times and go on until nothing is ready."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Trigger"]
 
 
 class Trigger:
-    """Says whether it is time to work.
+    """Decides when it is time to work.
 
     Args:
-        every: from the beginning of one round to that of the next; ``None`` for no rounds.
+        every: interval between the beginnings of two rounds; ``None`` for no rounds.
     """
 
     def __init__(self, every: timedelta | None) -> None:
@@ -21,12 +21,12 @@ class Trigger:
         self._is_under_way = False
 
     def is_open(self) -> bool:
-        """Say whether to work, which begins a round if one is due."""
+        """Return whether to work now; this begins a round if one is due."""
         self._is_under_way = self._is_under_way or time.monotonic() >= self._opens
         return self._is_under_way
 
     def close(self) -> None:
-        """Take note that nothing is ready: a round that is under way has ended."""
+        """Record that nothing is ready: a round under way has ended."""
         if self._every is not None and self._is_under_way:
             passed = (time.monotonic() - self._began) // self._every + 1
             self._opens, self._is_under_way = self._began + passed * self._every, False

@@ -1,4 +1,4 @@
-"""The content of a recipe: from a mapping, or from a file of JSON or YAML; bounded, whoever wrote it."""
+"""Content of a recipe: a mapping, or a file of JSON or YAML; its size is limited, so that any file is safe to read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FILE_BYTES = 1024 * 1024
 
 
 def recipe_content(recipe: Any) -> tuple[str, Any]:
-    """Return what a recipe is called while its name is not known, and what it holds.
+    """Return a title for errors until the recipe's name is known, and the content of the recipe.
 
     Raises:
-        GraphInvalid: it cannot be read, or is too large.
-        ArgumentInvalid: it is no recipe, or PyYAML is not installed.
+        GraphInvalid: the recipe cannot be read, or is too large.
+        ArgumentInvalid: the argument is no recipe, or PyYAML is not installed.
         OSError: the file cannot be opened.
     """
     if isinstance(recipe, Mapping):
@@ -40,6 +40,7 @@ def recipe_content(recipe: Any) -> tuple[str, Any]:
 
 def _of_file(path: Path) -> tuple[str, Any]:
     load = _loader(path)
+    # One byte more than the limit: enough to see that the file is too large, without reading all of it.
     try:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES + 1)
@@ -53,7 +54,7 @@ def _of_file(path: Path) -> tuple[str, Any]:
         raise GraphInvalid(path.name, [f"recipe: {error}"]) from None
     except RecursionError:
         raise GraphInvalid(path.name, [f"recipe: {TOO_DEEP}"]) from None
-    except Exception as error:  # PyYAML raises many kinds for values that are none of their type
+    except Exception as error:  # PyYAML raises many kinds of errors, for example for an impossible date
         reason = f"{type(error).__name__}: {in_a_line(error)}"
         raise GraphInvalid(path.name, [f"recipe: it cannot be read: {reason}"]) from error
 
@@ -75,7 +76,7 @@ def _loader(path: Path) -> Callable[[bytes], Any]:
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the mapping of a JSON object; raises ``ValueError`` for a key that is there twice."""
+    """Return the mapping of a JSON object; raises ``ValueError`` for a duplicate key."""
     whole: dict[str, Any] = {}
     for key, value in pairs:
         if key in whole:

@@ -1,4 +1,4 @@
-"""The parts of a recipe, and the keys that each may have. Most of the values are checked later, with the graph."""
+"""Parts of a recipe, and the keys of each part. Most values are checked later, with the graph."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 
 
 class Part(BaseModel):
-    """A mapping with certain keys."""
+    """Base of the parts: a mapping with a fixed set of keys."""
 
     model_config = ConfigDict(extra="forbid")
 
     @classmethod
     def keys(cls) -> list[str]:
-        """Return the keys that it may have."""
+        """Return the keys that a part may have."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
     def given(self) -> dict[str, Any]:
-        """Return what was told."""
+        """Return the keys that the recipe has, with their values; defaults are left out."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
 class PipelinePart(Part):
-    """The whole."""
+    """The whole recipe: a pipeline."""
 
     name: Any
     errors: Any = None
@@ -96,7 +96,7 @@ class StagePart(Part):
 
 
 class JoinPart(Part):
-    """How a stage joins."""
+    """Options of a join."""
 
     on: Any
     timeout: Any = None
@@ -105,7 +105,7 @@ class JoinPart(Part):
 
 
 class FramePart(Part):
-    """How a stage takes frames."""
+    """Options of a stage on Spark frames."""
 
     columns: Any = Field(None, alias="schema")
     items: Any = ITEMS
@@ -115,11 +115,11 @@ class FramePart(Part):
 OPTIONS = (
     *("concurrency", "prefetch", "prefetch_bytes", "lease", "max_retries", "max_time", "on_timeout", "batch", "probe"),
 )
-"""Options of a consumer that are values as they stand."""
+"""Options of a consumer that a recipe holds as plain values."""
 
 
 class MovePart(Part):
-    """A move of what does not fit the filter."""
+    """A move for items that do not match the filter."""
 
     to: Any
     delay: Any = None
@@ -147,7 +147,7 @@ POLICIES: dict[str, tuple[type[PolicyPart], type[RetryPolicy]]] = {
 
 
 def sentence(part: type[Part], fault: Any) -> str:
-    """Return what pydantic says of a key as mongoq would."""
+    """Return a fault of a key that pydantic found, as a sentence in mongoq's words."""
     key = ".".join(str(step) for step in fault["loc"])
     if fault["type"] == "extra_forbidden":
         return f"unknown key {key!r:.60}; it may have {', '.join(part.keys())}"

@@ -1,4 +1,4 @@
-"""Recipes: pipelines as plain data, in a mapping or a file. All that is wrong with one is told at once."""
+"""Reader of recipes: pipelines as plain data, in a mapping or a file. All faults of a recipe are reported at once."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ P = TypeVar("P", bound=Part)
 
 
 def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
-    """Return the graph that a recipe describes, checked; what it names is imported.
+    """Return the graph that a recipe describes, checked; its handlers and models are imported.
 
     Raises:
-        GraphInvalid: all that is wrong with it.
-        ArgumentInvalid: it is no recipe, or PyYAML is not installed.
+        GraphInvalid: the recipe has faults; the error lists all of them.
+        ArgumentInvalid: the argument is no recipe, or PyYAML is not installed.
         OSError: the file cannot be opened.
     """
     title, content = recipe_content(recipe)
@@ -50,6 +50,7 @@ def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
     graph = reading.graph(content)
     if graph is None:
         raise GraphInvalid(title, reading.faults)
+    # Faults of the text come first, then those of the graph with stand-ins: the user mends all in one go.
     found = [*reading.faults, *faults(graph)]
     if found:
         raise GraphInvalid(graph.name, found)
@@ -57,13 +58,19 @@ def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
 
 
 class _Reading:
-    """Collects the faults of a recipe while it is read; what is wrong is stood in for by what does no further harm."""
+    """Reader of one recipe: collects faults, and puts a stand-in in place of each wrong value.
+
+    A stand-in causes no further faults, so that the rest of the recipe is checked as well.
+
+    Attributes:
+        faults: faults found so far.
+    """
 
     def __init__(self) -> None:
         self.faults: list[str] = []
 
     def graph(self, content: Any) -> Graph | None:
-        """Return the graph, or ``None`` when too little of it is known to judge it."""
+        """Return the graph, or ``None`` when too little of it is known to check it."""
         whole = self._part(PipelinePart, content, "recipe", name="recipe", stages=[])
         if whole is None or (self.faults and not whole.stages):
             return None
@@ -71,13 +78,14 @@ class _Reading:
         stages = [self._stage(told, place) for place, told in enumerate(whole.stages)]
         makers = tuple(source for source in sources if source is not None)
         known = tuple(stage for stage in stages if stage is not None)
+        # Without a stage or source, the checks of the graph would report faults that are not there.
         if len(known) < len(stages) or len(makers) < len(sources):
             return None
         inputs = None if whole.inputs is None else names(whole.inputs)
         return Graph(whole.name, known, whole.errors, inputs, names(whole.outputs), whole.trail, makers)
 
     def _part(self, kind: type[P], told: Any, at: str, **stand_ins: Any) -> P | None:
-        """Return a part without the keys that are wrong; ``None`` if one is needed, and nothing stands in for it."""
+        """Return a part without its wrong keys; ``None`` if a required key is wrong and has no stand-in."""
         if not isinstance(told, Mapping):
             self.faults.append(f"{at}: a mapping, not {type(told).__name__}")
             return None
@@ -86,6 +94,7 @@ class _Reading:
         except ValidationError as invalid:
             wrong = invalid.errors(include_url=False, include_input=False, include_context=False)
         self.faults += [f"{at}: {sentence(kind, fault)}" for fault in wrong]
+        # Leave the wrong keys out and validate again, so that the rest of the part is checked as well.
         bad = {fault["loc"][0] for fault in wrong}
         rest = {key: value for key, value in told.items() if isinstance(key, str) and key not in bad}
         try:
@@ -138,7 +147,7 @@ class _Reading:
         return None
 
     def _join(self, told: Any, at: str) -> Join | None:
-        if isinstance(told, Mapping) and True in told and "on" not in told:  # what YAML makes of on without quotes
+        if isinstance(told, Mapping) and True in told and "on" not in told:  # YAML 1.1 reads on without quotes as True
             told = {"on" if key is True else key: value for key, value in told.items()}
         part = None if told is None else self._part(JoinPart, told, at, on=None)
         return None if part is None else Join(**part.given())
@@ -192,18 +201,18 @@ class _Reading:
 
 
 def _place(kind: str, place: int, told: Any) -> str:
-    """Return what a fault calls a part of a list."""
+    """Return the name that faults use for an entry of a list."""
     name = told.get("name") if isinstance(told, Mapping) else None
     return f"{kind}[{place}] ({name!r:.150})" if isinstance(name, str) else f"{kind}[{place}]"
 
 
 def _stand_in(_payload: Any, job: Any) -> Any:
-    """Take the place of a handler that is not there, so that the rest can be judged."""
+    """Stand-in for a handler that could not be imported, so that the rest of the recipe is checked."""
     return job
 
 
 def _source_stand_in(_position: Any) -> Iterator[Any]:
-    """Take the place of a source's."""
+    """Stand-in for the handler of a source."""
     yield from ()
 
 

@@ -1,4 +1,4 @@
-"""How much a recipe may hold: whoever wrote it, to read and to check it takes a bounded time."""
+"""Size limits of recipes: reading and checking takes a bounded time, also for a hostile recipe."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any, NamedTuple
 __all__ = ["MOST_VALUES", "NESTING_LIMIT", "TOO_DEEP", "TOO_MANY", "TooMuch", "check_size"]
 
 MOST_VALUES = 20_000
-"""Values of a recipe, each counted as often as it turns up: a few aliases of YAML make billions."""
+"""Values of a recipe, at most; each is counted at every place where it occurs: a few YAML aliases make billions."""
 MOST_TEXT = 1024 * 1024
-"""Characters and bytes in them, keys among them, counted likewise."""
+"""Characters and bytes of all values and keys, at most, counted in the same way."""
 MOST_STAGES = 1_000
-"""Entries of ``stages`` and of ``sources``: checks compare stages with each other."""
+"""Entries of ``stages`` and of ``sources``, at most: checks compare stages with each other."""
 NESTING_LIMIT = 60
 INTEGER_BITS = 1024
-"""Python refuses to write larger integers in digits, from some size on: no error could show them."""
+"""Bits of an integer, at most: Python refuses to write very large integers in digits, so no error could show them."""
 TOO_MANY = f"more than {MOST_VALUES:,} values, aliases counted as what they stand for; write less"
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
 
 
 class TooMuch(Exception):
-    """More than a recipe may hold."""
+    """The recipe is larger than its limits."""
 
 
 class _Size(NamedTuple):
-    """What a value holds.
+    """Size of a value.
 
     Attributes:
-        values: itself, and all within it.
-        levels: how deep they are nested.
-        text: the characters and bytes in them.
+        values: number of values: itself, and all values inside.
+        levels: depth of nesting.
+        text: number of characters and bytes in them.
     """
 
     values: int = 1
@@ -39,7 +39,7 @@ class _Size(NamedTuple):
 
 
 def check_size(content: Any) -> None:
-    """Raise ``TooMuch`` for what is too much for a recipe."""
+    """Raise ``TooMuch`` if the content is larger than a recipe may be."""
     size = _size(content, 1, {})
     if size.values > MOST_VALUES:
         raise TooMuch(TOO_MANY)
@@ -54,7 +54,7 @@ def check_size(content: Any) -> None:
 
 
 def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
-    """Measure a value; a part that turns up often is looked at once."""
+    """Measure a value; a part that occurs at several places is measured once."""
     if level > NESTING_LIMIT:
         raise TooMuch(TOO_DEEP)
     if isinstance(value, str | bytes):
@@ -64,6 +64,8 @@ def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
     parts = _parts(value)
     if parts is None:
         return _Size()
+    # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
+    # time.
     if id(value) not in known:
         sizes = [_size(part, level + 1, known) for part in parts]
         keys = sum(len(key) for key in value if isinstance(key, str)) if isinstance(value, Mapping) else 0

@@ -1,4 +1,4 @@
-"""YAML as recipes use it: plain values alone, and no key twice. Imported only where PyYAML is there."""
+"""YAML for recipes: plain values only, and no duplicate keys. Imported only if PyYAML is installed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["load"]
 MERGE = "tag:yaml.org,2002:merge"
 INTEGER = "tag:yaml.org,2002:int"
 KEY_DIGITS = 18
-"""Larger integers can have the same hash by thousands, and a mapping of them takes the square of their number."""
+"""Digits of an integer key, at most. Thousands of larger integers can have equal hashes: a quadratic mapping."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
-    """Composes no more nodes than a recipe may have values: PyYAML takes seconds for a hundred thousand."""
+    """Loader that composes a limited number of nodes: PyYAML takes seconds for a hundred thousand of them."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(text)
         self._nodes = self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Count the nodes, and how deep they are nested."""
+        """Count the nodes and the depth of their nesting."""
         self._nodes += 1
         self._depth += 1
         if self._nodes > 2 * MOST_VALUES:  # a key is a node as well
@@ -36,14 +36,14 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Refuse keys that are written differently and mean the same, such as ``on`` and ``yes``."""
+        """Refuse keys that are written differently and have the same value, such as ``on`` and ``yes``."""
         made = super().construct_mapping(node, deep)
         if len(made) < len(node.value):
             raise _refusal("two of its keys are the same value", node)
         return made
 
     def construct_number(self, node: Any) -> int | float:
-        """Refuse numbers in base 60, which take a time that grows with the square of their length."""
+        """Refuse numbers in base 60: PyYAML takes quadratic time for them."""
         if ":" in self.construct_scalar(node):
             raise _refusal("numbers in base 60, such as 1:30, are not taken; put them in quotes", node)
         is_int = node.tag == INTEGER
@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
         return number
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Refuse what would hide a key, before a mapping is made; merges of merges also grow without bounds."""
+        """Refuse duplicate keys before a mapping is made; nested merges also grow without bounds."""
         seen = set()
         for key, _ in node.value:
             if key.tag == MERGE:
@@ -65,6 +65,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
             seen.add(key.value)
 
 
+# SafeLoader reads 1:30 as 90, a number in base 60, by the constructors of these two tags.
 for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
@@ -75,7 +76,7 @@ def _refusal(problem: str, node: yaml.Node) -> Exception:
 
 
 def load(text: bytes) -> Any:
-    """Return the value of the one document of a text; raises what PyYAML raises, and that is many kinds."""
+    """Return the value of the only document of a text; raises the errors of PyYAML, which are of many kinds."""
     loader = _Loader(text)
     try:
         return loader.get_single_data()

@@ -1,1 +1,1 @@
-"""A graph drawn for people: ``text`` for the terminal, ``mermaid`` for documents."""
+"""Text and diagrams of a graph: ``text`` for the terminal, ``mermaid`` for documents."""

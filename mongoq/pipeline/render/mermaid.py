@@ -14,7 +14,7 @@ LITERAL = re.compile(r"[^\w ./:+-]")
 
 
 def mermaid(graph: Graph) -> str:
-    """Return the text of the flowchart. Nodes keep their ids when others come and go."""
+    """Return the text of the flowchart. A node keeps its id when other nodes are added or removed."""
     graph = in_words(graph)
     lines = ["flowchart LR"]
     lines += [f'    {_id("queue", queue)}(["{_label(queue)}"])' for queue in queues(graph)]
@@ -30,11 +30,12 @@ def mermaid(graph: Graph) -> str:
 
 
 def _id(kind: str, name: object) -> str:
-    """Return an id of letters, digits and underscores that no other name has."""
+    """Return an id of letters, digits and underscores; different names have different ids."""
+    # A graph with faults is drawn as well, so a name may be of any type.
     told = name if isinstance(name, str) else f"{name!r:.150}"
     return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda found: f'_{ord(found[0]):x}_', told)}"
 
 
 def _label(name: object) -> str:
-    """Return a name so that Mermaid, and the browser behind it, take it for text."""
+    """Return a name that Mermaid and the browser read as text, without markup."""
     return LITERAL.sub(lambda found: f"#{ord(found[0])};", shown(name))

@@ -19,7 +19,7 @@ WIDTH = 11
 
 
 def description(graph: Graph) -> str:
-    """Return what a pipeline does, as text."""
+    """Return the description of a pipeline as text."""
     graph = in_words(graph)
     parts = [_lines(f"pipeline {shown(graph.name)}", _whole(graph))]
     parts += [_lines(f"source {shown(source.name)}", _source(source)) for source in graph.sources]
@@ -33,6 +33,7 @@ def _lines(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
     entries = graph.entries
+    # Without declared inputs, a queue of failures looks like an entry: a stage reads it, and no handler writes it.
     if graph.inputs is None:
         failures = {way.queue for way in ways(graph) if way.kind == "errors"}
         entries = tuple(queue for queue in entries if queue not in failures)
@@ -102,7 +103,7 @@ def _frame(frame: Frame) -> Iterator[tuple[str, str]]:
 
 
 def _columns(schema: Any) -> str:
-    """Return what Spark calls the type of a row; what is no type as it is."""
+    """Return Spark's name for the type of a row; a schema that is not a type is shown as it is."""
     named = getattr(schema, "simpleString", None)
     return _brief(named() if callable(named) else schema)
 

@@ -1,6 +1,6 @@
-"""A pipeline at work in this process: stages become consumers of a worker, sources are read, and all is counted.
+"""Runs of a pipeline in this process: stages become consumers of a worker, sources are read, and results are counted.
 
 ``run`` is what ``start`` returns: start there. ``consumers``, ``join_consumers`` and ``sources`` turn the graph into
-what a worker runs; ``outcome_resolver`` maps what a handler returned to an outcome; ``progress`` and ``counts`` say
-how far it is.
+consumers and source plans of a worker; ``outcome_resolver`` maps results of handlers to outcomes; ``counts`` and
+``progress`` hold the figures of a run.
 """

@@ -1,4 +1,4 @@
-"""The stages of a graph as consumers, for an engine that runs consumers: threads, asyncio, or a virtual broker."""
+"""Stages of a graph as consumers, for an engine that runs consumers: threads, asyncio, or a virtual broker."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ DEFAULTS: dict[str, Any] = {
     "batch": None,
     "probe": False,
 }
-"""What a consumer goes by where its stage says nothing."""
+"""Options of a consumer that its stage does not set."""
 SPARK_ONLY = "it takes frames, and so runs on Spark only: run the pipeline by run_on_spark(spark, uri)"
 
 
 def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
-    """Return the consumers of a graph that was checked, one for each stage that it works on, and queue.
+    """Return the consumers of a checked graph: one for each queue of each stage that the run works on.
 
     ``broker`` is of either kind.
 
     Raises:
-        GraphInvalid: handlers that this engine cannot call, or what else only the broker can tell.
+        GraphInvalid: this engine cannot call a handler, or a fault that only the broker can find.
     """
     found, faults = [], []
     for stage in graph.own_stages:
@@ -48,6 +48,7 @@ def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
             continue
         try:
             if stage.join is not None:
+                # A join becomes several consumers: its items wait in a queue of their own, and so do its pairs.
                 found += joining(graph, stage, broker, DEFAULTS, coroutines=coroutines)
             else:
                 found += [_consumer(graph, stage, source, broker, coroutines=coroutines) for source in stage.sources]

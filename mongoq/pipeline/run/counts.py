@@ -1,4 +1,4 @@
-"""What runs have counted of their stages and sources: one process, or many that are put together."""
+"""Counts of the stages and sources of a run: of one process, or summed over several."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["PipelineCounts", "SourceCounts", "StageCounts"]
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """What was counted of a stage.
+    """Counts of a stage.
 
     Attributes:
-        endings: items by what became of them.
-        running: runs of the handler under way.
-        first: when its first item was settled, in seconds on one clock; ``None`` before.
-        last: when its last one was.
-        stopped: it has stopped by itself.
+        endings: items by how they were settled.
+        running: number of handler calls under way.
+        first: time when its first item was settled, in seconds of one clock; ``None`` before.
+        last: time when its last item was settled; ``None`` before.
+        stopped: True when the stage has stopped by itself.
     """
 
     endings: Counter[str] = field(default_factory=Counter)
@@ -30,7 +30,7 @@ class StageCounts:
 
     @property
     def seconds(self) -> float:
-        """How long it was from the first to the last."""
+        """Seconds from the first settled item to the last."""
         return 0.0 if self.first is None or self.last is None else self.last - self.first
 
     def __add__(self, other: StageCounts) -> StageCounts:
@@ -47,7 +47,7 @@ class StageCounts:
 
 @dataclass(frozen=True, slots=True)
 class SourceCounts:
-    """What was counted of a source: records pushed, and whether it is over or has stopped by itself."""
+    """Counts of a source: records pushed; True when it has come to its end, or has stopped by itself."""
 
     pushed: int = 0
     ended: bool = False
@@ -59,14 +59,14 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineCounts:
-    """What was counted of all of them, by name."""
+    """Counts of all stages and sources, by name."""
 
     stages: dict[str, StageCounts] = field(default_factory=dict)
     sources: dict[str, SourceCounts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Any) -> Self:
-        """Return what the stations and feeds of an engine have counted so far; times are on the monotonic clock."""
+        """Return the counts of an engine's consumer loops and source runners; times are on the monotonic clock."""
         told = cls()
         for station in engine.loops:
             name = station.consumer.stage
@@ -77,7 +77,7 @@ class PipelineCounts:
 
     @classmethod
     def sum(cls, parts: Iterable[PipelineCounts]) -> Self:
-        """Put several together."""
+        """Return the sum of several counts."""
         whole = cls()
         for part in parts:
             for name, stage in part.stages.items():
@@ -87,7 +87,7 @@ class PipelineCounts:
         return whole
 
     def later(self, seconds: float) -> PipelineCounts:
-        """Return the same by a clock that is ahead by so much."""
+        """Return the same counts with times on a clock that is ``seconds`` ahead."""
         stages = {
             name: replace(one, first=one.first + seconds, last=one.last + seconds)
             if one.first is not None and one.last is not None

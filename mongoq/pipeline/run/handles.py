@@ -1,4 +1,4 @@
-"""The handles that stages work with, and what says what becomes of their items."""
+"""Handles and outcome resolvers of stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["marked", "model_behind", "stage_judge"]
 
 
 def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
-    """Return a handle that goes by the stage's own settings, and whose settlements tell of the stage."""
+    """Return a handle that has the stage's own settings and marks its settlements with the stage."""
     overriding = {"dead": graph.errors_of(stage)}
     if "max_retries" in stage.options and overriding["dead"] is not None:
         overriding |= checked_options(handle.name, max_retries=stage.options["max_retries"])
@@ -26,12 +26,14 @@ def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
 def stage_judge(
     graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageOutcomeResolver] = StageOutcomeResolver
 ) -> StageOutcomeResolver:
-    """Return what says what becomes of the items of a stage."""
+    """Return the outcome resolver of a stage."""
     models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
     untyped = broker._context.untyped
+    # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
+    # stage.
     if graph.errors_of(stage) is not None:
         return kind(stage, targets, models, untyped, most=None)
 
@@ -43,6 +45,6 @@ def stage_judge(
 
 
 def model_behind(graph: Graph, queue: str) -> Any:
-    """Return the model of a queue's payloads, where all who read it agree on one."""
+    """Return the model of a queue's payloads if all stages that read the queue have the same model, else ``None``."""
     models = [stage.model_of(queue) for stage in graph.readers(queue)]
     return models[0] if models and all(model is models[0] for model in models) else None

@@ -1,4 +1,4 @@
-"""The consumers of a join: one for each of its queues, one for whose time is up, and one that runs the handler."""
+"""Consumers of a join: one for each of its queues, one for the timeout, and one that runs the handler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mongoq.worker.settle_group import SettleGroup
 __all__ = ["joining", "takes_job"]
 
 ANY = "*"
-"""What the value of all items is known by where the first of each belong together."""
+"""Key of all items where the first items of all queues belong together."""
 
 
 def joining(
@@ -42,6 +42,7 @@ def joining(
 ) -> list[Consumer]:
     """Return the consumers of a join that was checked."""
     options = {name: value for name, value in stage.options.items() if name in defaults}
+    # One group for all sides, so that partners that arrive at the same time are settled together.
     gathering = SettleGroup()
     spec, sides = _spec(graph, stage, broker, gathering)
     quiet = {
@@ -60,7 +61,7 @@ def joining(
     judge = stage_judge(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
     )
-    joins = partial(arrived, spec)  # the same for all sides, so that they go together
+    joins = partial(arrived, spec)  # shared by all sides, so that their items are settled together
     found = [
         replace(own(handle, _Arrivals(judge, stage, handle.name, spec, joins)), settle_group=gathering)
         for handle in sides
@@ -93,31 +94,32 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
 
 
 def _unlimited(context: QueueContext[Any]) -> QueueContext[Any]:
-    """Return the context of a queue whose items nobody runs: however often their leases run out, they come again."""
+    """Return the context of a queue without runs: its items come again, however often their leases expire."""
     return replace(context, overriding={**context.overriding, "max_retries": None})
 
 
 def _model(stage: Stage) -> Any:
-    """Return the type of all payloads together."""
+    """Return the type of all payloads of a pair together."""
     if stage.model is None:
         return None
     assert stage.join is not None
     models = [Any if model is None else model for model in stage.model]
     if stage.join.missing == "pass":
+        # With missing="pass" any of the payloads may be None.
         models = [model | None if model is not Any else Any for model in models]
-    together: Any = tuple[tuple(models)]  # type: ignore[misc]  # made as it runs
+    together: Any = tuple[tuple(models)]  # type: ignore[misc]  # the types are known at run time only
     return TypeAdapter(together)
 
 
 def _nothing(_: Any) -> None:
-    """Stand where a handler would: what becomes of the items, their judge says."""
+    """Stand-in for a handler: the outcome resolver alone decides about the items."""
 
 
 def takes_job(handler: Callable[..., Any], number: int) -> bool:
-    """Say whether a handler of so many payloads takes the job as well.
+    """Return whether a handler of ``number`` payloads takes the job as well.
 
     Raises:
-        ArgumentInvalid: it takes neither so many arguments nor one more.
+        ArgumentInvalid: it takes neither this number of arguments nor one more.
     """
     try:
         parameters = inspect.signature(handler).parameters.values()
@@ -129,11 +131,12 @@ def takes_job(handler: Callable[..., Any], number: int) -> bool:
     several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     if named or needed > number + 1 or (len(positional) < number and not several):
         raise ArgumentInvalid("handler", f"it is to take {number} payloads, one of each queue, and maybe the job")
+    # An optional further argument is the job only if its name is job.
     return needed == number + 1 or (len(positional) > number and positional[number].name == "job")
 
 
 def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
-    """Return the handler as one of a single payload, which is the list of all."""
+    """Return a handler of one payload, the list of all payloads, that calls the given handler."""
     number = len(stage.sources)
     with_job = takes_job(handler, number)
     if is_function(inspect.iscoroutinefunction, handler):
@@ -150,16 +153,16 @@ def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
 
 
 def _named(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Let errors name the handler."""
+    """Copy the handler's name, so that errors name the handler."""
     function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
     return function
 
 
 class _PairJudge(StageOutcomeResolver):
-    """Says what becomes of pairs; anything may have been put into their queue by hand, and is not run."""
+    """Outcome resolver of pairs; an item of the queue that is not a pair (put there by hand) is not run."""
 
     def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
-        """Refuse what is no pair, and let the others of its batch come again."""
+        """Refuse an item that is not a pair, and release the other items of its batch."""
         refused = super().refusal(consumer, items)
         if refused is not None:
             return refused
@@ -173,7 +176,7 @@ class _PairJudge(StageOutcomeResolver):
 
 
 def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
-    """Return what is wrong with a payload that is not one of each queue."""
+    """Return the error of a payload that does not have one part for each queue; ``None`` if it has."""
     if not isinstance(payload, list | tuple):
         return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {type(payload).__name__}")
     if len(payload) != number:
@@ -182,7 +185,7 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
 
 
 class _Quiet(OutcomeResolver):
-    """Says what becomes of items that nobody runs; a failure is one of the stage's."""
+    """Outcome resolver of items that are not run; their failures count as the stage's."""
 
     def __init__(self, judge: StageOutcomeResolver, spec: JoinSpec, way: Callable[..., Any]) -> None:
         self._judge = judge
@@ -193,6 +196,7 @@ class _Quiet(OutcomeResolver):
         return SettledElsewhere(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+        # There is no error queue for it, so the stage stops.
         if isinstance(error, PartnerMissing):  # and no error queue that it could go to
             return Failed(error, counted=False, halts=True)
         return self._judge.failure(consumer, item, error)
@@ -213,9 +217,10 @@ class _Arrivals(_Quiet):
         try:
             value = None if self._path is None else _found(item.payload, self._path)
             key = ANY if self._path is None else value_key(value)
+        # The value will not change: no retry, the item goes to the error queue.
         except Unjoinable as unfit:
             return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
-        except Exception as error:  # of one item alone
+        except Exception as error:  # an error of this item alone
             return self.failure(consumer, item, error)
         return self._apart(item, Arrival(item, key, value))
 
@@ -226,7 +231,7 @@ class _GivenUp(_Quiet):
 
 
 def _found(payload: Any, path: str) -> Any:
-    """Return what stands at a path of keys, or ``None``."""
+    """Return the value at a path of keys, or ``None``."""
     for step in path.split("."):
         if not isinstance(payload, Mapping):
             return None

@@ -1,4 +1,4 @@
-"""What a run of a stage came to: a payload goes on to the stage's target, and everything else is said by an outcome."""
+"""Outcome resolver of a stage: a returned payload goes to the stage's target; outcomes are checked and completed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, check_entri
 __all__ = ["StageOutcomeResolver"]
 
 SEVERAL = (list, tuple, set, frozenset)
-"""What a handler returns that means several items."""
+"""Return types that suggest several items."""
 
 
 class StageOutcomeResolver(OutcomeResolver):
-    """Says what becomes of the items of a stage.
+    """Maps results of a stage's handler to outcomes of its items.
 
     Args:
         stage: the stage.
-        targets: what a move to each of its targets is told: the name again, or a handle, whose model checks payloads.
-        models: those of the targets that are handles, by their names.
-        untyped: encodes what goes to the others.
-        most: tells how many runs an item gets before the stage stops; ``None`` where there is an error queue.
+        targets: destination of a move, by target: the queue's name, or a handle whose model checks payloads.
+        models: models of the targets that are handles, by name.
+        untyped: codec of payloads for the other targets.
+        most: returns the runs of an item before the stage stops; ``None`` where there is an error queue.
 
     Attributes:
-        width: how many queues it takes items from.
+        width: number of queues that the stage takes items from.
     """
 
     def __init__(
@@ -58,15 +58,16 @@ class StageOutcomeResolver(OutcomeResolver):
         self._most = None if self._pops else most
 
     def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
-        """Run nothing that has had all its runs, the last of which has ended with its process."""
+        """Refuse items that have used all their runs; the last run has ended with its process."""
         most = None if self._most is None else self._most()
         if most is None or all(item.attempts <= most for item in items):
             return None
+        # A handler that kills its process never raises: count such runs by the attempts, before another run.
         over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
         return [Release() if item.attempts <= most else over for item in items]
 
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
-        """Return what becomes of the items; of a batch, what is wrong with one of them is its own failure."""
+        """Return the outcomes of the items; in a batch, an invalid entry fails its item alone."""
         if isinstance(returned, BaseException):
             return self.failures(consumer, items, returned)
         if consumer.batch is None:
@@ -81,11 +82,11 @@ class StageOutcomeResolver(OutcomeResolver):
             return entry
         try:
             return self._told(entry)
-        except Exception as error:  # an object of the handler's may raise anything as it is encoded
+        except Exception as error:  # encoding runs code of the payload's class, which may raise anything
             return error
 
     def _told(self, returned: Any) -> Outcome | None:
-        """Return the outcome that was meant; raises ``OutcomeInvalid``."""
+        """Return the outcome that a returned value means; raises ``OutcomeInvalid``."""
         told = check_result(returned)
         if isinstance(told, Outcome):
             return self._routed(told) if isinstance(told, Fork | Move) else told
@@ -105,11 +106,15 @@ class StageOutcomeResolver(OutcomeResolver):
         return Move(to, payload=self._encoded(to, returned))
 
     def _encoded(self, to: Any, payload: Any) -> Wrapped:
-        """Encode a payload at once: a handler may use the object again before it is settled."""
+        """Encode a payload at once: a handler may change the object before the item is settled."""
         return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrapped(payload))
 
     def _towards(self, target: str, payload: Any) -> Any:
-        """Return where a payload goes; one of another model goes as that dumps it, and the next stage reads it anew."""
+        """Return the destination of a payload. A payload of another model goes without the target's model.
+
+        It is dumped by its own model, and the next stage reads it anew.
+        """
+        # The target's model would refuse an instance of another class, although its document may fit.
         foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
         return target if foreign else self._targets[target]
 
@@ -130,6 +135,7 @@ class StageOutcomeResolver(OutcomeResolver):
         if not isinstance(name, str) or name not in self._targets:
             declared = ", ".join(map(repr, self._targets)) or "none"
             raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
+        # At most once, the item has left its queue before the run, so no stored payload is left to patch.
         if self._pops and move.patch is not None:
             raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
         to = self._towards(name, move.payload) if isinstance(move.to, str) else move.to
@@ -142,13 +148,13 @@ class StageOutcomeResolver(OutcomeResolver):
     # --- failures --------------------------------------------------------------------------------
 
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
-        """Return what becomes of an item whose run has failed; one that has succeeded after all goes on as it is."""
+        """Return the outcome of a failed run; an exception that counts as success sends the item on unchanged."""
         if is_success(consumer, error):
             return None if self._only is None else Move(self._only)
         return self._retry(consumer, item, error, None)
 
     def given_up(self, item: Item[Any], reason: str) -> Verdict:
-        """Return what becomes of an item that cannot be joined: it goes to the error queue, or the stage stops."""
+        """Return the outcome of an item that cannot be joined: it goes to the error queue, or the stage stops."""
         if self._most is None:
             return Dead(reason)
         return Failed(PartnerMissing(item.id, item.queue, reason), counted=False, halts=True)
@@ -168,5 +174,5 @@ class StageOutcomeResolver(OutcomeResolver):
 
 
 def _is_target(to: Any) -> bool:
-    """Say whether it is a name or a handle; what else there is, the move refuses."""
+    """Return whether a destination is a name or a handle; the move itself refuses other values."""
     return isinstance(to, str) or hasattr(to, "_context")

@@ -1,4 +1,4 @@
-"""How far a run has come, source by source and stage by stage."""
+"""Progress of a run, source by source and stage by stage."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from mongoq.protocol.history.stats import QueueStats
 __all__ = ["Progress", "SourceProgress", "StageProgress", "progress_of"]
 
 COUNTED = ("moved", "done", "dropped", "screened", "retried", "dead")
-"""What tallies call what became of an item."""
+"""Names of item outcomes in counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """How far a stage has come: what this run has settled, and what is in its queues, whoever works on it.
+    """Progress of a stage: items that this run has settled, and items in its queues, whichever process works on them.
 
     Attributes:
-        stage: its name.
-        queues: those it takes items from.
+        stage: name of the stage.
+        queues: queues that it takes items from.
         waiting: items in them that are ready, or whose leases are over.
         scheduled: items in them that wait for a date, such as that of their next run.
-        reserved: items in them that somebody works on, or has reserved to do so.
-        running: runs of the handler under way in this run of the pipeline.
-        unpaired: items that wait for their partners, where it joins.
+        reserved: items in them that a worker has reserved.
+        running: handler calls under way in this run of the pipeline.
+        unpaired: items of a join that wait for their partners.
         moved: items that went on to another queue.
         done: items whose way has ended here.
         dropped: items that the handler dropped.
-        screened: items that did not match ``where``, and were settled as ``otherwise`` says.
-        retried: failed runs, after which the item comes again.
-        dead: items that went to the error queue, those among them that could not be given to the handler; or, run at
-            most once where there is none, were lost.
-        seconds: since it settled its first item, until it settled its last.
-        stopped: it has stopped by itself, at an item that has failed for good.
+        screened: items that did not match ``where``, and were settled by ``otherwise``.
+        retried: failed runs after which the item comes again.
+        dead: items that went to the error queue, including items that could not be given to the handler. At most once
+            and without an error queue, these items were lost.
+        seconds: time from its first settled item to its last.
+        stopped: True when it has stopped by itself, at an item that has failed for good.
     """
 
     stage: str
@@ -59,25 +59,25 @@ class StageProgress:
 
     @property
     def settled(self) -> int:
-        """How many items have left the stage."""
+        """Number of items that have left the stage."""
         return self.moved + self.done + self.dropped + self.screened + self.dead
 
     @property
     def per_second(self) -> float:
-        """How many items left it in a second; 0 before there were two moments."""
+        """Items that left the stage per second; 0 until two items were settled at different times."""
         return self.settled / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """How far a source has come in this run.
+    """Progress of a source in this run.
 
     Attributes:
-        source: its name.
-        queue: the one that it pushes to.
-        pushed: how many records this run has pushed.
-        ended: it has come to its end, and is not called again in this run.
-        stopped: it has stopped by itself: it raised an error, or yielded what cannot be pushed.
+        source: name of the source.
+        queue: queue that it pushes to.
+        pushed: number of records that this run has pushed.
+        ended: True when it has come to its end, and is not called again in this run.
+        stopped: True when it has stopped by itself: it raised an error, or yielded a record that cannot be pushed.
     """
 
     source: str
@@ -89,14 +89,15 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come.
+    """Progress of a run.
 
     Attributes:
-        stages: by name, in the order in which they were declared.
-        errors: how many items are in the error queues, by the queue's name; up to a second old.
-        ended: the run has ended.
-        sources: by name, in the order in which they were declared.
-        interrupted: it was told to stop, by SIGTERM, Ctrl-C or ``stop()``; of a drain there may be something left.
+        stages: by name, in the order of their declaration.
+        errors: number of items in each error queue, by the queue's name; up to a second old.
+        ended: True when the run has ended.
+        sources: by name, in the order of their declaration.
+        interrupted: True when the run was stopped by SIGTERM, Ctrl-C or ``stop()``; after an interrupted drain, items
+            may be left.
     """
 
     stages: Mapping[str, StageProgress]
@@ -107,14 +108,14 @@ class Progress:
 
     @property
     def settled(self) -> int:
-        """How many items have left a stage, once for each stage."""
+        """Number of items that have left a stage, counted once for each stage."""
         return sum(stage.settled for stage in self.stages.values())
 
 
 def progress_of(
     graph: Graph, tallies: PipelineCounts, stats: Mapping[str, QueueStats], *, ended: bool, interrupted: bool
 ) -> Progress:
-    """Put together what a run has counted, and what is in the queues."""
+    """Combine the counts of a run and the statistics of its queues."""
     stages = {}
     for stage in graph.own_stages:
         own = tallies.stages.get(stage.name, StageCounts())
@@ -122,6 +123,7 @@ def progress_of(
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,
+            # Expired items are ready for the next claim.
             waiting=sum(depth.ready + depth.expired for depth in depths),
             scheduled=sum(depth.scheduled for depth in depths),
             reserved=sum(depth.reserved for depth in depths),

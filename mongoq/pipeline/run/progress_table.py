@@ -1,4 +1,4 @@
-"""The progress of a run as a table on the terminal, while it goes on."""
+"""Table of a run's progress on the terminal, updated while it runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mongoq.pipeline.run.run import AsyncRun, Run
 __all__ = ["shown", "shown_async", "table"]
 
 OFTEN = 0.25
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 COLUMNS = ("stage", "waiting", "running", "settled", "a second", "retried", "errors")
 
 
 def shown(title: str, run: Run) -> None:
-    """Show a table until the run ends."""
+    """Show the table until the run ends."""
     with _live() as live:
         ended = False
         while not ended:
@@ -24,7 +24,7 @@ def shown(title: str, run: Run) -> None:
 
 
 async def shown_async(title: str, run: AsyncRun) -> None:
-    """Show a table until the run ends."""
+    """Show the table until the run ends."""
     with _live() as live:
         ended = False
         while not ended:
@@ -34,6 +34,7 @@ async def shown_async(title: str, run: AsyncRun) -> None:
 
 def _live() -> Any:
     try:
+        # Optional package, imported only for progress=True.
         from rich.live import Live
     except ModuleNotFoundError as error:
         hint = "progress=True needs rich: install mongoq-driver[progress] (pip install '.[progress]')"
@@ -42,7 +43,7 @@ def _live() -> Any:
 
 
 def table(title: str, progress: Progress) -> Any:
-    """Return a line for each source and each stage."""
+    """Return a table with a row for each source and each stage."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -53,6 +54,7 @@ def table(title: str, progress: Progress) -> Any:
         state = " (stopped)" if source.stopped else " (ended)" if source.ended else ""
         shown.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
     for stage in progress.stages.values():
+        # Reserved items include the running ones, which have a column of their own.
         waiting = stage.waiting + stage.scheduled + stage.reserved - stage.running
         numbers = max(waiting, 0), stage.running, stage.settled, round(stage.per_second), stage.retried, stage.dead
         shown.add_row(

@@ -38,7 +38,7 @@ class Run(ThreadedRun):
         run.wait()
     ```
 
-    At the end of the block it is stopped in good order, and waited for.
+    At the end of the block the run is stopped in good order, and the block waits for its end.
     """
 
     def __init__(
@@ -49,10 +49,11 @@ class Run(ThreadedRun):
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(*_checks(broker._context, graph, own))
 
     def _begun(self, *, drain: bool) -> Self:
-        """Set it to work, which its maker does once."""
+        """Start the run; called once, by the method that made it."""
         self._begin(self._work, drain)
         return self
 
@@ -63,19 +64,19 @@ class Run(ThreadedRun):
         self._engine.hear()
 
     def stop(self) -> None:
-        """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
+        """Claim no more items, release waiting items, and end when the running calls have ended; does not wait.
 
-        Told a second time, what runs is given back as well.
+        A second call releases the items of running calls as well.
         """
         self._engine.stop()
 
     def progress(self) -> Progress:
-        """Return how far it has come: counts of its own, and what is in the queues (``aggregate``).
+        """Return the progress: the run's own counts, and the contents of the queues (``aggregate``).
 
-        That is a second old at most.
+        The figures are at most a second old.
         """
         if self.ended:
-            self._broker._context.stats = None  # what it came to is to be read anew
+            self._broker._context.stats = None  # the final figures must not come from the cache
         told = self._broker._driver.run(stats(self._broker._context))
         return _progress(self._graph, self._engine, told, ended=self.ended)
 
@@ -88,7 +89,7 @@ class AsyncRun(Local):
         await run.wait()
     ```
 
-    At the end of the block it is stopped in good order, and waited for.
+    At the end of the block the run is stopped in good order, and the block waits for its end.
     """
 
     _elsewhere = (
@@ -117,38 +118,40 @@ class AsyncRun(Local):
         heartbeat: timedelta,
         signals: bool = True,
     ) -> Self:
-        """Look that the server can be worked with, waiting for one that does not answer, and begin."""
+        """Check the server, waiting for one that does not answer, and begin."""
+        # Here and not in __init__, because the checks of the server have to be awaited.
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
         engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
         await engine.prepare(*_checks(broker._context, graph, own))
         return cls(graph, broker, engine, drain=drain, signals=signals)
 
     def __repr__(self) -> str:
-        """Name the pipeline, and say whether it runs."""
+        """Return the pipeline's name and the state of the run, as text."""
         return f"<{type(self).__name__} of {self._graph.name!r}, {'ended' if self.ended else 'at work'}>"
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
+        """True when the run has come to its end."""
         return self._task.done()
 
     async def wait(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 - it goes on afterwards
-        """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
+        """Wait for the end of the run, and return whether it has ended: stopped, or, when draining, with nothing left.
 
-        In the main thread SIGTERM and SIGINT stop it in good order, as they stop a worker, unless it was started with
-        ``signals=False``.
+        In the main thread SIGTERM and SIGINT stop the run in good order, as they stop a worker, unless it was started
+        with ``signals=False``.
 
         Args:
-            timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
+            timeout: longest wait, a ``timedelta`` or seconds; ``None`` for no limit.
 
         Raises:
-            StageStopped: a stage has stopped by itself, and the run has ended; the others go on until it is stopped,
-                or, drained, until nothing is left.
+            StageStopped: a stage has stopped by itself, and the run has ended; the other stages go on until the run is
+                stopped, or, when draining, until nothing is left.
             ArgumentInvalid: ``timeout`` is no duration.
 
         Other errors are those that end a worker.
         """
         seconds = None if timeout is None else wait_seconds(timeout)
+        # asyncio.wait, because wait_for would cancel the run at the timeout.
         await asyncio.wait([self._task], timeout=seconds)
         if not self.ended:
             return False
@@ -157,36 +160,36 @@ class AsyncRun(Local):
         return True
 
     def stop(self) -> None:
-        """Take nothing more, give back what was not started, and end when what runs has ended; it does not wait.
+        """Claim no more items, release waiting items, and end when the running calls have ended; does not wait.
 
-        Told a second time, what runs is given back as well.
+        A second call releases the items of running calls as well.
         """
         self._engine.stop()
 
     async def progress(self) -> Progress:
-        """Return how far it has come: counts of its own, and what is in the queues (``aggregate``).
+        """Return the progress: the run's own counts, and the contents of the queues (``aggregate``).
 
-        That is a second old at most.
+        The figures are at most a second old.
         """
         if self.ended:
-            self._broker._context.stats = None  # what it came to is to be read anew
+            self._broker._context.stats = None  # the final figures must not come from the cache
         told = await self._broker._driver.run(stats(self._broker._context))
         return _progress(self._graph, self._engine, told, ended=self.ended)
 
     async def __aenter__(self) -> Self:
-        """Use as ``async with``."""
+        """Enter the block of ``async with``."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and wait for the end; raises what ended it, unless it was told before or the block raises itself."""
+        """Stop, and wait for the end; raises the run's error unless ``wait`` or the block has raised one before."""
         told = self._told
         self.stop()
         try:
             await self.wait()
         except asyncio.CancelledError:
-            self._task.cancel()  # what runs goes back; a task that is left behind would go on without its broker
+            self._task.cancel()  # releases its items; a task that is left behind would go on with a closed broker
             await asyncio.wait([self._task])
             raise
         except Exception:
@@ -199,6 +202,6 @@ def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ende
 
 
 def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
-    """Return what is looked at before a run begins: first what must be before anything is written."""
+    """Return the checks before a run begins, the checks that must come before any write first."""
     screens = [partial(check_on_server, one.queue._context, one.screen) for one in own if one.screen is not None]
     return [partial(suited, broker, graph), partial(begin, broker), *screens]

@@ -1,4 +1,4 @@
-"""The sources of a graph as an engine runs them, and what they need of the server."""
+"""Sources of a graph as plans for an engine, and the check that the server supports them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["machinery", "suited", "transactional_parts"]
 
 
 def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Consumer], list[SourcePlan]]:
-    """Return the consumers and the sources of a graph that was checked; ``broker`` is of either kind.
+    """Return the consumers and the source plans of a checked graph; ``broker`` is of either kind.
 
     Raises:
-        GraphInvalid: handlers that this engine cannot call, or what else only the broker can tell.
+        GraphInvalid: this engine cannot call a handler, or a fault that only the broker can find.
     """
     own: list[Consumer] = []
     plans: list[SourcePlan] = []
@@ -59,9 +59,9 @@ def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> Sou
 
 
 def transactional_parts(graph: Graph) -> tuple[str, ...]:
-    """Return the parts that a run of a graph works on and that need transactions, as messages call them.
+    """Return the parts that a run of a graph works on and that need transactions, as messages name them.
 
-    Of forks those whose handlers say by their annotations that they return one.
+    A fork is included if the annotations of its handler say that it returns a ``Fork``.
     """
     sources = [f"source {source.name!r}" for source in graph.own_sources]
     joins = [f"join {stage.name!r}" for stage in graph.own_stages if stage.join is not None]
@@ -70,6 +70,7 @@ def transactional_parts(graph: Graph) -> tuple[str, ...]:
 
 
 def _forks(stage: Stage) -> bool:
+    # At most once, outputs are pushed one by one after the item has left, without a transaction.
     if stage.delivery == "at-most-once":
         return False
     annotation = returned(stage.handler)

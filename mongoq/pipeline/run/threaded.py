@@ -1,4 +1,4 @@
-"""Runs whose work is a thread of this process, and how they are waited for."""
+"""Base of runs whose work is done in a thread of this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mongoq.worker.signals import listening
 __all__ = ["ThreadedRun"]
 
 LOOK = 0.1
-"""Seconds between two looks whether a signal has come, while a run is waited for."""
+"""Seconds between two checks for a signal, while a caller waits for the run."""
 
 
 class ThreadedRun(Local):
-    """What runs have in common whose work is a thread of this process."""
+    """Base of runs that work in a thread of this process: start, wait, stop."""
 
     _elsewhere = (
         "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts "
@@ -34,15 +34,16 @@ class ThreadedRun(Local):
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        """Name the pipeline, and say whether it runs."""
+        """Return the pipeline's name and the state of the run, as text."""
         return f"<{type(self).__name__} of {self._name!r}, {'ended' if self.ended else 'at work'}>"
 
     def _begin(self, work: Callable[..., None], *args: Any) -> None:
-        """Start the thread; what it raises is what ended the run."""
+        """Start the thread; ``wait`` raises the error that ends it."""
 
         def kept() -> None:
             try:
                 work(*args)
+            # Kept for wait, in the caller's thread: an error in this thread would only be printed.
             except BaseException as error:
                 self._failure = error
 
@@ -51,21 +52,21 @@ class ThreadedRun(Local):
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
+        """True when the run has come to its end."""
         return self._thread is not None and not self._thread.is_alive()
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Wait for its end, and say whether it is reached: it was stopped, or, drained, nothing is left.
+        """Wait for the end of the run, and return whether it has ended: stopped, or, when draining, with nothing left.
 
-        In the main thread SIGTERM and SIGINT stop it in good order meanwhile, as they stop a worker, unless it was
+        In the main thread SIGTERM and SIGINT stop the run in good order meanwhile, as they stop a worker, unless it was
         started with ``signals=False``.
 
         Args:
-            timeout: wait so long at most, a ``timedelta`` or seconds; ``None`` for ever.
+            timeout: longest wait, a ``timedelta`` or seconds; ``None`` for no limit.
 
         Raises:
-            StageStopped: a stage has stopped by itself, and the run has ended; the others go on until it is stopped,
-                or, drained, until nothing is left.
+            StageStopped: a stage has stopped by itself, and the run has ended; the other stages go on until the run is
+                stopped, or, when draining, until nothing is left.
             ArgumentInvalid: ``timeout`` is no duration.
 
         Other errors are those that end a worker.
@@ -73,6 +74,7 @@ class ThreadedRun(Local):
         deadline = None if timeout is None else time.monotonic() + wait_seconds(timeout)
         with listening(self._hear, signals=self._signals):
             while self._thread is not None and not self.ended:
+                # Short joins: a signal handler runs only between them, in the main thread.
                 left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())
                 if left <= 0:
                     return False
@@ -83,21 +85,21 @@ class ThreadedRun(Local):
         return True
 
     def stop(self) -> None:
-        """Tell it to end."""
+        """Ask the run to end."""
         raise NotImplementedError
 
     def _hear(self) -> None:
-        """Tell it to end, on a signal."""
+        """Ask the run to end, on a signal."""
         self.stop()
 
     def __enter__(self) -> Self:
-        """Use as ``with``."""
+        """Enter the block of ``with``."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and wait for the end; raises what ended it, unless it was told before or the block raises itself."""
+        """Stop, and wait for the end; raises the run's error unless ``wait`` or the block has raised one before."""
         told = self._told
         self.stop()
         try:

@@ -1,4 +1,4 @@
-"""What a filter is about: the stored field behind a column, and what of it the server must leave to Spark."""
+"""Target of a filter: the stored field behind a column, and the values that the server must leave to Spark."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ COMPUTED = {"_state", "_pushed", "_headers", DELIVERY}
 INDEXED = {"_id", "q", "priority"}
 DATES = {"history": "processed", "all": ""}
 ARRAY = {"$type": "array"}
-"""To the server, a condition on a field is one on the elements of an array in its place."""
+"""Condition on an array in place of a field: the server compares its elements instead of the field."""
 
 Condition = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stored field.
+    """Stored field behind a column.
 
     Attributes:
-        steps: the fields that lead to it.
-        kind: how the server compares it.
-        indexed: whether an index of the view holds it, and only values of the type that it should have.
+        steps: names of the fields that lead to it.
+        kind: comparison that the server uses for it.
+        indexed: True if an index of the view holds it, and the field only has values of its own type.
     """
 
     steps: tuple[str, ...]
@@ -41,16 +41,16 @@ class Target:
 
     @property
     def path(self) -> str:
-        """The path as the server knows it."""
+        """Path of the field, as the server writes it."""
         return ".".join(self.steps)
 
     def left_to_spark(self) -> list[Condition]:
-        """Return the conditions that all meets which the server does not compare as Spark does."""
+        """Return conditions that match all values which the server does not compare as Spark does."""
         own = [_other_than(*self.kind.types), ARRAY, *self.kind.beside]
         return [*self._above(), *({self.path: condition} for condition in own)]
 
     def _above(self) -> list[Condition]:
-        """Return the conditions on the documents around it: that one is none, or one in an array."""
+        """Return conditions on the documents around the field: one is no document, or is inside an array."""
         paths = [".".join(self.steps[:end]) for end in range(1, len(self.steps))]
         around = [{path: condition} for path in paths for condition in (_other_than("object"), ARRAY)]
         return [*around, {PAYLOAD: {"$eq": None}}] if self.steps[0] == PAYLOAD else around
@@ -60,9 +60,9 @@ def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
     """Return the stored field behind a column, or behind a field of a struct; raises ``Unsuited`` if there is none.
 
     Args:
-        column: the names that lead to it.
-        schema: the columns of the table.
-        view: the name of the view.
+        column: names that lead to it.
+        schema: columns of the table.
+        view: name of the view.
     """
     name, *within = column
     type = _within(schema, column)

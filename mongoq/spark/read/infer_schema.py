@@ -1,4 +1,4 @@
-"""The schema of a table whose columns nobody wrote down, from a sample of its items."""
+"""Inferred schema of a table that has no schema, from a sample of its items."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RESERVED = {name.lower() for name in (*ENVELOPE, PAYLOAD, CORRUPT, "")}
 
 
 def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
-    """Return the envelope and a column for each field that the payloads of a sample have.
+    """Return the envelope's columns, and a column for each field that the payloads of a sample have.
 
-    A field whose name is that of another column, or differs from another field's in case only, is found in the column
-    ``payload``, a struct of such fields. If a payload is no document, ``payload`` holds each payload as JSON.
+    A field goes into the column ``payload``, a struct, if its name is that of another column, or differs from another
+    field's name only in case. If a payload is no document, ``payload`` holds each payload as JSON.
 
     Raises:
         ArgumentInvalid: the payloads have more fields than a table should have columns, or nest deeper than a column
-            can; or ``fields`` are asked for and a payload has none.
+            can; or the option ``fields`` is given and a payload has no fields.
     """
     seen = ObservedValues()
     for payload in _payloads(scan, options):
@@ -76,12 +76,14 @@ def _of_documents(seen: ObservedValues) -> StructType:
 def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
     """Yield the payloads of a sample: the first and the last items of each queue, in the order of its index.
 
-    So it costs what the sample costs, is the same each time, and meets what is old as well as what is new.
+    So the cost is that of the sample, each call has the same result, and old as well as new items are in it.
     """
     view = view_of(options.view, options.queues, options.period, scan.now())
     named = options.queues.listed(dead=options.view == "dead") or items_of(scan, view.branches[0].queues)
+    # With too many queues for the sample, some queues with two items each, instead of one item of each.
     queues = _some(named, options.sample or 0)
     rows = max(2, (options.sample or 0) // max(1, len(queues) * len(view.branches)))
+    # Both ends of each index: old and new items may have different fields.
     for branch in view.branches:
         for queue in queues:
             for document in scan.ends(_of(branch, queue), _projection(options.fields), branch.index.keys, rows=rows):
@@ -94,7 +96,7 @@ def _of(branch: Branch, queue: str) -> dict[str, Any]:
 
 
 def _some(queues: list[str], sample: int) -> list[str]:
-    """Return as many queues, evenly spread, as the sample can hold two items of each."""
+    """Return queues, evenly spread, so that the sample can hold two items of each."""
     most = max(1, sample // 2)
     return queues if len(queues) <= most else [queues[place * len(queues) // most] for place in range(most)]
 

@@ -23,20 +23,20 @@ BITS: dict[type[spark.DataType], int] = {spark.ByteType: 8, spark.ShortType: 16,
 
 
 class Unsuited(Exception):
-    """A filter that the server cannot decide as Spark does."""
+    """The server cannot decide this filter as Spark does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How the server compares a type of column with a value of a filter.
+    """Comparison of one column type with values of a filter, on the server.
 
     Attributes:
-        types: the BSON types whose values it orders as Spark does; others it must leave to Spark.
-        literal: makes a value of a filter one of the server's, equal or next below it; raises ``Unsuited``.
-        exact: says whether the two are equal.
-        upper: makes a value one of the server's that is above, or equal to, all that is not above it.
-        beside: conditions on values of these types that it must leave to Spark all the same.
-        complete: whether all else of these types fits the column.
+        types: BSON types that the server orders as Spark does; it must leave other types to Spark.
+        literal: converts a filter's value to a server's value, equal or next below; raises ``Unsuited``.
+        exact: returns whether the two values are equal.
+        upper: converts a filter's value to a server's value that is not below any value that matches ``<=``.
+        beside: conditions on values of these types that the server must leave to Spark all the same.
+        complete: True if all other values of these types fit the column.
     """
 
     types: tuple[str, ...]
@@ -47,15 +47,15 @@ class Kind:
     complete: bool = True
 
     def not_above(self, value: Any) -> dict[str, Any]:
-        """Return the condition that all meets which is equal to a value or below it."""
+        """Return a condition that every value equal to ``value`` or below it meets."""
         return {"$lte": (self.upper or self.literal)(value)}
 
     def not_below(self, value: Any) -> dict[str, Any]:
-        """Return the condition that all meets which is equal to a value or above it."""
+        """Return a condition that every value equal to ``value`` or above it meets."""
         return {"$gte": self.literal(value)}
 
     def equal(self, value: Any) -> dict[str, Any]:
-        """Return the condition that all meets which is equal to a value."""
+        """Return a condition that every value equal to ``value`` meets."""
         return {"$eq": self.literal(value)} if self.exact(value) else self.not_below(value) | self.not_above(value)
 
 
@@ -105,7 +105,7 @@ def _wall_time(value: Any) -> datetime:
 
 
 def _whole(value: datetime) -> datetime:
-    """Return the millisecond that a time is in: the server knows no finer ones."""
+    """Return the time cut to whole milliseconds, the resolution of BSON dates."""
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
@@ -127,9 +127,10 @@ def _next_day(value: Any) -> datetime:
 
 
 def _hex(value: Any) -> ObjectId:
-    """Return the id that a text comes before, or is; texts of ids are ordered as the ids are."""
+    """Return the ObjectId that this text equals, or is a beginning of; texts of ids have the order of the ids."""
     if type(value) is not str or not re.fullmatch("[0-9a-f]*", value):
         raise Unsuited
+    # A text that is shorter comes before all ids that begin with it: fill up with zeros.
     return ObjectId(value[:HEX_DIGITS].ljust(HEX_DIGITS, "0"))
 
 
@@ -155,11 +156,12 @@ KINDS: dict[type[spark.DataType], Kind] = {
 
 
 def kind_of(type: spark.DataType) -> Kind | None:
-    """Return how the server compares a type of column, or ``None`` if it does not as Spark does.
+    """Return the server's comparison of a column type, or ``None`` if it does not compare as Spark does.
 
-    It compares binary data by its length first. What a 32-bit float holds is not what is stored.
+    The server compares binary data by its length first. A 32-bit float differs from the stored double.
     """
     if bits := BITS.get(type.__class__):
         limit = 1 << (bits - 1)
+        # Integers out of the column's range do not fit it, so Spark has to see them and fail or make null.
         return Kind(LONGS.types, LONGS.literal, beside=({"$lt": -limit}, {"$gte": limit}))
     return KINDS.get(type.__class__)

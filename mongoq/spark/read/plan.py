@@ -1,4 +1,4 @@
-"""How a read is split: ranges of ``_id`` that cover every id once, and the index that serves them."""
+"""Split of a read: ranges of ``_id`` that cover every id once, and the index that serves them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mongoq.spark.scan import Scan
 __all__ = ["ITEMS", "ScanPartition", "parts_of", "plan"]
 
 ITEMS = 125_000
-"""Items in a partition, unless the option says how many partitions."""
+"""Items of a partition, unless the option ``partitions`` is given."""
 MOST_PARTITIONS = 200
 ID_INDEX = "_id_"
 FOREIGN = 8
@@ -28,7 +28,7 @@ NOTHING = ServerFilter()
 
 
 class ScanPartition(InputPartition):
-    """All that one task needs, in whichever process it runs. It travels with the URI and never shows it."""
+    """Everything that one task needs, in any process. It is sent with the URI and never shows it."""
 
     def __init__(
         self, options: ReadOptions, filter: dict[str, Any], hint: str | None, now: datetime, place: str
@@ -44,16 +44,17 @@ class ScanPartition(InputPartition):
 
 
 def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> list[ScanPartition]:
-    """Split the view, less what the conditions leave out, into partitions, at least one.
+    """Split the view, without the items that the conditions exclude, into partitions, at least one.
 
-    Parts are of equal count as far as keys of the index tell. ``now`` is asked once, so that all partitions tell the
-    states at one moment.
+    Partitions have equal counts as far as the keys of the index show. The server's time is read once, so that all
+    partitions show the states of one moment.
 
     Raises:
-        ArgumentInvalid: there is no such queue.
+        ArgumentInvalid: the queue does not exist.
     """
     if not options.empty_if_missing:
         refuse_unknown(scan, options.queues)
+    # The server's clock, not the driver's: the dates of items come from it.
     now = scan.now()
     view = view_of(options.view, options.queues, options.period, now)
     indexes = [None if pushed.ids else scan.index(branch.index.keys) for branch in view.branches]
@@ -61,6 +62,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
     count = sum(scan.count(filter, hint) for filter, hint in keys)
     hint = indexes[0] if len(indexes) == 1 else None
     parts = parts_of(count, options.partitions)
+    # A single part needs no boundaries, and no second query.
     ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
     ranges = id_ranges(ids)
     if prefer_ids(scan.size(), count, len(ranges)):
@@ -73,15 +75,15 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
 
 
 def parts_of(count: int, wanted: int | None) -> int:
-    """Return into how many parts so many items are split."""
+    """Return the number of partitions for ``count`` items."""
     return wanted or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
 
 
 def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:
-    """Return conditions on ``_id`` of which every id, of whatever type, meets exactly one.
+    """Return conditions on ``_id``; every id, of any type, meets exactly one of them.
 
-    ``$gte`` and ``$lt`` compare within one BSON type. So the first range is what is *not* at or above the
-    first boundary: lower ObjectIds, and every id that is no ObjectId.
+    ``$gte`` and ``$lt`` compare within one BSON type. So the first range is everything *not* at or above the first
+    boundary: lower ObjectIds, and every id that is no ObjectId.
     """
     if not ids:
         return [{}]
@@ -90,11 +92,11 @@ def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:
 
 
 def prefer_ids(collection: int, items: int, parts: int) -> bool:
-    """Say whether to read by the index on ``_id`` rather than by the queue's own.
+    """Return whether to read by the index on ``_id`` instead of the queue's own index.
 
-    No index begins with ``q, _id``. By ``_id`` the server fetches the documents of other queues too, once
-    over all partitions. By the queue's index it walks all keys of the queue once for each partition, since
-    ``_id`` comes last in it; a key costs about what a document costs, and needs far less memory.
+    No index begins with ``q, _id``. By ``_id``, the server also fetches the documents of other queues, once over all
+    partitions. By the queue's index, it walks all keys of the queue once for each partition, because ``_id`` comes last
+    in it; a key costs about as much as a document, and needs far less memory.
     """
     return parts > 1 and collection <= items * min(parts, FOREIGN)
 

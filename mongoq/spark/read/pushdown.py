@@ -1,8 +1,8 @@
-"""Filters of Spark as conditions of the server, which leave out less than they do, never more.
+"""Filters of Spark as conditions for the server, which exclude fewer items than the filters, never more.
 
-Spark evaluates every filter itself as well. So the server may show what a filter leaves out: all that it does not
-compare as Spark does, such as a value that has another type than the column. It then fails, or becomes null, as it
-would without.
+Spark evaluates every filter itself as well. So the server may return items that a filter excludes: all values that it
+does not compare as Spark does, for example values of another type than the column's. Such a value then fails, or
+becomes null, as it does without pushdown.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from mongoq.spark.types.envelope_columns import CORRUPT
 __all__ = ["ServerFilter", "pushed"]
 
 LONGEST = 1024 * 1024
-"""Bytes of one condition; a longer list is left to Spark."""
+"""Bytes of one condition, at most; a longer list is left to Spark."""
 PATTERN = 1_000
-"""Characters of a text to look for within others."""
+"""Characters of a text to search for in other texts, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFilter:
-    """Conditions for the server, all of which hold.
+    """Conditions for the server; all of them must hold.
 
     Attributes:
-        keys: those that the index of the view decides.
-        others: those that it decides by looking at documents.
-        ids: whether one is on ids.
+        keys: conditions that the index of the view decides.
+        others: conditions that need the documents.
+        ids: True if a condition is on ids.
     """
 
     keys: tuple[Condition, ...] = ()
@@ -46,7 +46,7 @@ class ServerFilter:
 
 
 def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> ServerFilter:
-    """Return what the server can do about filters of which all hold, on these columns of a view."""
+    """Return the server's part of filters, all of which hold, on these columns of a view."""
     keys: list[Condition] = []
     others: list[Condition] = []
     for filter in filters:
@@ -54,6 +54,7 @@ def pushed(filters: Sequence[spark.Filter], schema: StructType, view: str) -> Se
             target, condition = _condition(filter, schema, view)
         except Unsuited:
             continue
+        # A longer list is left to Spark, which applies every filter in any case.
         if len(bson.encode(condition, codec_options=codec_options())) <= LONGEST:
             (keys if target.indexed else others).append(condition)
     return ServerFilter(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
@@ -66,7 +67,7 @@ def _condition(filter: spark.Filter, schema: StructType, view: str) -> tuple[Tar
     if make is None or inner.attribute[0] == CORRUPT:
         raise Unsuited
     target = target_of(inner.attribute, schema, view)
-    if negated:  # of which an index is no help, and an array in the place of a number meets none
+    if negated:  # an index does not help it, and an array in place of a number meets no condition
         target = replace(target, indexed=False)
     if target.steps == ("_id",):
         make = OF_IDS.get(make, make)
@@ -93,7 +94,7 @@ def _not_above(target: Target, value: Any) -> Condition:
 
 
 def _among(target: Target, values: Sequence[Any]) -> Condition:
-    """Nothing is equal to a null in the list; what the server has no value for is left to Spark with the rest."""
+    """Return the condition of ``IN``; nulls in the list equal no value. Raises ``Unsuited`` for inexact values."""
     told = [value for value in values if value is not None]
     if not all(target.kind.exact(value) for value in told):
         raise Unsuited
@@ -127,6 +128,7 @@ def _starts(target: Target, value: str) -> Condition:
 
 
 def _ends(target: Target, value: str) -> Condition:
+    # Not $, which also matches before a line break at the end.
     return _matching(target, value, r"\z")
 
 
@@ -135,6 +137,7 @@ def _contains(target: Target, value: str) -> Condition:
 
 
 def _matching(target: Target, value: str, end: str) -> Condition:
+    # A NUL cannot be in a regular expression of BSON, which ends with one.
     if target.kind.types != ("string",) or not 0 < len(value) <= PATTERN or "\0" in value:
         raise Unsuited
     return {"$regex": re.escape(value) + end}
@@ -145,7 +148,10 @@ def _id_equal(target: Target, value: Any) -> Condition:
 
 
 def _id_among(target: Target, values: Sequence[Any]) -> Condition:
-    """Ids of other types are shown as text too, but none but a string as the 24 digits of an ObjectId."""
+    """Return the condition of ``IN`` on ids. Ids of other types are shown as text too.
+
+    Of these, only a string can look like the 24 digits of an ObjectId.
+    """
     told = [value for value in values if value is not None]
     return {"$in": [*_among(target, told)["$in"], *told]}
 
@@ -182,7 +188,7 @@ NEGATED: dict[type[spark.Filter], Make] = {
     spark.EqualNullSafe: _unequal,
     spark.In: _not_among,
 }
-"""Nulls meet these on the server, and some of them in Spark."""
+"""Negated filters. On the server nulls meet them, in Spark only some nulls do."""
 OF_IDS: dict[Make, Make] = {
     _equal: _id_equal,
     _among: _id_among,
@@ -190,4 +196,4 @@ OF_IDS: dict[Make, Make] = {
     _not_above: _id_not_above,
     _starts: _id_starts,
 }
-"""The same for ids, which may be of any type: a negated comparison admits those, and is a range of the index."""
+"""Filters on ids, which may be of any type: a negated comparison includes other types, and is a range of the index."""

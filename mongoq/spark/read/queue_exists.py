@@ -1,4 +1,4 @@
-"""Whether a queue has ever been heard of: a name with a slip in it is an error, a queue that is drained is none."""
+"""Check that a queue exists: a misspelled name is an error, an empty queue is not."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DATES = (("when", CLAIM), ("processed", HISTORY))
 
 
 def refuse_unknown(scan: Scan, queues: QueueSelection) -> None:
-    """Raise ``ArgumentInvalid`` if a queue has no item, live or processed, and nobody has named it either.
+    """Raise ``ArgumentInvalid`` if a queue has no item, live or processed, and no settings or other trace either.
 
-    One lookup in an index for each date an item may have, and in the control documents for what has no items: a queue
-    has settings or counters, is the dead queue of another, or is bound to a topic. A dead queue may be missing while
-    its queue is not. A crash leaves nothing: this only reads.
+    The check is one index lookup for each date that an item may have. For queues without items the control documents
+    are read: a queue has settings or counters, is the dead queue of another, or is bound to a topic. A dead queue may
+    be missing while its queue exists. The check only reads, so a crash leaves no trace.
     """
     if queues.prefix:
         if not _has_items(scan, queues.condition(dead=False)) and not _has_items(scan, queues.condition(dead=True)):
@@ -38,7 +38,7 @@ def refuse_unknown(scan: Scan, queues: QueueSelection) -> None:
 
 
 def items_of(scan: Scan, condition: Any) -> list[str]:
-    """Return the names of the queues that hold an item, of those that the condition admits (two ``distinct``)."""
+    """Return the names of queues that hold an item and match the condition (two ``distinct``)."""
     names: set[str] = set()
     for date, _ in DATES:
         names |= set(scan.names({"q": condition, date: {"$gte": BEGINNING}}))
@@ -46,7 +46,7 @@ def items_of(scan: Scan, condition: Any) -> list[str]:
 
 
 def _either(name: str) -> Iterator[str]:
-    """Yield a queue and its dead queue, or a dead queue and its queue: of the two one may be missing."""
+    """Yield a queue and its dead queue, or a dead queue and its queue: one of the two may be missing."""
     yield name
     yield name.removesuffix(DEAD_SUFFIX) if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
 
@@ -56,6 +56,7 @@ def _has_items(scan: Scan, condition: Any) -> bool:
 
 
 def _is_named(scan: Scan, name: str) -> bool:
+    # All control documents by a range of _id, an index scan: up to the next character after the colon.
     controls = {"$gte": CONTROL_PREFIX, "$lt": CONTROL_PREFIX[:-1] + chr(ord(":") + 1)}
     ways: Sequence[dict[str, Any]] = (
         {"_id": CONTROL_PREFIX + name},
@@ -68,6 +69,7 @@ def _is_named(scan: Scan, name: str) -> bool:
 
 def _refuse(scan: Scan, option: str, name: str, problem: str) -> None:
     names = items_of(scan, {"$gte": ""})
+    # cutoff=0: always show the nearest names, even if none is very similar.
     close = get_close_matches(name, names, SHOWN, cutoff=0.0)
     what = ", ".join(map(repr, close)) + (" and others" if len(names) > len(close) else "")
     there = f"which has {what}" if names else "which holds no items at all"

@@ -1,4 +1,4 @@
-"""Which queues a read takes: one, several, or all whose names begin alike."""
+"""Queues of a read: one, several, or all with a common prefix."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class QueueSelection:
     """The queues of a read.
 
     Attributes:
-        names: their names; empty where a prefix says which.
-        prefix: what the names begin with.
+        names: names of the queues; empty if a prefix is given.
+        prefix: common beginning of the names; empty if names are given.
     """
 
     names: tuple[str, ...] = ()
@@ -32,11 +32,11 @@ class QueueSelection:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options ``queue``, ``queues`` and ``prefix``, of which there is to be one.
+        """Check the options ``queue``, ``queues`` and ``prefix``; exactly one is required.
 
         Raises:
-            ArgumentInvalid: there is none, or several, or a list that is none.
-            QueueNameInvalid: no queue has such a name.
+            ArgumentInvalid: none or several are given, or a list is invalid.
+            QueueNameInvalid: no queue can have this name.
         """
         given = [way for way in WAYS if options.get(way) is not None]
         if not given:
@@ -57,18 +57,19 @@ class QueueSelection:
         return f"prefix {self.prefix!r}" if self.prefix else ", ".join(map(repr, self.names))
 
     def listed(self, *, dead: bool) -> list[str]:
-        """Return the names of the queues themselves, or of their dead queues; none where a prefix says which."""
+        """Return the names of the queues themselves, or of their dead queues; empty if a prefix is given."""
         return sorted({_dead(name) if dead else name for name in self.names})
 
     def condition(self, *, dead: bool) -> Any:
         """Return the condition on the names: of the queues themselves, or of their dead queues.
 
-        A prefix takes no dead queues unless they are asked for.
+        A prefix includes dead queues only with ``dead``.
         """
         if self.prefix:
             named = beginning_with(self.prefix)
             ending = re.escape(DEAD_SUFFIX) + r"\z"
             if not dead:
+                # The range bounds the index scan; the ending is checked on its keys.
                 return {**named, "$not": {"$regex": ending}}
             return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
         names = self.listed(dead=dead)
@@ -84,14 +85,15 @@ def _dead(name: str) -> str:
 
 
 def beginning_with(prefix: str) -> dict[str, Any]:
-    """Return the condition on texts that begin so, which an index answers."""
+    """Return the condition on texts with this prefix; an index can answer it."""
     return {"$gte": prefix, **_before_the_next(prefix)}
 
 
 def _before_the_next(prefix: str) -> dict[str, str]:
-    """Return the end of the names with a prefix: strings are compared as UTF-8, in the order of code points."""
+    """Return the upper bound of names with a prefix: the server orders strings as UTF-8, by code points."""
     head, last = prefix[:-1], ord(prefix[-1])
     if last == LAST:
+        # No code point is larger, so the next name is that after the shorter prefix; a surrogate has no UTF-8.
         return _before_the_next(head) if head else {}
     following = last + 1
     return {"$lt": head + chr(SURROGATES.stop if following in SURROGATES else following)}

@@ -1,4 +1,4 @@
-"""The options of a read, checked before anything is sent."""
+"""Options of a read, checked before any command is sent."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ KNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, how to split it, and what becomes of what does not fit.
+    """Options of a read: the items, the split, and the treatment of values that do not fit.
 
     Attributes:
-        place: where the queues are.
-        queues: which of them.
-        view: which of their items.
-        period: from when until when.
-        fields: the fields of the payload to read; empty for all.
+        place: location of the queues.
+        queues: queues to read.
+        view: view of their items.
+        period: time range.
+        fields: fields of the payload to read; empty for all.
         mode: one of ``mongoq.spark.types.parse_modes.MODES``.
-        sample: how many items to infer the schema from; ``None`` where it is not inferred.
-        pushdown: whether filters are handed to the server.
-        partitions: how many tasks read, at most; ``None`` for as many as the items want.
-        empty_if_missing: whether a queue that nobody has heard of is an empty table, not an error.
-        preference: the read preference, if not the URI's.
+        sample: number of items to infer the schema from; ``None``: it is not inferred.
+        pushdown: True if filters are passed to the server.
+        partitions: number of tasks that read, at most; ``None``: by the number of items.
+        empty_if_missing: True if an unknown queue is an empty table, not an error.
+        preference: read preference, if not the URI's.
     """
 
     place: Location
@@ -73,11 +73,11 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a Spark reader; their names come in any case.
+        """Check the options of a Spark reader; users may write their names in any case.
 
         Raises:
-            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
-            QueueNameInvalid: no queue has this name.
+            ArgumentInvalid: an option is unknown, missing, or out of its range.
+            QueueNameInvalid: no queue can have this name.
         """
         given = RawOptions(options, KNOWN)
         given.take_path("queue")

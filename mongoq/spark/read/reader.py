@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["FilteringReader", "MongoqReader", "read_partition", "schema_of"]
 
 ROWS = 10_000
-"""Rows of a record batch, at most; 4 MB of BSON bound it as well."""
+"""Rows of a record batch, at most; it has 4 MB of BSON at most as well."""
 
 
 def schema_of(options: ReadOptions) -> StructType:
-    """Return the columns of a table for which the user wrote none; reads a sample if they are to be inferred.
+    """Return the columns of a table without a schema; reads a sample if they are to be inferred.
 
     Raises:
-        ArgumentInvalid: there is no such queue, or its payloads cannot be columns.
+        ArgumentInvalid: the queue does not exist, or its payloads cannot be columns.
         ServerUnavailable, AuthenticationFailed: as for reading.
     """
     if options.sample is None:
@@ -45,7 +45,7 @@ def schema_of(options: ReadOptions) -> StructType:
 
 
 class MongoqReader(DataSourceReader):
-    """Reads the partitions of one view. A task that loses its cursor fails, and Spark runs it again."""
+    """Reader of the partitions of one view. A task that loses its cursor fails, and Spark runs it again."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         Columns(schema, options.mode, options.fields)
@@ -57,7 +57,7 @@ class MongoqReader(DataSourceReader):
         return f"{type(self).__name__}({self._options!r})"
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the server where to split; its absence is a sentence here, before a task starts."""
+        """Ask the server for the split; if the server is away, the error is raised here, before a task starts."""
         options = self._options
         with scan_at(options.place, preference=options.preference) as scan, scan.in_plain_words():
             return [*plan(scan, options, self._pushed)]
@@ -68,20 +68,20 @@ class MongoqReader(DataSourceReader):
 
 
 class FilteringReader(MongoqReader):
-    """Reads with the filters of the query handed to the server.
+    """Reader that passes the filters of the query to the server.
 
-    It is a class of its own, since Spark refuses a reader that takes filters unless its setting
-    ``spark.sql.python.filterPushdown.enabled`` is true, and says so on the driver.
+    A separate class, because Spark refuses a reader with ``pushFilters``, with an error on the driver, unless its
+    setting ``spark.sql.python.filterPushdown.enabled`` is true.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters, and leave all of them to Spark too: the server leaves out less than they do."""
+        """Store the filters, and return all of them to Spark: the server excludes fewer items than they do."""
         self._pushed = pushed(filters, self._schema, self._options.view)
         return filters
 
 
 def read_partition(partition: InputPartition, schema: StructType) -> Iterator[RecordBatch]:
-    """Yield the rows of one partition in record batches, and hold no more than one."""
+    """Yield the rows of one partition in record batches; at most one batch is held in memory."""
     if not isinstance(partition, ScanPartition):
         raise TypeError(f"not a partition of mongoq: {type(partition).__name__}")
     options, now = partition.options, partition.now

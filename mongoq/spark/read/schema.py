@@ -1,4 +1,4 @@
-"""The columns of a read: which fields they need, and how documents become record batches."""
+"""Columns of a read: the fields that they need, and the conversion of documents to record batches."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EMPTY: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What became of some documents.
+    """Rows of some documents.
 
     Attributes:
-        batch: their rows, in their order.
-        left_out: the documents that have no row, as they do not fit and the mode says so.
+        batch: the rows, in the order of the documents.
+        left_out: documents without a row, because they do not fit and the mode drops them.
     """
 
     batch: pa.RecordBatch
@@ -40,12 +40,12 @@ class Columns:
     """All columns of a read.
 
     Args:
-        schema: their names and types.
-        mode: what becomes of what does not fit, one of ``mongoq.spark.types.parse_modes.MODES``.
-        fields: the fields of the payload that the user asked for, if not all.
+        schema: names and types of the columns.
+        mode: treatment of values that do not fit, one of ``mongoq.spark.types.parse_modes.MODES``.
+        fields: fields of the payload that the user chose; empty for all.
 
     Raises:
-        ArgumentInvalid: a column has a type that it cannot be read into, or is none of the fields.
+        ArgumentInvalid: a column has an unsupported type, or is not one of the fields.
     """
 
     def __init__(self, schema: StructType, mode: str = FAIL, fields: Sequence[str] = ()) -> None:
@@ -67,11 +67,12 @@ class Columns:
                 )
 
     def projection(self) -> dict[str, int]:
-        """Return what the server is to send: the fields that columns need, and the id for errors."""
+        """Return the projection for the server: fields that columns need, and the id for errors."""
         stored = {field for column in self._columns for field in self._stored(column)}
         if self._shows_corrupt:
             stored.add(PAYLOAD)
         if PAYLOAD in stored:
+            # The server refuses a projection of both a document and a field inside it.
             stored = {field for field in stored if not field.startswith(f"{PAYLOAD}.")}
         return dict.fromkeys(["_id", *sorted(stored - {"_id"})], 1)
 
@@ -87,10 +88,10 @@ class Columns:
         return self.rows(documents, now).batch
 
     def rows(self, documents: list[dict[str, Any]], now: datetime) -> Rows:
-        """Return the rows of these documents, whose dates are aware or naive in UTC, and what has none.
+        """Return the rows of these documents, and the documents without a row; dates are aware, or naive in UTC.
 
         Raises:
-            ColumnMismatch: a value does not fit, and the mode or a column that is NOT NULL wants it to.
+            ColumnMismatch: a value does not fit, and the mode or a NOT NULL column requires it.
         """
         misfits = ParseMode(self._mode, documents)
         taken = self._taken(documents, misfits, now)
@@ -115,6 +116,7 @@ class Columns:
         payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
         if not self._of_fields:
             return DocumentBatch(documents, payloads, (), now)
+        # The usual case by one set of types: a check of each payload would be slower.
         plain = {payload.__class__ for payload in payloads} <= {dict}
         fields = payloads if plain else self._documents_of(payloads, misfits)
         if self._fields:
@@ -123,7 +125,7 @@ class Columns:
         return DocumentBatch(documents, payloads, fields, now)
 
     def _documents_of(self, payloads: list[Any], misfits: ParseMode) -> list[Any]:
-        """Refuse payloads without fields: a projection on a field drops them, and they would look empty."""
+        """Report payloads that are not documents: a projection on a field drops them, so they would look empty."""
         column = self._of_fields[0]
         for place, payload in enumerate(payloads):
             if not isinstance(payload, dict):

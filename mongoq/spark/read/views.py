@@ -1,4 +1,4 @@
-"""The views of queues: which documents each shows, and which index holds them."""
+"""Views of queues: the documents that each view shows, and the index that holds them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ __all__ = ["VIEWS", "Period", "View", "next_millisecond", "view_of"]
 
 VIEWS = ("live", "ready", "scheduled", "reserved", "expired", "history", "dead", "all")
 DATE = {"$type": "date"}
-"""Implies that the field exists, so it admits the partial indexes, and is decided within the index: with
-``$exists: true`` the server fetches each document, since an index cannot tell null from missing."""
+"""Condition of a present date. It implies that the field exists, so partial indexes can serve it, and the index alone
+decides it. With ``$exists: true`` the server fetches each document, since an index cannot tell null from missing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A time, from its beginning to before its end; ``None`` where it has none. Both are in whole milliseconds."""
+    """Time range, from ``since`` to before ``until``; ``None`` for no bound. Both are in whole milliseconds."""
 
     since: datetime | None = None
     until: datetime | None = None
 
     @classmethod
     def between(cls, since: datetime | None, until: datetime | None) -> Self:
-        """Return the time between two moments, which may be finer than the milliseconds that MongoDB keeps."""
+        """Return the range between two times, which may be finer than MongoDB's milliseconds."""
         return cls(since and next_millisecond(since), until and next_millisecond(until))
 
     def condition(self) -> dict[str, Any]:
@@ -37,21 +38,21 @@ class Period:
 
 
 def next_millisecond(moment: datetime) -> datetime:
-    """Return a moment in whole milliseconds: what is at or after, or before, the one is so with the other."""
+    """Return the time rounded up to whole milliseconds: comparisons with stored dates stay the same."""
     return moment + timedelta(microseconds=-moment.microsecond % 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Documents that one partial index holds: those where one date is present.
+    """Documents of one partial index: those in which one date is present.
 
     Attributes:
-        queues: the condition on the names of the queues.
-        date: the field that is present.
-        dates: the condition on it.
+        queues: condition on the names of the queues.
+        date: name of the date field.
+        dates: condition on the date.
         index: the index, by its keys.
-        others: further conditions, which no index answers.
-        payload: whether the payload is asked for: remembered ids are processed, and have none.
+        others: further conditions, which no index decides.
+        payload: True if the payload must exist: remembered ids are processed too, and have none.
     """
 
     queues: Any
@@ -62,23 +63,23 @@ class Branch:
     payload: bool = False
 
     def keys(self) -> dict[str, Any]:
-        """Return a filter for counting, which the index answers alone unless there are ``others``.
+        """Return a filter for counting; the index alone answers it unless there are ``others``.
 
-        For history it meets remembered ids as well.
+        For history it also counts remembered ids.
         """
         return {"q": self.queues, self.date: self.dates, **self.others}
 
     def documents(self) -> dict[str, Any]:
-        """Return the filter of what is shown."""
+        """Return the filter of the documents that are shown."""
         return self.keys() | ({"payload": {"$exists": True}} if self.payload else {})
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one read shows: the union of branches, each item at most once.
+    """Documents of one read: the union of branches, each item at most once.
 
-    One query reads both branches of ``all``: the server then returns a document once, also when it is
-    committed between the two. Control documents have no ``q``, so no view meets them.
+    One query reads both branches of ``all``: so the server returns a document once, even when it is committed during
+    the read. Control documents have no ``q``, so no view shows them.
     """
 
     branches: tuple[Branch, ...]
@@ -93,7 +94,7 @@ class View:
 
 
 def view_of(name: str, queues: QueueSelection, period: Period, now: datetime) -> View:
-    """Return the view of that name on some queues, as they are now."""
+    """Return the view of this name on some queues, at the time ``now``."""
     condition = queues.condition(dead=name == "dead")
     dates = period.condition()
     live = Branch(condition, "when", dates, CLAIM, _state(name, now))
@@ -102,7 +103,7 @@ def view_of(name: str, queues: QueueSelection, period: Period, now: datetime) ->
 
 
 def _state(name: str, now: datetime) -> dict[str, Any]:
-    """Return what makes the state of a live item, as the column ``_state`` tells it."""
+    """Return the conditions for the state of a live item, as the column ``_state`` shows it."""
     due = {"ready": True, "expired": True, "scheduled": False, "reserved": False}.get(name)
     if due is None:
         return {}

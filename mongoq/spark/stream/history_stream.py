@@ -1,4 +1,4 @@
-"""History as a stream: read-only, by the time of processing, the same rows whenever a batch is read again."""
+"""History as a stream: read-only, by the time of processing; a batch that is read again has the same rows."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 BEFORE, CUTS = "before", "cuts"
 IDLE_SECONDS = 1.0
-"""How often an idle stream asks the server; Spark asks the stream every few milliseconds."""
+"""Seconds between two queries of an idle stream; Spark asks the stream every few milliseconds."""
 NAP_SECONDS = 0.05
 
 
 class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what was processed, in the order of time, and writes nothing to the collection.
+    """Reads processed items in the order of time, and writes nothing to the collection.
 
-    An offset is a moment: all that was processed before it has been read. A batch is a range of time, so it holds the
-    same items whenever it is read again, but for those whose retention has ended. A command or a transaction may show
-    what it has processed later than the time that its items carry, so a time is read when it is older than ``lag``.
+    An offset is a time: all items processed before it have been read. A batch is a time range, so it has the same items
+    whenever it is read again, except items whose retention has ended. A command or a transaction may become visible
+    later than the time of its items, so a time is read when it is older than ``lag``.
 
-    A large batch is split by time as well, and its offset tells where: ids of what the sink pushes depend on the part
-    that a row is in, so a batch that is read again has the same parts, whatever has come to it or gone since.
+    A large batch is split by time as well, and its offset has the split times. Ids of items that the sink pushes depend
+    on the part that a row is in, so a batch that is read again must have the same parts, even if items were added or
+    removed since.
 
-    Driver and tasks have instances of their own; a task learns all it needs from its partition.
+    Driver and tasks have instances of their own; a task has everything it needs in its partition.
     """
 
     def __init__(self, options: HistoryStreamOptions, schema: StructType) -> None:
@@ -63,11 +64,11 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"HistoryStream({self._options!r})"
 
     def initialOffset(self) -> dict[str, Any]:
-        """Begin with the option ``since``, or with the oldest."""
+        """Begin with the option ``since``, or with the oldest item."""
         return _offset(self._options.read.period.since or EPOCH)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the stream is to end: what is old enough now."""
+        """Record the end of the stream: the latest time that is old enough now."""
         self._target = self._frontier()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -75,8 +76,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_items)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch, or ``start`` when nothing is there; asks once a second while idle."""
+        """Return the end of the next batch, or ``start`` if there are no items; queries once a second while idle."""
         begin = _moment(start)
+        # Spark calls this every few milliseconds: the nap keeps an idle stream from using the CPU.
         if time.monotonic() - self._asked < IDLE_SECONDS:
             time.sleep(NAP_SECONDS)
             return start
@@ -87,7 +89,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(end, self._cut(begin, end, limit))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the parts of a batch that its offset tells; a user sees the same ones in the checkpoint."""
+        """Return the parts of a batch, from its offset; users see the same times in the checkpoint."""
         until, read = _moment(end), self._options.read
         times = [_moment(start), *_cuts(end), until]
         scan = self._opened()
@@ -118,14 +120,14 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._scan
 
     def _frontier(self) -> datetime:
-        """Return the end of what may be read now."""
+        """Return the latest time that may be read now."""
         scan, until = self._opened(), self._options.read.period.until
         with scan.in_plain_words():
             old_enough = scan.now() - self._options.lag
         return old_enough if until is None else min(until, old_enough)
 
     def _end(self, begin: datetime, frontier: datetime, limit: ReadLimit) -> datetime | None:
-        """Return the end of a batch that begins there; ``None`` if it would be empty."""
+        """Return the end of a batch that begins at this time; ``None`` if it would be empty."""
         if frontier <= begin:
             return None
         if isinstance(limit, ReadAllAvailable):
@@ -134,9 +136,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._after(begin, frontier, rows)
 
     def _after(self, begin: datetime, frontier: datetime, items: int) -> datetime | None:
-        """Return the time by which so many items were processed, or the first that are of one moment if those are more.
+        """Return the time by which ``items`` items were processed, or the end of the first time if it has more items.
 
-        ``None`` if there are none at all.
+        ``None`` if there are no items.
         """
         first = self._place(begin, frontier, 0)
         if first is None:
@@ -144,11 +146,13 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         beyond = self._place(begin, frontier, items)
         if beyond is None:
             return frontier
+        # More items have the first time than a batch may hold: one time is never split, so take all of them.
         return beyond if beyond > first else first + MILLISECOND
 
     def _cut(self, begin: datetime, end: datetime, limit: ReadLimit) -> list[datetime]:
-        """Return the moments between the two at which their items are split, into parts of about equal count."""
+        """Return the times between the two at which their items are split, into parts of about equal count."""
         wanted, cuts = self._options.read.partitions, [begin]
+        # The batch fits into one part, so no count is needed.
         if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
             return []
         scan = self._opened()
@@ -160,7 +164,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cuts[1:]
 
     def _place(self, begin: datetime, end: datetime, place: int) -> datetime | None:
-        """Return when the item at that place of those between the two was processed, from the keys of the index."""
+        """Return the processing time of the item at a position between the two times, from the keys of the index."""
         scan = self._opened()
         with scan.in_plain_words():
             hint = scan.index(HISTORY.keys)

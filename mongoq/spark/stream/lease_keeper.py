@@ -1,4 +1,4 @@
-"""The thread that keeps what a query holds, in the driver's process: nobody else extends leases during a batch."""
+"""Lease keeper: a thread in the driver's process that extends a query's leases, since no worker does during a batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["LeaseKeeper"]
 logger = logging.getLogger("mongoq.spark")
 
 TURNS = 4
-"""How often a lease of the run is extended in its length."""
+"""Extensions of the run's lease within its length."""
 PATIENCE = 2.0
 """Seconds that giving back the run may take when it ends."""
 
 
 class LeaseKeeper:
-    """Extends the lease of a run, and those of the items that it holds, until it is ended or the run is lost.
+    """Extends the lease of a run, and the leases of its items, until the run ends or is lost.
 
-    A daemon: it ends with its process. What goes wrong on the network is tried again at its next turn, several times
-    before a lease ends.
+    A daemon thread, which ends with its process. After a network error it tries again at the next turn; there are
+    several turns within a lease.
 
     Attributes:
-        lost: who has the run instead, once it is lost.
+        lost: lease of the process that has the run instead; ``None`` until the run is lost.
     """
 
     def __init__(self, broker: Broker, run: StreamRun, lease: timedelta) -> None:
@@ -47,18 +47,18 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._work, name="mongoq-keeper", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def ended(self) -> bool:
-        """Whether it was told to end."""
+        """True after ``end`` was called."""
         return self._ended.is_set()
 
     def end(self) -> None:
-        """Let the thread end, and another process have the run at once, if that can be done within two seconds.
+        """End the thread, and give the run back at once for other processes, if this takes less than two seconds.
 
-        Several threads may call it, and each returns when that is done.
+        Several threads may call it; each call returns when this is done.
         """
         self._ended.set()
         self._thread.join(PATIENCE)
@@ -82,6 +82,7 @@ class LeaseKeeper:
         claim = self._run.claim
         if claim is None or claim.ids is None:
             return
+        # At a third of the lease: after one failed extension there is time for another.
         third = self._lease.total_seconds() / 3
         if claim.token != self._token:  # claimed since the last turn
             self._token, self._due = claim.token, time.monotonic() + third
@@ -89,8 +90,10 @@ class LeaseKeeper:
             return
         for chunk in cut_ids(claim.ids):
             self._broker._driver.run(extend_held(self._broker._context, claim.token, chunk, self._lease))
+            # Between two commands: the process may have only two seconds left.
             if self._ended.is_set():
                 return
+            # Extending many items takes time: the lease of the run itself must not end meanwhile.
             if time.monotonic() - self._extended > self._pause:
                 self._keep_run()
         self._due = time.monotonic() + third

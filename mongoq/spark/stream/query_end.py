@@ -1,6 +1,6 @@
-"""The end of a query's driver-side process: Spark tells it by SIGTERM, or by SIGHUP when its JVM ends.
+"""End of a query's driver-side process: Spark sends SIGTERM, or SIGHUP when its JVM ends.
 
-What is to be done then is done by a thread that waits for it, since the handler of a signal may interrupt anything.
+The cleanup runs in a thread that waits for it, because a signal handler may interrupt any code.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def at_the_end(last: Callable[[], None]) -> None:
-    """Have this done when a signal ends the process, which has then two seconds left; not where others handle it."""
+    """Call ``last`` when a signal ends the process, within two seconds; no effect if another handler is installed."""
+    # signal.signal works in the main thread only; another handler is the application's own and stays.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
-    told: SimpleQueue[int] = SimpleQueue()  # its put may be interrupted by itself
+    told: SimpleQueue[int] = SimpleQueue()  # a SimpleQueue, because its put is reentrant: a signal may interrupt it
 
     def wait() -> None:
         told.get()

@@ -1,6 +1,6 @@
-"""The run of a query that reads a queue, in the driver's process: what it holds, and what it does with it.
+"""Run of a query that reads a queue, in the driver's process: its claim, and the settlement of its batches.
 
-There is one for each process, whatever instances of the reader Spark makes in it.
+There is one run for each process and set of options, although Spark makes several instances of the reader in it.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ T = TypeVar("T")
 logger = logging.getLogger("mongoq.spark")
 
 LENGTH = timedelta(seconds=10)
-"""How long the lease of a run lasts, and so how long a query waits for one whose process was killed."""
+"""Lease of a run; a query waits this long for a run whose process was killed."""
 DYING = 1.0
-"""Seconds for which a process that is about to end may still extend its lease."""
+"""Seconds in which a process that is about to end may still extend its lease."""
 LOOK = 0.25
 IDLE = 0.5
-"""Seconds that an empty queue is waited for; then Spark asks again, at once."""
+"""Seconds to wait at an empty queue; then Spark asks again, at once."""
 
 _runs: dict[tuple[int, QueueStreamOptions], QueueRun] = {}
 _lock = threading.Lock()
 
 
 def run_of(options: QueueStreamOptions) -> QueueRun:
-    """Return the run of this process, made at the first call; nothing is sent for it yet but what ``connect`` sends.
+    """Return the run of this process, made at the first call, which sends only the commands of ``connect``.
 
-    It is given back when the process is told to end.
+    The run is given back when a signal ends the process.
     """
     key = os.getpid(), options
     with _lock:
+        # One run for all instances: Spark may make several readers, and the claim belongs to the query.
         if key not in _runs:
             _runs[key] = QueueRun(options)
             at_the_end(_runs[key].close)
@@ -68,7 +69,7 @@ def end_run(options: QueueStreamOptions) -> None:
 class QueueRun:
     """Claims, hands out and settles the batches of one query.
 
-    Every method raises ``ConsumerBusy`` when another query runs under the name of the consumer.
+    Every method raises ``ConsumerBusy`` when another query runs under the consumer's name.
     """
 
     def __init__(self, options: QueueStreamOptions) -> None:
@@ -87,23 +88,23 @@ class QueueRun:
         return self._do(streams.server_time(self._broker._context))
 
     def bound(self) -> None:
-        """Take only what is eligible by now, in all batches to come, and wait for nothing."""
+        """Restrict all later batches to items that are eligible now, and never wait for items."""
         self._due = self.now()
 
     def last(self) -> int:
-        """Return the number of the last claim that is settled: what is not is the next batch."""
+        """Return the number of the last settled claim; an unsettled claim is the next batch."""
         run = self._opened()
         return run.number - (run.claim is not None)
 
     @property
     def token(self) -> str | None:
-        """The token of what is held, in hex."""
+        """Token of the current claim, in hex."""
         return None if self._run is None or self._run.claim is None else str(self._run.claim.token)
 
     def tell_apart(self, number: int, token: str | None) -> None:
-        """Give what is held the next number, where a checkpoint of another consumer has this one for another batch.
+        """Give the current claim the next number, if another consumer's checkpoint has its number for another batch.
 
-        Else it would be settled for that, unread.
+        Otherwise the claim would be settled in place of that batch, unread.
         """
         run = self._opened()
         if run.claim is not None and run.claim.number == number and self.token != token:
@@ -113,7 +114,7 @@ class QueueRun:
     def latest(self, start: int, most: int) -> int:
         """Settle the batch that ends with ``start``, and return the end of the next one, or ``start`` when it is empty.
 
-        The next one is what was claimed before and is not settled, if there is such a claim.
+        The next batch is an earlier unsettled claim, if there is one.
         """
         run = self._opened()
         with self._in_plain_words():
@@ -137,9 +138,9 @@ class QueueRun:
         return run.claim
 
     def held(self, start: int, end: int) -> tuple[StreamClaim | None, Sequence[Any]]:
-        """Return the claim of a batch, and the ids of what it still holds; their leases begin anew.
+        """Return the claim of a batch, and the ids that it still holds; their leases begin anew.
 
-        Neither is there when the batch was settled: its checkpoint is older than the consumer.
+        ``None`` and no ids if the batch was settled: its checkpoint is older than the consumer.
         """
         run = self._opened()
         claim = run.claim
@@ -157,7 +158,7 @@ class QueueRun:
         token, at = self._affirmed
         lease = self._lease()
         if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
-            return claim.ids  # claimed a moment ago
+            return claim.ids  # claimed a moment ago: the leases are new
         held = self._do(extend_and_list_held(self._broker._context, claim.token, claim.ids, lease))
         self._affirmed = claim.token, time.monotonic()
         if gone := len(claim.ids) - len(held):
@@ -166,18 +167,18 @@ class QueueRun:
         return held
 
     def settle(self, end: int) -> None:
-        """Settle the batch that ends there, unless that was done."""
+        """Settle the batch that ends with this number, unless it is settled."""
         if self._run is not None:
             with self._in_plain_words():
                 self._do(streams.settled(self._queue._context, self._opened(), end))
 
     def end(self) -> None:
-        """Let another process run the query at once. What it holds is the next run's, or waits for its lease."""
+        """Give the run back at once. Its items go to the next run, or wait for their leases."""
         if self._keeper is not None:
             self._keeper.end()
 
     def close(self) -> None:
-        """Do the same, and write down what was counted; several threads may call it."""
+        """End the run, and store the counters; several threads may call it."""
         with self._closing:
             self.end()
             self._broker.close()
@@ -193,13 +194,15 @@ class QueueRun:
         return self._run
 
     def _begun(self) -> StreamRun:
-        """Begin the run. One whose process is alive extends its lease; that of a dead one is waited for."""
+        """Begin the run. A living process extends its lease, so it is busy; a dead one's lease is waited for."""
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
             found = self._do(streams.opened(self._broker._context, self._options.consumer, self._options.queue, LENGTH))
             if isinstance(found, StreamRun):
                 return found
+            # In the first second an extension may come from a process that is about to end; later it means that it
+            # lives.
             if time.monotonic() - began < DYING:
                 until = found.until
             elif found.until != until and found.by is not None:
@@ -207,7 +210,7 @@ class QueueRun:
             time.sleep(LOOK)
 
     def _check_queue(self) -> None:
-        """Refuse a queue that nobody has heard of; a consumer that has read it before is somebody."""
+        """Refuse an unknown queue; a queue that this consumer has read before is known."""
         name = self._options.queue
         if self._options.empty_if_missing:
             return

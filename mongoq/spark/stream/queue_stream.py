@@ -1,4 +1,4 @@
-"""The stream reader of a queue: numbered claims on the driver, their items in the tasks."""
+"""Stream reader of a queue: numbered claims on the driver, their items in the tasks."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ __all__ = ["ClaimPartition", "QueueStreamReader"]
 
 CLAIM = "claim"
 TOKEN = "token"
-"""The keys of an offset: number and token of the last claim of the batches before it. Claims of several consumers have
-the same numbers, but not the same token. The first offset has none."""
+"""Keys of an offset: number and token of the last claim before it. Claims of two consumers may have equal numbers, but
+not equal tokens. The first offset has no token.
+"""
 ITEMS = 5_000
-"""Items of a partition, unless the option says how many partitions."""
+"""Items of a partition, unless the option ``partitions`` is given."""
 ROWS = 5_000
-"""Rows of a record batch, at most, and fewer where they are more than the 16 MB of a server's reply."""
+"""Rows of a record batch, at most; fewer if they are more than the 16 MB of a server's reply."""
 
 
 class ClaimPartition(InputPartition):
-    """A part of a claim, for one task. It travels with the URI and never shows it."""
+    """A part of a claim, for one task. It is sent with the URI and never shows it."""
 
     def __init__(self, place: Location, token: ObjectId, ids: Sequence[Any], now: datetime, part: str) -> None:
         self.place = place
@@ -56,7 +57,7 @@ class ClaimPartition(InputPartition):
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a queue in batches, each of which is one claim; the offsets are the claims' numbers."""
+    """Reads a queue in batches of one claim each; the offsets are the claims' numbers."""
 
     def __init__(self, options: QueueStreamOptions, schema: StructType) -> None:
         Columns(schema, options.mode)
@@ -71,11 +72,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the time: what is eligible later is left to other runs."""
+        """Restrict the stream to items that are eligible now; later items are left to other runs."""
         self._run().bound()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new checkpoint begins: with what is claimed and not settled, so that none of it is skipped.
+        """Return the beginning of a new checkpoint: it begins with an unsettled claim, so that no item is skipped.
 
         Spark asks again when it plans the first batch, also after a restart, and gets the same answer.
         """
@@ -84,7 +85,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batch before, which Spark has finished, and claim the next one.
 
-        When there is nothing it waits up to half a second for it: Spark asks again at once.
+        If the queue is empty, the call waits up to half a second for an item: Spark asks again at once.
         """
         most = min(self._options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.most)
         run, before = self._told(start)
@@ -92,15 +93,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if number == before else {CLAIM: number, TOKEN: run.token}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Split a claim; the same after a restart, less what somebody else has settled or taken since."""
+        """Split a claim; a restart gives the same parts, without items that were settled or taken since."""
         run, last = self._told(end)
         claim, held = run.held(_number(start), last)
         return [] if claim is None else self._split(claim, {id_key(id) for id in held}, run.now())
 
     def _split(self, claim: StreamClaim, held: Set[Any], now: datetime) -> list[InputPartition]:
-        """Split all that was claimed, whatever is held of it by now.
+        """Split all ids of the claim, including the ids that it no longer holds.
 
-        An item is in the same part whenever the batch is read, since the ids of what is pushed there depend on it.
+        An item is in the same part whenever the batch is read, because ids of items that the sink pushes depend on it.
         """
         ids = claim.ids or []
         parts = min(self._options.partitions or -(-len(ids) // ITEMS), len(ids))
@@ -119,25 +120,25 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of one partition in record batches, in the order of the claim, with majority read concern."""
         if not isinstance(partition, ClaimPartition):
-            return  # Spark's own, of a batch without items
+            return  # Spark's own partition, for a batch without items
         columns = Columns(self._schema, self._options.mode)
         documents = _documents(partition, columns.projection())
         yield from made_at_rest(map(partial(columns.batch, now=partition.now), documents))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Settle what is not: most likely nothing, since Spark asks for the next batch before it says so."""
+        """Settle the batch, if it is unsettled: most likely it is, because Spark asks for the next batch first."""
         run, number = self._told(end)
         run.settle(number)
 
     def stop(self) -> None:
-        """Let another process run the query at once; Spark calls this when its JVM has gone."""
+        """Give the run back at once; Spark calls this when its JVM has ended."""
         end_run(self._options)
 
     def _run(self) -> QueueRun:
         return run_of(self._options)
 
     def _told(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
-        """Return the run, and the number that an offset has in it."""
+        """Return the run, and the number of an offset in it."""
         run, number = self._run(), _number(offset)
         run.tell_apart(number, offset.get(TOKEN))
         return run, number
@@ -152,10 +153,10 @@ def _number(offset: Mapping[str, Any]) -> int:
 
 
 def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
-    """Yield what the claim still holds, some thousand items or 16 MB at a time.
+    """Yield the documents that the claim still holds, some thousand items or 16 MB at a time.
 
-    From the primary, whatever the URI says: elsewhere what was reserved a moment ago may be missing. Raises
-    ``ColumnMismatch``, which names the item, for text that is not UTF-8.
+    They are read from the primary, whatever the URI says: a secondary may not have a new reservation yet. Raises
+    ``ColumnMismatch``, with the item's id, for text that is not UTF-8.
     """
     broker = broker_at(partition.place)
     ids, done, size = unpack(*partition.ids), 0, ROWS
@@ -164,10 +165,12 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
         try:
             documents = broker._driver.run(read_held_documents(broker._context, partition.token, some, projection))
         except InvalidBSON:
+            # Any document of the reply may have the text: smaller reads lead to the item.
             if len(some) == 1:
                 raise ColumnMismatch(some[0], "payload", "string", "text that is not UTF-8") from None
             documents = None
         if documents is None:
+            # The reply would be too large, or its text is not UTF-8: read fewer items at a time.
             size = max(1, len(some) // 4)
             continue
         done += size

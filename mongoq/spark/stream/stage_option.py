@@ -1,4 +1,4 @@
-"""The option ``stage`` of a stream: which stage of a pipeline reads the queue, and what it goes by there."""
+"""Option ``stage`` of a stream: the stage of a pipeline that reads the queue, with its settings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["StageOption"]
 
 @dataclass(frozen=True, slots=True)
 class StageOption:
-    """A stage, as far as claims and burials have to know it.
+    """Settings of a stage that claims and burials need.
 
     Attributes:
-        name: the stage's.
-        trail: it records its hops.
-        payloads: with the payloads before them.
-        dead: the queue of its failures; ``None`` for none.
-        limited: it has a limit of its own for retries, which is ``max_retries``.
-        max_retries: that limit.
+        name: name of the stage.
+        trail: True if it records its hops.
+        payloads: True if hops are recorded with the payloads before them.
+        dead: queue of its failures; ``None`` for none.
+        limited: True if it has its own limit of retries, ``max_retries``.
+        max_retries: this limit.
     """
 
     name: str
@@ -38,13 +38,13 @@ class StageOption:
 
     @classmethod
     def of(cls, mark: StageMark, overriding: Mapping[str, Any]) -> Self:
-        """Return what a handle of a stage was told."""
+        """Return the settings of a stage's handle."""
         limited, dead = "max_retries" in overriding, overriding.get("dead")
         return cls(mark.name, mark.trail, mark.payloads, dead, limited, overriding.get("max_retries"))
 
     @classmethod
     def parse(cls, given: RawOptions) -> Self | None:
-        """Return the option, if it was given; raises ``ArgumentInvalid``."""
+        """Return the option, or ``None``; raises ``ArgumentInvalid``."""
         text = given.text("stage")
         if text is None:
             return None
@@ -66,11 +66,11 @@ class StageOption:
         return self
 
     def text(self) -> str:
-        """Return it as the option says it."""
+        """Return the value of the option, as text."""
         return json.dumps(asdict(self))
 
     def marked(self, queue: Queue[Any]) -> Queue[Any]:
-        """Return a handle that goes by the settings of the stage, and whose burials tell of it."""
+        """Return a handle with the settings of the stage, whose burials name the stage."""
         overriding: dict[str, Any] = {"dead": self.dead}
         if self.limited:
             overriding["max_retries"] = self.max_retries

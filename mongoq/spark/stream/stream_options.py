@@ -1,4 +1,4 @@
-"""The options of streams that read a queue or its history, checked before anything is sent."""
+"""Options of streams that read a queue or its history, checked before any command is sent."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
 SHORTEST_LEASE = 1.0
-"""Seconds. A thread of the driver extends leases several times in their length."""
+"""Seconds. A thread of the driver extends a lease several times within its length."""
 HISTORY_ONLY = ("maxItems", "lag")
 DEFAULT_HISTORY_ITEMS = 100_000
 LAG = 90.0
-"""Seconds. A transaction may commit 60 s after the time that its items carry; the server ends it within half as much
-again, and a command that is sent again after a failover is later by less."""
+"""Seconds. A transaction may commit 60 s after the time of its items; the server ends it within half as much again. A
+command that is sent again after a failover is late by less.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStreamOptions:
-    """What a stream reads, and how it is split.
+    """Options of a stream that reads a queue.
 
     Attributes:
-        place: where the queue is.
-        queue: its name, the option ``queue``.
-        consumer: the name under which it is read, by one query at a time.
+        place: location of the queue.
+        queue: name of the queue, the option ``queue``.
+        consumer: name under which it is read, by one query at a time.
         most: items of a batch, at most; the option ``maxItems``.
-        partitions: how many tasks read a batch; ``None`` for one for each 5,000 items.
-        lease: how long items are reserved from each extension on; ``None`` for as long as the queue says.
-        mode: what becomes of items that do not fit their columns.
-        empty_if_missing: wait for a queue that nobody has heard of.
-        stage: the stage of a pipeline that reads it, if one does.
+        partitions: number of tasks that read a batch; ``None``: one for each 5,000 items.
+        lease: how long items are reserved from each extension on; ``None``: the queue's lease.
+        mode: treatment of items that do not fit their columns.
+        empty_if_missing: True to wait for an unknown queue.
+        stage: stage of a pipeline that reads the queue, if any.
     """
 
     place: Location
@@ -59,11 +60,11 @@ class QueueStreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a stream; their names come in any case.
+        """Check the options of a stream; users may write their names in any case.
 
         Raises:
-            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
-            QueueNameInvalid: no queue has this name.
+            ArgumentInvalid: an option is unknown, missing, or out of its range.
+            QueueNameInvalid: no queue can have this name.
         """
         given = RawOptions(options, KNOWN)
         given.take_path("queue")
@@ -119,12 +120,12 @@ def _check_view(given: RawOptions) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryStreamOptions:
-    """What a stream over history reads.
+    """Options of a stream that reads history.
 
     Attributes:
-        read: which queues and when, as for a batch read.
-        max_items: items of a batch, at most; those of one millisecond stay together.
-        lag: how old a time is before it is read.
+        read: queues and time range, as for a batch read.
+        max_items: items of a batch, at most; items of one millisecond stay together.
+        lag: age of a time before it is read.
     """
 
     read: ReadOptions
@@ -136,8 +137,8 @@ class HistoryStreamOptions:
         """Check the options of a stream with the view ``history``.
 
         Raises:
-            ArgumentInvalid: an option that is unknown, missing, or has a value out of its range.
-            QueueNameInvalid: no queue has this name.
+            ArgumentInvalid: an option is unknown, missing, or out of its range.
+            QueueNameInvalid: no queue can have this name.
         """
         given = RawOptions(options, (*READ_OPTIONS, *HISTORY_ONLY))
         own = {name.lower() for name in HISTORY_ONLY}

@@ -1,6 +1,6 @@
-"""BSON values as Spark's types, and back: without loss, or not at all.
+"""BSON values as values of Spark's types, and back: without loss, or with an error.
 
 ``column`` makes one column of a table: start there. ``convert`` reads values, ``values`` writes them, ``arrow`` and
-``decimals`` make Arrow arrays, ``infer_types`` finds a type for values that were seen, and ``conversion_error`` names
-one that does not fit.
+``decimals`` make Arrow arrays, ``infer_types`` finds a type for observed values, and ``conversion_error`` describes a
+value that does not fit.
 """

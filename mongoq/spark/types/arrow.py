@@ -41,13 +41,13 @@ PLAIN: dict[type[spark.DataType], frozenset[type]] = {
     spark.TimestampType: frozenset({datetime, NONE}),
     spark.BinaryType: frozenset({bytes, NONE}),
 }
-"""Python types that Arrow takes for a Spark type as they are, checking ranges itself; naive times are UTC to it."""
+"""Python types that Arrow converts to a Spark type by itself, with range checks; it reads naive times as UTC."""
 DECIMALS = frozenset({Decimal128, NONE})
 NOTHING = frozenset({NONE})
 
 
 def arrow_type(type: spark.DataType) -> pa.DataType:
-    """Return the Arrow type of a Spark type, names and nullability of the parts included."""
+    """Return the Arrow type of a Spark type, with names and nullability of the parts."""
     if isinstance(type, spark.DecimalType):
         return pa.decimal128(type.precision, type.scale)
     if isinstance(type, spark.ArrayType):
@@ -71,8 +71,9 @@ def arrow_field(field: spark.StructField) -> pa.Field:
 def as_it_is(values: list[Any], field: spark.StructField, arrow: pa.DataType) -> pa.Array | None:
     """Return the values as an array if Arrow can take them unconverted, else ``None``.
 
-    A look at the set of their types is much faster than a look at each value.
+    Checking the set of their types is much faster than checking each value.
     """
+    # Classes, not isinstance: a subclass such as a Code or a Binary needs conversion.
     found = {each.__class__ for each in values}
     if not field.nullable and NONE in found:
         return None

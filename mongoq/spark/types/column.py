@@ -1,4 +1,4 @@
-"""One column of a table: which stored field it needs, and how values become an Arrow array."""
+"""One column of a table: the stored field that it needs, and the conversion of values to an Arrow array."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NO_PAYLOAD = object()
 
 @dataclass(frozen=True, slots=True)
 class DocumentBatch:
-    """The documents of one batch, taken apart for their columns.
+    """Documents of one batch, prepared for its columns.
 
     Attributes:
-        documents: they.
+        documents: the documents.
         payloads: their payloads.
-        fields: the same for columns of fields: what is no document holds none.
-        now: the moment at which states are told.
+        fields: their payloads for columns of fields: a payload that is no document is empty here.
+        now: time at which states are computed.
     """
 
     documents: Sequence[Document]
@@ -42,22 +42,22 @@ class DocumentBatch:
 
 
 def stored_path(name: str) -> str | None:
-    """Return the path that leads to a field of the payload alone, or ``None``: it has no dots, ``$`` and NUL."""
+    """Return the path of a payload's field, or ``None`` if a path cannot name it: for dots, a leading ``$`` and NUL."""
     return None if not name or name.startswith("$") or set(name) & set(".\0") else f"{PAYLOAD}.{name}"
 
 
 def only(fields: Sequence[str], payload: Any) -> Any:
-    """Return some fields of a payload, in its own order; one that is no document as it is."""
+    """Return some fields of a payload, in its own order; a payload that is no document is returned as it is."""
     if not isinstance(payload, dict) or payload.keys() <= set(fields):
         return payload
     return {name: value for name, value in payload.items() if name in fields}
 
 
 class Column:
-    """One column of the table. Its name says where the values are: in the envelope, the payload, or a field of it.
+    """One column of the table. Its name selects the values: the envelope, the payload, or a field of the payload.
 
     Raises:
-        ArgumentInvalid: the column has a type that it cannot be read into.
+        ArgumentInvalid: the column has an unsupported type.
     """
 
     def __init__(self, field: StructField, mode: str) -> None:
@@ -90,14 +90,15 @@ class Column:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The stored fields that it needs."""
+        """Stored fields that the column needs."""
         if self._envelope is not None:
             return self._envelope.stored
         return (stored_path(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
     def array(self, taken: DocumentBatch, misfits: ParseMode) -> pa.Array:
-        """Return the column of these documents; null, and noted, where the mode admits what does not fit."""
+        """Return the column of these documents; a value that does not fit becomes null and is noted, or raises."""
         values = self._values(taken)
+        # Fast path; a value that Arrow refuses is converted one by one, for an error that names it.
         array = as_it_is(values, self.field, self.arrow) if self._plain else None
         return pa.array(self._converted(values, misfits), self.arrow) if array is None else array
 
@@ -120,6 +121,7 @@ class Column:
                 misfits.meet(place, self.name, misfit, nullable=self.field.nullable)
                 converted.append(None)
             if self._forgiven:
+                # The list is shared by all values of the column: empty it for the next one.
                 self._forgiven.clear()
                 misfits.note(place)
         return converted

@@ -1,4 +1,4 @@
-"""A value that does not fit its column, told without quoting it."""
+"""Error of a value that does not fit its column; its message does not quote the value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES: tuple[tuple[type, str], ...] = (
 
 
 class ConversionError(Exception):
-    """A value that does not fit; ``steps`` leads to it, innermost first."""
+    """A value that does not fit; ``steps`` has the path to it, innermost first."""
 
     def __init__(self, type: DataType, problem: str) -> None:
         super().__init__(problem)
@@ -40,12 +40,12 @@ class ConversionError(Exception):
 
     @property
     def path(self) -> str:
-        """The path from the column to the value, such as ``[2].price``."""
+        """Path from the column to the value, such as ``[2].price``."""
         return "".join(reversed(self.steps))
 
 
 def name_of(value: Any) -> str:
-    """Say what a value is, without quoting it."""
+    """Return the kind of a value in words, without quoting it."""
     for kind, name in NAMES:
         if isinstance(value, kind):
             return name

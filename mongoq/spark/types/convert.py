@@ -1,4 +1,4 @@
-"""BSON values to values of one Spark type, without loss or not at all."""
+"""BSON values converted to values of one Spark type, without loss or with an error."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from mongoq.spark.types.json_text import TextGarbled, json_text
 __all__ = ["JSON_MARK", "Convert", "as_json", "converter", "is_json"]
 
 JSON_MARK = {"mongoq": "json"}
-"""Metadata of a string field that says: each value as JSON, strings in quotation marks. A schema that is inferred has
-it where values have no type in common."""
+"""Metadata of a string field whose values are all JSON, strings in quotation marks. An inferred schema sets it where
+values have no common type.
+"""
 
 Convert = Callable[[Any], Any]
 
@@ -36,7 +37,7 @@ INTEGER_BITS: dict[type[spark.DataType], int] = {
 
 
 def is_json(field: spark.StructField) -> bool:
-    """Say whether a field shows each value as JSON."""
+    """Return whether a field shows each value as JSON."""
     return isinstance(field.dataType, spark.StringType) and JSON_MARK.items() <= (field.metadata or {}).items()
 
 
@@ -49,9 +50,10 @@ def as_json(value: Any) -> str:
 
 
 def converter(field: spark.StructField, forgiven: list[ConversionError] | None = None) -> Convert:
-    """Return the function that makes a stored value one of this field's type, or raises ``ConversionError``.
+    """Return the function that converts a stored value to this field's type, or raises ``ConversionError``.
 
-    With a list for what is forgiven, what does not fit becomes null as far inside as may be null, and is listed.
+    With a list ``forgiven``, a value that does not fit becomes null, as deep inside as nulls are allowed, and is added
+    to the list.
 
     Raises:
         TypeError: the format does not read into this type.
@@ -127,6 +129,7 @@ def _integers(type: spark.DataType, bits: int) -> Convert:
     limit = 1 << (bits - 1)
 
     def convert(value: Any) -> int:
+        # Some producers, such as JavaScript, write all numbers as doubles.
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -156,6 +159,7 @@ def _float(type: spark.DataType, value: Any) -> float:
 
 
 def _decimals(type: spark.DecimalType) -> Convert:
+    # The traps raise where digits would be lost.
     context = Context(prec=type.precision, traps=[Inexact, InvalidOperation])
     step = Decimal(1).scaleb(-type.scale)
 
@@ -182,11 +186,12 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
 
 
 def _parsed_number(type: spark.DataType, value: str) -> Decimal:
+    # Decimal itself accepts underscores, spaces and digits of other scripts.
     if not NUMBER.fullmatch(value):
         raise ConversionError(type, "a string that is no number")
     try:
         return Decimal(value)
-    except InvalidOperation:  # an exponent that nobody can count with
+    except InvalidOperation:  # an exponent too large for Decimal
         raise ConversionError(type, "a number with more digits") from None
 
 

@@ -1,4 +1,4 @@
-"""Decimal128 as Arrow's decimals, by their digits: an order of magnitude faster than by way of ``decimal``."""
+"""Decimal128 values as Arrow decimals, by their digits: an order of magnitude faster than with ``decimal``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bson import Decimal128
 __all__ = ["decimal_array"]
 
 HALVES = Struct("<QQ")
-"""Of the 128 bits, from the lowest: 113 of the coefficient, 14 of the exponent, and the sign."""
+"""The 128 bits, from the lowest: 113 of the coefficient, 14 of the exponent, and the sign."""
 EXPONENT_PLACE, EXPONENT_MASK, EXPONENT_BIAS = 49, 0x3FFF, 6176
 HIGH_MASK = (1 << EXPONENT_PLACE) - 1
 LARGEST = 10**34 - 1
 SPECIAL = 3
-"""The two bits above the rest in NaN, in infinities, and in forms that nobody writes."""
+"""Value of the two bits below the sign in NaN, in infinities, and in encodings that no writer uses."""
 TENS = [10**place for place in range(39)]
 NULL = bytes(16)
 
@@ -37,10 +37,11 @@ def decimal_array(values: Sequence[Decimal128 | None], type: spark.DecimalType) 
 
 
 def _scaled(bid: bytes, scale: int) -> int | None:
-    """Return the number in units of ``10 ** -scale``, or ``None`` if it is no whole number of them, or strange."""
+    """Return the number in units of ``10 ** -scale``, or ``None`` if it is no whole number of them, or is special."""
     low, high = HALVES.unpack(bid)
     coefficient: int = (high & HIGH_MASK) << 64 | low
     shift = (high >> EXPONENT_PLACE & EXPONENT_MASK) - EXPONENT_BIAS + scale
+    # All of these are left to the slow path, which converts or refuses them one by one.
     if high >> 61 & SPECIAL == SPECIAL or coefficient > LARGEST or not -len(TENS) < shift < len(TENS):
         return None
     if shift < 0:

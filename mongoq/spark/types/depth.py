@@ -1,4 +1,4 @@
-"""How deep the type of a column may nest."""
+"""Limit of the nesting of column types."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["too_deep"]
 
 ARROW_LEVELS = 64
 OF_SPARK = 2
-"""Levels that are gone before a column begins: Spark sends each batch as a struct, and the values within have one."""
+"""Levels above a column: Spark sends each batch as a struct, and the values inside have one level."""
 COLUMN_LEVELS = ARROW_LEVELS - OF_SPARK
 MAP_LEVELS = 2
-"""A map is a list of structs to Arrow."""
+"""Levels of a map: Arrow stores it as a list of structs."""
 
 
 def too_deep(name: str, type: DataType) -> str | None:
-    """Say which part of a column nests too deep for Arrow, if one does; such a part can be a string instead."""
+    """Return which part of a column nests too deep for Arrow, if any, as a sentence; a string can replace this part."""
     path = next(_beyond(name, type, 0), None)
     if path is None:
         return None
@@ -25,7 +25,7 @@ def too_deep(name: str, type: DataType) -> str | None:
 
 
 def _beyond(path: str, type: DataType, above: int) -> Iterator[str]:
-    """Yield the paths of the parts that are the first ones too deep."""
+    """Yield the paths of the outermost parts that are too deep."""
     if not isinstance(type, StructType | ArrayType | MapType):
         return
     level = above + (MAP_LEVELS if isinstance(type, MapType) else 1)

@@ -1,4 +1,4 @@
-"""The columns of the envelope: their names and types, the stored fields they need, and how they are taken."""
+"""Columns of the envelope: names, types, the stored fields they need, and how values are read from documents."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ __all__ = [
 
 PAYLOAD = "payload"
 CORRUPT = "_corrupt"
-"""The column that holds, in the permissive mode, the payload of an item that did not fit."""
+"""Column with the payload of an item that did not fit, in the permissive mode."""
 RAW = "_payload"
-"""The column that holds the payload as BSON, for copies that lose nothing; only for those who ask for it."""
+"""Column with the payload as BSON, for lossless copies; only if the schema has it."""
 TRAIL = "_trail"
-"""The column of what stages of pipelines have done with an item; only for those who ask for it."""
+"""Column with the hops of an item through pipelines; only if the schema has it."""
 DELIVERY = "_delivery"
-"""The column that holds what delivery hashes are made of, besides the name of a stage, for who asks for it."""
+"""Column with the parts of delivery hashes, without the stage's name; only if the schema has it."""
 ASKED_FOR = (RAW, TRAIL, DELIVERY)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
@@ -78,7 +78,7 @@ HOP = (
     .add("ended", STRING)
     .add("to", STRING)
 )
-"""Without the payloads that a trail may keep, which may have any type and be large: the server sends none."""
+"""Hops without their payloads, which may have any type and be large: the server does not send them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class Field:
     """A column of the envelope.
 
     Attributes:
-        type: its type, in which the user has no choice.
-        stored: the stored fields that it needs.
-        take: takes its values out of documents, at a given time.
+        type: its fixed type.
+        stored: stored fields that it needs.
+        take: reads its values from documents, at a given time.
     """
 
     type: DataType
@@ -105,12 +105,13 @@ def _ids(documents: Sequence[Document], _now: datetime) -> list[str]:
 
 
 def id_shown(id: Any) -> str:
-    """Return an id as text: mongoq's are ObjectIds, and other types that somebody wrote are shown as JSON."""
+    """Return an id as text: an ObjectId or string as it is, an id of another type as JSON."""
     return str(id) if isinstance(id, str | ObjectId) else json_shown(id)
 
 
 def _states(documents: Sequence[Document], now: datetime) -> list[str]:
-    """Tell the states as ``mongoq.model.item.state_of`` does, also of dates that Python cannot hold."""
+    """Return the states as ``mongoq.model.item.state_of`` does, also for dates that Python cannot hold."""
+    # Dates of a read are naive for speed, those of other callers aware: compare each with its kind.
     naive = now.astimezone(UTC).replace(tzinfo=None)
     return [_state(document, now, naive) for document in documents]
 
@@ -122,6 +123,7 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     if isinstance(when, datetime):
         due = when <= (naive if when.tzinfo is None else now)
     else:
+        # Dates outside Python's years: the sign tells the far past from the far future.
         due = isinstance(when, DatetimeMS) and int(when) < 0
     if document.get("reserved"):
         return "expired" if due else "reserved"
@@ -133,14 +135,14 @@ def _pushed(documents: Sequence[Document], _now: datetime) -> list[Any]:
 
 
 def _entry(document: Document) -> Any:
-    """Return when an item came to its queue, where that is known: nobody has had it, or a stream's claim noted it."""
+    """Return when an item came to its queue, or ``None`` if unknown: known before a claim, or if a stream noted it."""
     if document.get("when") is None or document.get("reserved") or document.get("attempts"):
         return document.get("pushed")
     return entry_time(document)
 
 
 def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | Garbled | None]:
-    """Return each payload as ``{"payload": payload}`` in BSON, which text that is not UTF-8 cannot be."""
+    """Return each payload as ``{"payload": payload}`` in BSON; text that is not UTF-8 has no such form."""
     return [_encoded(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
 
 
@@ -156,7 +158,7 @@ def _trails(documents: Sequence[Document], _now: datetime) -> list[list[dict[str
 
 
 def _hops(stored: Any) -> list[dict[str, Any]] | None:
-    """Return the hops of a trail; an item that has met no stage that keeps one has none."""
+    """Return the hops of a trail; ``None`` for an item without a trail."""
     if not isinstance(stored, list):
         return None
     return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
@@ -193,7 +195,7 @@ ENVELOPE: dict[str, Field] = {
 
 
 def envelope_schema() -> StructType:
-    """Return the columns of the envelope alone, without the payload in any form, and what is for those who ask."""
+    """Return the envelope's columns, without any form of the payload and without the columns for explicit schemas."""
     schema = StructType()
     for name, field in ENVELOPE.items():
         if name not in ASKED_FOR:
@@ -202,5 +204,5 @@ def envelope_schema() -> StructType:
 
 
 def default_schema() -> StructType:
-    """Return the columns of a table that was asked for without a schema: the envelope, and the payload as JSON."""
+    """Return the columns of a table without a schema: the envelope, and the payload as JSON."""
     return envelope_schema().add(PAYLOAD, STRING)

@@ -1,4 +1,4 @@
-"""What was seen in one field of a sample, and the Spark type that holds all of it exactly."""
+"""Values observed in one field of a sample, and the Spark type that holds all of them exactly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["MOST_FIELDS", "ObservedValues", "alike"]
 
 DIGITS = 38
 MOST_FIELDS = 1_000
-"""Fields of a document: with more of them their names are data."""
+"""Fields of a document, at most: with more fields, their names are data."""
 
 KINDS: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
@@ -56,15 +56,15 @@ ALONE: dict[str, DataType] = {
 
 @dataclass(slots=True)
 class ObservedValues:
-    """The values of one field; in which order they come makes no difference but to the order of nested fields.
+    """Values of one field; their order only matters for the order of nested fields.
 
     Attributes:
-        kinds: what they are; nulls are nothing.
-        beyond_double: whether one is an integer that a double does not hold exactly.
-        whole: the most digits before the decimal point, of integers and decimals.
-        scale: the most digits behind it.
-        fields: of documents, what was seen in each field.
-        element: of arrays, what was seen in them.
+        kinds: kinds of the values; nulls have none.
+        beyond_double: True if an integer is not exactly representable as a double.
+        whole: largest number of digits before the decimal point, of integers and decimals.
+        scale: largest number of digits after it.
+        fields: of documents, the values of each field.
+        element: of arrays, the values of their elements.
     """
 
     kinds: set[str] = field(default_factory=set)
@@ -75,7 +75,7 @@ class ObservedValues:
     element: ObservedValues | None = None
 
     def add(self, value: Any) -> None:
-        """See one more value."""
+        """Add a value."""
         if value is None:
             return
         kind = next((kind for type, kind in KINDS if isinstance(value, type)), "other")
@@ -90,6 +90,7 @@ class ObservedValues:
     def _decimal(self, value: Decimal128) -> None:
         number = value.to_decimal()
         if not number.is_finite():
+            # NaN and infinities have no decimal in Spark, but a text.
             self.kinds.add("text")
         elif number:
             _, digits, exponent = number.as_tuple()
@@ -106,12 +107,12 @@ class ObservedValues:
             self.element.add(part)
 
     def column(self, name: str) -> StructField:
-        """Return a field of the type that holds all: JSON where values have none in common, or there are none."""
+        """Return a field of the type that holds all values: JSON if they have no common type, or none exist."""
         type = self.type()
         return StructField(name, StringType(), metadata=dict(JSON_MARK)) if type is None else StructField(name, type)
 
     def type(self) -> DataType | None:
-        """Return the type that holds all exactly, if there is one."""
+        """Return the type that holds all values exactly, or ``None``."""
         if len(self.kinds) == 1:
             [kind] = self.kinds
             return ALONE[kind] if kind in ALONE else self._composed(kind)
@@ -137,7 +138,7 @@ class ObservedValues:
 
 
 LOOKS: dict[str, Callable[[ObservedValues, Any], None]] = {
-    "integer": ObservedValues._integer,  # a table of its own methods
+    "integer": ObservedValues._integer,  # methods of this class itself
     "decimal": ObservedValues._decimal,
     "document": ObservedValues._document,
     "array": ObservedValues._array,
@@ -145,7 +146,7 @@ LOOKS: dict[str, Callable[[ObservedValues, Any], None]] = {
 
 
 def alike(names: list[str]) -> set[str]:
-    """Return the names that differ from another in case only: Spark does not tell them apart."""
+    """Return the names that differ from another name only in case: Spark treats them as equal."""
     count: dict[str, int] = {}
     for name in names:
         count[name.lower()] = count.get(name.lower(), 0) + 1

@@ -1,4 +1,4 @@
-"""BSON values as the JSON that Spark's own functions read."""
+"""BSON values as JSON that Spark's own functions read."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SEPARATORS = (",", ":")
 
 
 class TextGarbled(Exception):
-    """There is text that is not UTF-8."""
+    """A text is not UTF-8."""
 
 
 def iso_text(value: datetime) -> str:
-    """Return a time in ISO 8601 with milliseconds; it is in UTC, aware or naive."""
+    """Return a time, aware in UTC or naive, in ISO 8601 with milliseconds."""
     return value.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
@@ -44,7 +44,7 @@ PLAIN: dict[type, Callable[[Any], Any]] = {
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON knows for a value that it does not know."""
+    """Return a JSON value in place of a value that JSON does not have."""
     if plain := PLAIN.get(value.__class__):
         return plain(value)
     for kind, plain in PLAIN.items():
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
             return plain(value)
     if isinstance(value, Garbled):
         raise TextGarbled
-    return type(value).__name__  # MinKey and MaxKey hold nothing
+    return type(value).__name__  # MinKey and MaxKey have no content
 
 
 def _shown(value: Any) -> Any:
@@ -60,6 +60,7 @@ def _shown(value: Any) -> Any:
 
 
 def _encoder(default: Callable[[Any], Any]) -> Callable[[Any], str]:
+    # BSON has no cycles, so no check; NaN raises, and json_text replaces it by a string.
     return json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, check_circular=False, separators=SEPARATORS, default=default
     ).encode
@@ -72,7 +73,7 @@ def json_text(value: Any) -> str:
     """Return a BSON value as plain JSON; raises ``TextGarbled`` for text that is not UTF-8."""
     try:
         return _encode(value)
-    except ValueError:  # a double that JSON has no number for; looked for only when met
+    except ValueError:  # NaN or an infinity, which JSON lacks; replaced only on this error
         return _encode(_named_doubles(value))
 
 

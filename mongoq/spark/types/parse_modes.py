@@ -1,4 +1,4 @@
-"""What becomes of items that do not fit their columns: the three modes of Spark's own readers."""
+"""Treatment of items that do not fit their columns: the three modes of Spark's own readers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MODES = (FAIL, PERMISSIVE, DROP)
 
 
 class ParseMode:
-    """The documents of one batch that do not fit.
+    """Documents of one batch that do not fit.
 
     Attributes:
-        places: where they are in it.
+        places: their positions in the batch; grows with ``note`` and ``meet``.
     """
 
     def __init__(self, mode: str, documents: Sequence[Document]) -> None:
@@ -28,11 +28,11 @@ class ParseMode:
         self._documents = documents
 
     def note(self, place: int) -> None:
-        """Remember a document of which some value became null, which the mode allows."""
+        """Record a document in which a value became null, as the mode allows."""
         self.places.add(place)
 
     def meet(self, place: int, column: str, misfit: ConversionError, *, nullable: bool) -> None:
-        """Remember a document, or raise ``ColumnMismatch`` where the mode or the column wants a value."""
+        """Record a document, or raise ``ColumnMismatch`` if the mode or the column requires a value."""
         if self._mode == FAIL or (self._mode == PERMISSIVE and not nullable):
             id: Any = self._documents[place]["_id"]
             raise ColumnMismatch(id, column + misfit.path, misfit.type, misfit.problem) from None

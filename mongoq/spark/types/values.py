@@ -16,16 +16,16 @@ from bson import Decimal128
 __all__ = ["Unfit", "Values", "check_names", "has_maps", "values_of"]
 
 Values = Callable[[pa.Array], list[Any]]
-"""Turns an array into values, of which each nests nothing that is still Arrow's; raises ``Unfit``."""
+"""Converts an array to values without any Arrow objects inside; raises ``Unfit``."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_DAY, LAST_DAY = ((day - EPOCH.date()).days for day in (date.min, date.max))
 SECONDS = 86_400
 DIGITS = 34
-"""The most digits of a Decimal128."""
+"""Digits of a Decimal128, at most."""
 EXPONENT_BIAS = 6176
 EXPONENT_BITS = 113
-"""A Decimal128 has its coefficient below these bits, and its exponent above."""
+"""Bits of the coefficient of a Decimal128; the exponent is above them."""
 SIGN = 1 << 127
 WIDTH = 16
 BEYOND = "a {} outside the years 1 to 9999"
@@ -42,18 +42,18 @@ PLAIN: tuple[type[spark.DataType], ...] = (
     spark.BinaryType,
     spark.NullType,
 )
-"""Types whose values are what BSON stores."""
+"""Types whose values BSON stores unchanged."""
 
 
 class Unfit(Exception):
-    """A value that BSON cannot hold without loss; says what it is, without quoting it."""
+    """BSON cannot hold a value without loss; the message names its kind, without quoting it."""
 
 
 def values_of(type: spark.DataType) -> Values:
-    """Return what turns columns of this type into values.
+    """Return the converter of columns of this type.
 
     Raises:
-        TypeError: the format does not write this type; its text says what to do.
+        TypeError: the format does not write this type; the message has the remedy.
     """
     if isinstance(type, PLAIN):
         return lambda array: array.to_pylist()
@@ -85,10 +85,11 @@ def _remedy(type: spark.DataType) -> str:
 def _decimals(type: spark.DecimalType) -> Values:
     if type.precision > DIGITS:
         return _long_decimals
+    # All values of a column have one scale, so one exponent.
     exponent = (EXPONENT_BIAS - type.scale) << EXPONENT_BITS
 
     def convert(array: pa.Array) -> list[Any]:
-        """Make them of their bits, which is twice as fast as by way of ``decimal``."""
+        """Build the values from their bits, which is twice as fast as with ``decimal``."""
         return [
             unscaled if unscaled is None else Decimal128.from_bid(_bid(unscaled, exponent))
             for unscaled in _unscaled(array)
@@ -102,10 +103,11 @@ def _bid(unscaled: int, exponent: int) -> bytes:
 
 
 def _unscaled(array: pa.Array) -> Iterator[int | None]:
-    """Yield the integers that the decimals are when their points are left out."""
+    """Yield the decimals as integers, without their decimal points."""
     if array.null_count == len(array):
         yield from [None] * len(array)
         return
+    # Arrow's buffer itself, 16 bytes a value; a slice of an array begins at its offset.
     bits = memoryview(array.buffers()[1])
     start = array.offset * WIDTH
     there = array.is_valid().to_pylist() if array.null_count else [True] * len(array)
@@ -114,7 +116,7 @@ def _unscaled(array: pa.Array) -> Iterator[int | None]:
 
 
 def _long_decimals(array: pa.Array) -> list[Any]:
-    """Take numbers as long as their digits fit; zeros at the end may go."""
+    """Convert decimals whose digits fit; zeros at the end may be cut."""
     exact = Context(prec=DIGITS, traps=[Inexact, InvalidOperation])
     try:
         return [value if value is None else Decimal128(exact.plus(value)) for value in array.to_pylist()]
@@ -128,15 +130,15 @@ def _dates(array: pa.Array) -> list[Any]:
 
 
 def _timestamps(array: pa.Array) -> list[Any]:
-    """Return aware datetimes, whose finer digits BSON cuts as in any that is pushed; wall times count as UTC."""
+    """Return aware datetimes. BSON cuts their microseconds, as in every push; wall times count as UTC."""
     micros = array.view(pa.int64())
     _check_range(micros, FIRST_DAY * SECONDS * 1_000_000, (LAST_DAY + 1) * SECONDS * 1_000_000 - 1, "timestamp")
-    # Arrow takes four times as long
+    # Arrow's own conversion takes four times as long
     return [None if each is None else EPOCH + timedelta(0, 0, each) for each in micros.to_pylist()]
 
 
 def _check_range(numbers: pa.Array, first: int, last: int, name: str) -> None:
-    """Refuse what no reader takes for a date: years that neither Python nor ISO 8601 has."""
+    """Refuse years that neither Python nor ISO 8601 has: no reader accepts them as dates."""
     found = pc.call_function("min_max", [numbers]).as_py()
     if found["min"] is not None and not first <= found["min"] <= found["max"] <= last:
         raise Unfit(BEYOND.format(name))
@@ -149,7 +151,7 @@ def _nulled(array: pa.Array, values: list[Any]) -> list[Any]:
 
 
 def _spans(array: pa.Array) -> tuple[int, int, list[slice]]:
-    """Return where the parts of lists begin and end in their child, and of each list the slice of those."""
+    """Return start and length of the lists' elements in their child array, and the slice of each list in that part."""
     offsets = array.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     return first, last - first, [slice(start - first, end - first) for start, end in pairwise(offsets)]
@@ -160,6 +162,7 @@ def _arrays(type: spark.ArrayType) -> Values:
 
     def convert(array: pa.Array) -> list[Any]:
         first, number, spans = _spans(array)
+        # Convert the elements of all lists as one column, then cut it into the lists.
         flat = parts(array.values.slice(first, number))
         return _nulled(array, [flat[span] for span in spans])
 
@@ -194,7 +197,7 @@ def _structs(type: spark.StructType) -> Values:
 
 
 def check_names(names: list[str]) -> None:
-    """Refuse names of fields that no document can have, or that make it something else; raises ``TypeError``."""
+    """Refuse field names that a document cannot have, or that change its meaning; raises ``TypeError``."""
     for name in names:
         if "\0" in name:
             raise TypeError(f"field {name!r} has a NUL in its name; rename it")
@@ -205,7 +208,7 @@ def check_names(names: list[str]) -> None:
 
 
 def has_maps(type: spark.DataType) -> bool:
-    """Say whether values of this type have keys that nobody knows before they are read."""
+    """Return whether values of this type have keys that are only known when they are read."""
     if isinstance(type, spark.ArrayType):
         return has_maps(type.elementType)
     if isinstance(type, spark.StructType):

@@ -1,4 +1,4 @@
-"""What the columns of a table are for when it is written: payload, orders, fences, ids, or nothing."""
+"""Roles of the columns of a table that is written: payload, orders, fences, ids, or none."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["ID", "TOKEN", "ColumnRoles"]
 ID, TOKEN, QUEUE = "_id", "_token", "_q"
 KNOWN = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
 CARRIED_BY_READERS = ("_when", "_key")
-"""What a row that was read says of the item that it was, and not of the one that it becomes."""
+"""Columns with values of the item that was read, which the new item only takes over with ``carry``."""
 
 
 class ColumnRoles:
-    """What each column is for, checked before a task starts.
+    """Role of each column, checked before a task starts.
 
     Attributes:
-        payloads: makes the payloads; ``None`` where no column does.
-        orders: what rows say besides.
-        fenced: whether rows may hold a reservation: there is a ``_token``, and an ``_id``.
-        id_values: makes of the values of ``idColumn`` what ids are made of.
+        payloads: converter of payloads; ``None`` where no column belongs to payloads.
+        orders: converter of the columns with options of pushes and moves.
+        fenced: True if rows may hold a reservation: there is a ``_token``, and an ``_id``.
+        id_values: converter of ``idColumn`` to the bytes that ids are made of.
 
     Raises:
-        ArgumentInvalid: a column that cannot be written, or that is unknown, missing, or of the wrong type.
+        ArgumentInvalid: a column cannot be written, or is unknown, missing, or of the wrong type.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
@@ -56,6 +56,7 @@ class ColumnRoles:
 
     def _refuse_unknown(self, envelope: Iterable[str]) -> None:
         mine = {*envelope, *self._named, self._options.id_column}
+        # A misspelled control column would silently be left out.
         unknown = [name for name in self._fields if name.startswith("_") and name not in mine]
         if unknown:
             known = ", ".join(sorted(KNOWN))
@@ -83,7 +84,7 @@ class ColumnRoles:
         return AsJson(PAYLOAD) if isinstance(field.dataType, StringType) else AsValue.of(field)
 
     def _ordering(self, envelope: list[str]) -> list[StructField]:
-        """Return the columns of orders; those of a table that was read take some along only when they are told to."""
+        """Return the columns of orders; a table that was read keeps some of them only with ``carry``."""
         was_read = self.fenced or QUEUE in envelope
         left = {name for name in CARRIED_BY_READERS if was_read and name[1:] not in self._options.carry}
         return [self._fields[name] for name in envelope if name in ORDERS and name not in left]

@@ -1,4 +1,4 @@
-"""How the payload of a push is made of a row: from JSON text, one column, several columns, or BSON itself."""
+"""Payload of a push, made of a row: from JSON text, one column, several columns, or BSON itself."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "
 
 PAYLOAD = "payload"
 ENCODING = Encoding(codec_options())
-"""How payloads become BSON; no client of Spark's workers has options of its own."""
+"""Encoding of payloads; clients of Spark's workers have no codec options of their own."""
 
 
 class Refusal(Exception):
-    """A row of a record batch that cannot be written."""
+    """A row of a record batch cannot be written."""
 
     def __init__(self, row: int, column: str, problem: str) -> None:
         super().__init__(problem)
@@ -35,15 +35,15 @@ class Refusal(Exception):
 
 
 class Payloads(Protocol):
-    """Makes the payloads of rows."""
+    """Converter of rows to payloads."""
 
     def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return each as ``{"payload": payload}`` in BSON, checked; raises ``Refusal``."""
+        """Return each payload as ``{"payload": payload}`` in BSON, checked; raises ``Refusal``."""
         ...
 
 
 def _values_for(field: StructField) -> Values:
-    """Return what turns a column into values; raises ``ArgumentInvalid``, which names the column."""
+    """Return the converter of a column; raises ``ArgumentInvalid``, with the column's name."""
     if problem := too_deep(field.name, field.dataType):
         raise ArgumentInvalid("schema", f"field {problem}; write the payload as JSON text: to_json(...) AS {PAYLOAD}")
     try:
@@ -54,12 +54,13 @@ def _values_for(field: StructField) -> Values:
 
 
 def converted(name: str, values: Values, batch: pa.RecordBatch) -> list[Any]:
-    """Return the values of a column; raises ``Refusal`` for the first that cannot be stored."""
+    """Return the values of a column; raises ``Refusal`` for the first value that cannot be stored."""
     column = batch.column(name)
     try:
         return values(column)
     except Unfit as unfit:
         found = unfit
+    # The conversion of a whole column does not name the row: convert row by row to find it.
     for row in range(len(column)):
         try:
             values(column.slice(row, 1))
@@ -77,7 +78,7 @@ class AsDocument:
 
     @classmethod
     def of(cls, fields: Sequence[StructField]) -> AsDocument:
-        """Take these columns; raises ``ArgumentInvalid`` for one that cannot be stored."""
+        """Return the converter of these columns; raises ``ArgumentInvalid`` if one cannot be stored."""
         try:
             check_names([field.name for field in fields])
         except TypeError as error:
@@ -95,7 +96,7 @@ class AsDocument:
 
 @dataclass(frozen=True, slots=True)
 class AsValue:
-    """The value of one column, whatever its type."""
+    """The value of one column, of any type."""
 
     name: str
     values: Values
@@ -103,7 +104,7 @@ class AsValue:
 
     @classmethod
     def of(cls, field: StructField) -> AsValue:
-        """Take this column; raises ``ArgumentInvalid`` if it cannot be stored."""
+        """Return the converter of this column; raises ``ArgumentInvalid`` if it cannot be stored."""
         return cls(field.name, _values_for(field), has_maps(field.dataType))
 
     def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -113,7 +114,7 @@ class AsValue:
 
 @dataclass(frozen=True, slots=True)
 class AsJson:
-    """What the JSON text of one column says; null is the payload null."""
+    """The value of the JSON text in one column; null is the payload null."""
 
     name: str
 
@@ -124,12 +125,12 @@ class AsJson:
 
 @dataclass(frozen=True, slots=True)
 class AsRaw:
-    """The BSON of one binary column, which holds ``{"payload": payload}``: nothing of it is lost or changed."""
+    """The BSON of one binary column, which holds ``{"payload": payload}``: nothing is lost or changed."""
 
     name: str
 
     def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Check that each is such a document."""
+        """Check that each value is a document of this form."""
         found: list[bytes] = batch.column(self.name).to_pylist()
         for row, raw in enumerate(found):
             if problem := _raw_problem(raw):
@@ -147,7 +148,7 @@ def _raw_problem(raw: bytes | None) -> str | None:
 
 
 def parsed(name: str, batch: pa.RecordBatch) -> list[Any]:
-    """Return what the JSON texts of a column say, and ``None`` for null; raises ``Refusal``."""
+    """Return the values of the JSON texts of a column, and ``None`` for null; raises ``Refusal``."""
     values = []
     for row, text in enumerate(batch.column(name).to_pylist()):
         try:
@@ -164,7 +165,10 @@ def _no_constant(_name: str) -> NoReturn:
 def _encoded(
     values: Iterable[Any], column: str, named: Callable[[str], str] = str, *, checked: bool = True
 ) -> list[bytes]:
-    """Encode values; those whose type leaves nothing to be refused need not be checked, which takes as long."""
+    """Encode values. Without ``checked`` the check is skipped: it takes as long as the encoding.
+
+    The caller skips it for types whose values are always valid.
+    """
     encode = ENCODING.wrapped if checked else _wrapped
     encoded = []
     for row, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Rows that are pushed: under ids that are made of what they say, by the queues' own push."""
+"""Rows that are pushed, with ids made of their content, by the queues' own push."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ID = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What rows say, each by its place.
+    """Contents of rows, by their positions.
 
     Attributes:
-        orders: what they say besides their payloads.
-        wrapped: their payloads as ``{"payload": payload}`` in BSON; ``None`` where no column makes them.
-        values: what their ids are made of, with ``idColumn``.
+        orders: options of each row besides its payload.
+        wrapped: payloads as ``{"payload": payload}`` in BSON; ``None`` where no column belongs to payloads.
+        values: bytes that ids are made of, with ``idColumn``.
     """
 
     orders: Sequence[RowOrder]
@@ -37,11 +37,11 @@ class Rows:
 
 
 class RowPusher:
-    """Pushes rows of one task.
+    """Pushes the rows of one task.
 
     Args:
-        broker: where to.
-        options: of the write.
+        broker: broker of the queues.
+        options: options of the write.
         ids: makes the ids.
     """
 
@@ -51,9 +51,9 @@ class RowPusher:
         self._ids = ids
 
     def push(self, rows: Rows, places: Sequence[int]) -> None:
-        """Push the rows of some places, those of each queue together; raises ``Refusal`` before anything is sent.
+        """Push the rows of some positions, grouped by queue; raises ``Refusal`` before any command is sent.
 
-        Rows of one id are one item.
+        Rows with the same id are one item.
         """
         tolds: dict[str, list[PushOptions]] = {}
         pushes: dict[str, list[Push]] = {}
@@ -69,8 +69,9 @@ class RowPusher:
     def _send(self, queue: str, tolds: Sequence[PushOptions], pushes: list[Push]) -> None:
         context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
         if isinstance(self._ids, ValueIds):
+            # Rows with equal ids are one item, so only one of them is sent.
             pushes = list({push[0]: push for push in pushes}.values())
-        pushes.sort(key=ID)  # which saves the server a quarter of its work
+        pushes.sort(key=ID)  # ordered ids save the server a quarter of its work
         self._broker._driver.run(push_each(context, tolds, pushes, remember=self._options.once))
 
     def _made(
@@ -96,7 +97,7 @@ def _alike(orders: Sequence[RowOrder], places: Iterable[int]) -> dict[RowOrder, 
 
 
 def _checked(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple[str, list[bytes]]:
-    """Return the queue of rows that are told alike, and their payloads."""
+    """Return the queue of rows with the same order, and their payloads."""
     if order.to is None:
         raise Refusal(places[0], "_to", "it says no queue to push to, and neither does the option to")
     if rows.wrapped is None:

@@ -1,6 +1,6 @@
-"""The ids of pushes, made of what rows say, so that a row that is written again is pushed once.
+"""Ids of pushes, made of the rows' content, so that a row that is written again is pushed once.
 
-Never of a row's place, since a task that is run again may see its rows in another order.
+A row's position is never part of its id, because a task that runs again may see its rows in another order.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ __all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
 
 PREFIX_BYTES = 2
 HASH_BYTES = 10
-"""A billion rows of one job have two alike with a probability of 4e-7. What the ids of a job begin with alike keeps
-their entries in the index together."""
+"""Bytes of an id's hash. With a billion rows of one job, two have equal ids with a probability of 4e-7. The ids of a
+job have a common prefix, which keeps their index entries together.
+"""
 KEY_BYTES = 32
 FIRST_SLOTS = 1024
 Plain = Callable[[Any], bytes]
 
 
 class Occurrences:
-    """Counts equal hashes, in 16 to 32 bytes for each one that is new; a set of bytes takes more than 100."""
+    """Counts equal hashes, in 16 to 32 bytes for each new one; a set of bytes takes more than 100."""
 
     def __init__(self) -> None:
         self._slots = array("q", bytes(8 * FIRST_SLOTS))
@@ -37,7 +38,7 @@ class Occurrences:
         self._again: dict[bytes, int] = {}
 
     def counts(self, digests: Sequence[bytes]) -> dict[int, int]:
-        """Return how often hashes were there before, by their places; those that were not are left out."""
+        """Return how often hashes were there before, by their positions; new hashes are left out."""
         if (self._used + len(digests)) * 2 > len(self._slots):
             self._grow(len(digests))
         slots, before, mask = self._slots, {}, len(self._slots) - 1
@@ -66,11 +67,11 @@ class Occurrences:
 
 
 class ContentIds:
-    """Ids made of all that a push says, and of how many equal ones there were before it in the partition.
+    """Ids made of the whole content of a push, and of the number of equal pushes before it in the partition.
 
     Args:
-        job: what tells this write from others, the same when it is done again.
-        partition: the partition, since each counts by itself.
+        job: parts that distinguish this write from others; the same when the write is repeated.
+        partition: number of the partition, because each counts by itself.
     """
 
     def __init__(self, job: Sequence[str], partition: int) -> None:
@@ -81,7 +82,7 @@ class ContentIds:
         self._told: dict[Hashable, Any] = {}
 
     def ids(self, queue: str, told: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
-        """Return the ids of pushes that go to one queue and are told alike, with these payloads as BSON."""
+        """Return the ids of pushes to one queue with the same options and these payloads as BSON."""
         begun, digests = self._begun(queue, told), []
         for payload in payloads:
             hashed = begun.copy()
@@ -95,6 +96,7 @@ class ContentIds:
     def _begun(self, queue: str, told: Hashable) -> Any:
         key = queue, told
         if key not in self._told:
+            # A bound for memory: with a new key for each row the cache would grow forever.
             if len(self._told) >= FIRST_SLOTS:
                 self._told.clear()
             named = _joined(self._partition, queue, repr(told))
@@ -103,10 +105,10 @@ class ContentIds:
 
 
 class ValueIds:
-    """Ids made of the value of one column, of the queue, and of a label: the same in every job, whatever the partition.
+    """Ids made of the value of one column, of the queue, and of a label: the same in every job and partition.
 
     Args:
-        label: what tells writes of the same values from each other.
+        label: distinguishes writes of the same values.
     """
 
     def __init__(self, label: str) -> None:
@@ -114,7 +116,7 @@ class ValueIds:
         self._queues: dict[str, tuple[bytes, bytes]] = {}
 
     def ids(self, queue: str, values: Sequence[bytes]) -> list[bytes]:
-        """Return the ids of the pushes that values stand for, which are given as ``canonical_of`` has them."""
+        """Return the ids of pushes by their values, given as ``canonical_of`` converts them."""
         if queue not in self._queues:
             named = _joined("value", queue, self._label)
             self._queues[queue] = _prefix(named), _keyed(named)
@@ -123,7 +125,7 @@ class ValueIds:
 
 
 def _joined(*parts: str) -> bytes:
-    """Return texts as bytes that no other texts have."""
+    """Return texts as bytes; different texts give different bytes."""
     encoded = [part.encode(errors="surrogatepass") for part in parts]
     return b"".join(len(part).to_bytes(4) + part for part in encoded)
 
@@ -137,7 +139,7 @@ def _prefix(named: bytes) -> bytes:
 
 
 def canonical_of(type: spark.DataType) -> Values:
-    """Return what turns a column into bytes that equal values have, whatever the width of their type, and no others.
+    """Return the converter of a column to bytes: equal for equal values of any width, different for different values.
 
     Raises:
         TypeError: equal values of this type may differ, as doubles do.
@@ -155,7 +157,7 @@ def _canonical(name: bytes, plain: Plain, array: pa.Array) -> list[Any]:
 
 
 def _bare(array: pa.Array) -> pa.Array:
-    """Return times and dates as the integers that they are, in whatever zone they are shown."""
+    """Return times and dates as their integers, independent of the time zone in which they are shown."""
     if pa.types.is_timestamp(array.type):
         return array.view(pa.int64())
     return array.view(pa.int32()) if pa.types.is_date32(array.type) else array

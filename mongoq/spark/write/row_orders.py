@@ -1,4 +1,4 @@
-"""What rows say besides their payloads: where each goes, when it is due, how urgent it is, its key and headers."""
+"""Options of rows besides their payloads: the queue, the time when an item is due, its priority, key and headers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ LENGTH = (*WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.Da
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """What rows say that are told alike; ``None`` where they leave it to the options.
+    """Options that several rows share; ``None`` where the row leaves a value to the write's options.
 
     Attributes:
-        said: the values themselves, which tell it from other orders.
-        to: the queue.
-        delay: how long from now it waits.
-        when: or until when.
-        priority: its priority.
-        key: its key.
-        headers: its headers, in the form to send.
+        said: values of the row, which distinguish this order from others.
+        to: queue.
+        delay: delay from now.
+        when: or time when the item is due.
+        priority: priority.
+        key: key.
+        headers: headers, in the form to send.
     """
 
     said: tuple[Any, ...]
@@ -68,6 +68,7 @@ def _plain(array: pa.Array) -> list[Any]:
 
 
 def _pairs(array: pa.Array) -> list[Any]:
+    # Sorted and hashable: equal maps share one order, in any sequence of their keys.
     return [each if each is None or isinstance(each, str) else tuple(sorted(each)) for each in array.to_pylist()]
 
 
@@ -76,11 +77,11 @@ class Kind:
     """A column of orders.
 
     Attributes:
-        field: what of an order it says.
-        types: the types that it may have.
-        called: what it is to be, for whoever gave another type or value.
-        parse: makes it of a value; raises what its checks raise.
-        read: turns the column into values.
+        field: the field of an order that it sets.
+        types: Spark types that it may have.
+        called: expected type and value, for error messages.
+        parse: converts a value; raises the errors of its checks.
+        read: converts the column to values.
     """
 
     field: str
@@ -115,10 +116,10 @@ ORDERS: Mapping[str, Kind] = {
 
 
 class Orders:
-    """The columns of a table that make orders.
+    """The columns of a table that set orders.
 
     Raises:
-        ArgumentInvalid: one of them has a type that it cannot have.
+        ArgumentInvalid: a column has a wrong type.
     """
 
     def __init__(self, fields: Iterable[spark.StructField], options: WriteOptions) -> None:
@@ -127,7 +128,7 @@ class Orders:
         self._known: dict[tuple[Any, ...], RowOrder] = {}
 
     def of(self, batch: pa.RecordBatch) -> list[RowOrder]:
-        """Return the order of each row; rows that say the same share one. Raises ``Refusal``."""
+        """Return the order of each row; rows with equal values share one. Raises ``Refusal``."""
         if not self._names:
             return [self._default] * batch.num_rows
         columns = [converted(name, ORDERS[name].read, batch) for name in self._names]
@@ -143,6 +144,7 @@ class Orders:
         if "delay" not in given and "when" not in given:
             given |= {"delay": self._default.delay, "when": self._default.when}
         given = {"to": self._default.to, "priority": self._default.priority, **given}
+        # A bound for memory: with a key for each row there are as many orders as rows.
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         order = self._known[said] = RowOrder(said, **given)
@@ -150,7 +152,7 @@ class Orders:
 
 
 def _parsed(row: int, name: str, value: Any) -> Any:
-    """Return what a value says; what is wrong with it is told without quoting it."""
+    """Return the converted value; an error does not quote it."""
     kind = ORDERS[name]
     try:
         return kind.parse(value)

@@ -26,7 +26,7 @@ logger = logging.getLogger("mongoq.spark")
 
 
 class HeldRow(NamedTuple):
-    """A row: its place, the id and the token of its item in hex, its order, and its payload if it brings one."""
+    """A row: its position, the id and the token of its item in hex, its order, and its payload if it has one."""
 
     place: int
     id: str
@@ -36,11 +36,11 @@ class HeldRow(NamedTuple):
 
 
 class RowSettler:
-    """Settles rows of one task.
+    """Settles the rows of one task.
 
     Args:
-        broker: where their items are.
-        options: of the write.
+        broker: broker of the items.
+        options: options of the write.
     """
 
     def __init__(self, broker: Broker, options: WriteOptions) -> None:
@@ -49,18 +49,19 @@ class RowSettler:
         self._seen: set[bytes] = set()
 
     def settle(self, rows: Iterable[HeldRow]) -> SettledByToken:
-        """Move or commit the items of rows, and return what became of them; all are tried before any error.
+        """Move or commit the items of rows, and return their results; all are tried before an error is raised.
 
         Raises:
-            Refusal: a row that no item can be settled by; nothing was sent.
-            BatchIncomplete: items that could not be settled, such as one whose key is taken where it goes.
-            RowsLost: items that somebody else has by now, or that were settled before, with ``lost=fail``.
+            Refusal: a row does not identify an item; nothing was sent.
+            BatchIncomplete: some items could not be settled, for example because the target queue has the key already.
+            RowsLost: some items have another holder by now, or were settled before, with ``lost=fail``.
         """
         handed: dict[RowOrder, Handover] = {}
         held = [self._held(row, handed) for row in rows]
         if not held:
             return SettledByToken()
         told = self._broker._driver.run(settle_held(self._broker._context, held))
+        # Reported before failures, which raise: the log has both.
         if told.lost:
             self._tell_lost(told.lost)
         if told.failed:
@@ -71,6 +72,7 @@ class RowSettler:
 
     def _held(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
         id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
+        # The first row would settle the item, and the second would count as lost.
         if id.binary in self._seen:
             problem = "another row of this task settles the same item; what is made of it besides has no _token"
             raise Refusal(row.place, "_token", problem)
@@ -82,7 +84,7 @@ class RowSettler:
         return FencedItem(id, token, handed[row.order], row.wrapped)
 
     def _handover(self, order: RowOrder, to: str) -> Handover:
-        """Return the move that an order tells: priority and headers stay unless they are to be carried."""
+        """Return the move of an order: priority and headers stay unless ``carry`` names them."""
         context = QueueContext(self._broker._context, queue_options(to), self._broker._context.untyped)
         carry = self._options.carry
         return check_move(

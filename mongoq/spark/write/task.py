@@ -1,4 +1,4 @@
-"""The task that a worker of Spark's is at, as far as a write has to know it."""
+"""The current Spark task, as far as a write needs it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task.
+    """A Spark task.
 
     Attributes:
-        partition: the number of its partition.
-        batch: of a streaming query its id, which a checkpoint keeps, and the number of its batch; else ``None``.
+        partition: number of its partition.
+        batch: of a streaming query: its id, which the checkpoint keeps, and the number of its batch; else ``None``.
     """
 
     partition: int
@@ -26,7 +26,7 @@ class Task:
 
     @classmethod
     def current(cls) -> Task:
-        """Return the task that this process is at; outside of Spark's workers that of a single partition."""
+        """Return the current task of this process; outside of Spark's workers, a task of a single partition."""
         context = TaskContext.get()
         if context is None:
             return cls(0)

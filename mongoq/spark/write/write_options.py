@@ -1,4 +1,4 @@
-"""The options of a write, checked before anything is sent."""
+"""Options of a write, checked before any command is sent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Location, RawOptions
 __all__ = ["CARRIED", "WriteOptions"]
 
 CARRIED = ("when", "key", "priority", "headers")
-"""What an item that was read says of itself, and what ``carry`` may take over."""
+"""Values of an item that was read, which ``carry`` may take over."""
 LOST = ("ignore", "fail")
 KNOWN = (
     *PLACE, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle", "lost",
     "batchSize", PATH,
 )  # fmt: skip
 OF_SPARK = ("checkpointLocation", "queryName")
-"""What Spark adds to the options of a stream."""
+"""Options that Spark adds to the options of a stream."""
 LABEL_BYTES = 100
 BATCH_SIZE = 10_000
 PRIORITIES = range(-100, 101)
@@ -31,26 +31,26 @@ PRIORITIES = range(-100, 101)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What becomes of rows.
+    """Options of a write.
 
     | option | meaning |
     |---|---|
     | `uri`, `database`, `collection` | as for reading |
-    | `to` | the queue that rows are pushed or moved to; the path of `save` and `start` means it too, and the column \
-`_to` says it for a row |
-    | `delay` | not to be handed out before so many seconds from now; column `_delay` |
-    | `when` | or not before this time, in ISO 8601 with an offset; column `_when` |
+    | `to` | the queue that rows are pushed or moved to; the path of `save` and `start` means the same; for one row: \
+column `_to` |
+    | `delay` | seconds from now, before which items are not handed out; column `_delay` |
+    | `when` | or a time before which they are not handed out, in ISO 8601 with an offset; column `_when` |
     | `priority` | from -100 (first) to 100 (last), default 0; column `_priority` |
     | `fields` | the columns that make the payload, a JSON list such as `["customer", "total"]`; default: `payload` if \
 there is one, else all that do not belong to the envelope |
     | `idColumn` | the column whose value makes the id of a push: the same value again pushes nothing |
     | `label` | the name of this write: the same write again, under the same name, pushes nothing twice |
-    | `once` | how many seconds the ids of pushes are remembered, default 604800, seven days |
-    | `carry` | what rows that were read from a queue take along, a JSON list of `when`, `key`, `priority`, `headers` |
+    | `once` | seconds for which the ids of pushes are remembered, default 604800, seven days |
+    | `carry` | the values that rows read from a queue keep, a JSON list of `when`, `key`, `priority`, `headers` |
     | `settle` | `true`: rows with a `_token` are moved or committed under that fence; `false`: they are pushed like \
 others; default: `true` in a stream, and in a batch an error that asks |
     | `lost` | rows whose reservation is lost: `ignore` (default), with a warning in the log, or `fail` |
-    | `batchSize` | rows of one command, from 1 to 10,000, the default; 16 MiB bound it as well |
+    | `batchSize` | rows of one command, from 1 to 10,000, the default; also limited to 16 MiB |
     """
 
     place: Location
@@ -69,11 +69,11 @@ others; default: `true` in a stream, and in a batch an error that asks |
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool = False) -> Self:
-        """Check the options of a Spark writer; their names come in any case.
+        """Check the options of a Spark writer; users may write their names in any case.
 
         Raises:
-            ArgumentInvalid: an option that is unknown, or has a value out of its range.
-            QueueNameInvalid: no queue has this name.
+            ArgumentInvalid: an option is unknown, or out of its range.
+            QueueNameInvalid: no queue can have this name.
         """
         given = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
         given.take_path("to")

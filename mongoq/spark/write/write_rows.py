@@ -1,4 +1,4 @@
-"""The rows of one task written: some pushed, some settled."""
+"""Writes the rows of one task: some are pushed, some settled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mongoq.sync import Broker
 __all__ = ["WrittenRows", "write"]
 
 BYTES = 16 * 1024 * 1024
-"""About as much of a record batch is made BSON at a time."""
+"""Bytes of a record batch that are encoded as BSON at a time, about."""
 
 
 @dataclass
 class WrittenRows(WriterCommitMessage):
-    """What a task has done.
+    """Result of a task.
 
     Attributes:
         pushed: rows that were pushed, now or before.
@@ -42,7 +42,7 @@ class WrittenRows(WriterCommitMessage):
     lost: int = 0
 
     def __add__(self, other: WrittenRows) -> WrittenRows:
-        """Return what both have done."""
+        """Return the sum of both results."""
         return WrittenRows(self.pushed + other.pushed, self.settled + other.settled, self.lost + other.lost)
 
 
@@ -53,16 +53,17 @@ def write(
     task: Task,
     job: tuple[str, ...] | None,
 ) -> WrittenRows:
-    """Write the rows of a task; ``job`` tells this write from others, and ``None`` that nobody has named it.
+    """Write the rows of a task; ``job`` distinguishes this write from others, ``None``: it has no name.
 
-    A task that fails leaves what it wrote, and may be run again. Nothing is sent for a task without rows.
+    A task that fails leaves the rows that it wrote, and may run again. For a task without rows no command is sent.
 
     Raises:
-        RowRefused: a row that cannot be written. Those before it may have been.
+        RowRefused: a row cannot be written. Rows before it may have been written.
         BatchIncomplete, RowsLost: as ``RowSettler.settle``.
     """
     place, writing = 0, None
     for batch in _slices(batches, options.batch_size):
+        # Only at the first row: an empty task needs no connection.
         if writing is None:
             writing = _Writing(broker_at(options.place), layout, options, task, job)
         try:
@@ -76,7 +77,7 @@ def write(
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Cut record batches into such as are bounded in rows and, if the rows are about alike, in bytes."""
+    """Cut record batches into slices with at most ``most`` rows and, if rows have similar sizes, ``BYTES`` bytes."""
     for batch in batches:
         rows = min(most, max(BYTES * batch.num_rows // max(batch.nbytes, 1), 1))
         for start in range(0, batch.num_rows, rows):
@@ -97,7 +98,7 @@ class _Writing:
         self.written = WrittenRows()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a slice: first what is pushed, since it may be all that is left of an item that is settled."""
+        """Write a slice: pushes come first, because a pushed row may be all that is left of an item that is settled."""
         rows = self._rows(batch)
         held = self._held(batch, rows) if self._layout.fenced else {}
         new = [place for place in range(batch.num_rows) if place not in held]
@@ -128,7 +129,7 @@ class _Writing:
         return ContentIds(self._job, self._partition)
 
     def _held(self, batch: pa.RecordBatch, rows: Rows) -> dict[int, HeldRow]:
-        """Return the rows that settle an item, by their places."""
+        """Return the rows that settle an item, by their positions."""
         held = {}
         ids, tokens = batch.column(ID).to_pylist(), batch.column(TOKEN).to_pylist()
         for place, (id, token) in enumerate(zip(ids, tokens, strict=True)):

@@ -32,17 +32,17 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class MongoqWriter(DataSourceArrowWriter):
-    """Writes a table, once: a task that is run again, or twice at once, pushes nothing twice.
+    """Writes a table, once: a task that runs again, or twice at the same time, pushes nothing twice.
 
-    Made on the driver, whose absence of a server is a sentence there, and sent to the tasks with all that it knows.
+    It is made on the driver, where a missing server raises an error, and is sent to the tasks with all its data.
 
     Args:
-        options: of the write.
-        schema: the columns of the table.
-        overwrite: whether Spark was told to overwrite, which a queue cannot be.
+        options: options of the write.
+        schema: columns of the table.
+        overwrite: True if Spark was asked to overwrite, which a queue does not support.
 
     Raises:
-        ArgumentInvalid: a column or a mode that cannot be used.
+        ArgumentInvalid: a column or a mode cannot be used.
         ServerUnavailable, AuthenticationFailed: no server, or no access.
     """
 
@@ -51,6 +51,7 @@ class MongoqWriter(DataSourceArrowWriter):
         ColumnRoles(schema, options)
         self._options = options
         self._schema = schema
+        # The same for all tasks and repetitions of this write, and for no other write.
         self._run = str(ObjectId())
         with scan_at(options.place) as scan, scan.in_plain_words():
             scan.now()
@@ -64,33 +65,33 @@ class MongoqWriter(DataSourceArrowWriter):
         return write(iterator, ColumnRoles(self._schema, options), options, task, self._job(task))
 
     def _job(self, task: Task) -> tuple[str, ...] | None:
-        """Return what tells this write from others; in ``foreachBatch`` only its label tells it from others there."""
+        """Return the parts that distinguish this write from others; in ``foreachBatch`` only its label does."""
         label = self._options.label
         if task.batch is not None:
             return ("batch", *task.batch, label) if label else None
         return ("label", label) if label else ("run", self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written; it is durable since each task has ended."""
+        """Log the result; it is durable since each task has ended."""
         logger.info("written: %s", _sum(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what stays: what tasks have written is durable, and nothing takes it back."""
+        """Log that written rows stay: they are durable, and nothing takes them back."""
         logger.warning("this write has failed, and what its tasks have written stays: %s and more", _sum(messages))
 
 
 class MongoqStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query, each once: one that is written again pushes and settles nothing twice.
+    """Writes the batches of a query, each once: a batch that is written again pushes and settles nothing twice.
 
-    Spark makes one for every batch, and another to commit it.
+    Spark makes one instance for every batch, and another to commit it.
 
     Args:
-        options: of the write.
-        schema: the columns of the table.
-        overwrite: whether the query's output mode is complete, which a queue cannot hold.
+        options: options of the write.
+        schema: columns of the table.
+        overwrite: True if the query's output mode is complete, which a queue does not support.
 
     Raises:
-        ArgumentInvalid: a column or a mode that cannot be used.
+        ArgumentInvalid: a column or a mode cannot be used.
         ServerUnavailable, AuthenticationFailed: no server, or no access.
     """
 
@@ -115,11 +116,11 @@ class MongoqStreamWriter(DataSourceStreamArrowWriter):
         return write(iterator, ColumnRoles(self._schema, options), options, task, ("batch", *task.batch, options.label))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Log what was written; it is durable since each task has ended."""
+        """Log the result; it is durable since each task has ended."""
         logger.info("batch %d is written: %s", batchId, _sum(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Say what stays; the batch is written again when the query is started again."""
+        """Log that written rows stay; the batch is written again when the query is started again."""
         logger.warning("batch %d has failed, and what its tasks have written stays: %s", batchId, _sum(messages))
 
 

@@ -1,4 +1,4 @@
-"""The batches of a frame stage: what its function returned made durable, and only then the items settled."""
+"""Batches of a frame stage: the function's result is made durable first, and only then the items are settled."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = ["FrameBatches"]
 logger = logging.getLogger("mongoq.spark")
 
 OURS = ("left", "lost", "halted")
-"""What tasks tell besides endings."""
+"""Kinds of a task's counts that are not outcomes of items."""
 
 
 class FrameBatches:
-    """Works off the batches of a frame stage at one of its queues.
+    """Processes the batches of a frame stage at one of its queues.
 
-    For each, what is to become of its items is written to the path of the part, in the place of what was there. Then
-    the claim is noted to have it, and the items are settled; those that the function has left out come last. A driver
-    that dies before the note calls the function again. One that dies after it goes on with what is written, whatever
-    was settled by then.
+    For each batch, the outcomes of its items are written to the path of the part and replace the outcomes there. Then
+    the claim is marked with this path, and the items are settled; items without a row come last. A driver that dies
+    before the mark calls the function again. A driver that dies after the mark continues with the written outcomes,
+    whatever was settled by then.
 
     Args:
         part: the stage at its queue.
-        writing: calls its function.
+        writing: calls the stage's function.
 
     Attributes:
-        counts: items by what became of them.
+        counts: items by how they were settled; grows with each batch.
     """
 
     def __init__(self, part: FramePart, writing: FrameWriter) -> None:
@@ -50,19 +50,22 @@ class FrameBatches:
         self._writing = writing
 
     def work_off(self, frame: DataFrame) -> None:
-        """Work off one batch.
+        """Process one batch.
 
         Raises:
-            StageStopped: an item has failed for good, and there is no error queue; the others are settled.
+            StageStopped: an item has failed for good, and there is no error queue; the other items are settled.
         """
         spark, part = frame.sparkSession, self._part
+        # The frame is read several times: by the first row, by the function, and again when parts of it are tried.
         frame = frame.persist()
         try:
             first = frame.select("_token").head()
             if first is None:
-                return  # all of it was settled, and its checkpoint not written
+                return  # all items were settled, but the checkpoint of the batch was not written
             token = ObjectId(first[0])
             claim = self._claim(token)
+            # The same claim with written outcomes means that the driver died after the mark: do not call the function
+            # again, its result may differ.
             if claim.note != part.path or not self._is_there(spark):
                 self._writing.write(frame, StageSettings(part).most)
                 self._note(token)
@@ -81,7 +84,7 @@ class FrameBatches:
     def _is_there(self, spark: SparkSession) -> bool:
         try:
             self._fates(spark)
-        except AnalysisException:  # somebody has removed it
+        except AnalysisException:  # the files were removed
             return False
         return True
 
@@ -91,7 +94,7 @@ class FrameBatches:
     # --- settling ----------------------------------------------------------------------------------
 
     def _settle(self, spark: SparkSession, token: ObjectId, others: dict[str, Any]) -> None:
-        """Settle what the function has made something of, and then what it has left out."""
+        """Settle the items that have a row, and then the items without a row."""
         told, halted = self._settled(spark, Settler(self._part, token, others, left=False))
         if told["left"]:
             more, also = self._settled(spark, Settler(self._part, token, others, left=True))

@@ -1,29 +1,29 @@
-"""Which items of a frame are the cause of its failure: found by trying halves of it, halves of these, and so on."""
+"""Bisection: finds the items of a frame that cause its failure, by halving the parts that fail."""
 
 from __future__ import annotations
 
 __all__ = ["Bisection"]
 
 MOST = 100
-"""Runs, at most, before what is left is tried as it stands."""
+"""Runs of the function, at most; the parts that are left then are not split further."""
 FRUITLESS = 4
-"""Failures beyond those that lead to one item, before which something has to have passed."""
+"""Failures beyond the halvings down to one item, after which some part has to have succeeded."""
 
 
 class Bisection:
-    """Says which part of a frame to try next, until each of its items has passed, or is blamed, or is put off.
+    """Chooses the next part of a frame to try, until each item has succeeded, is blamed, or is put off.
 
-    One item that fails costs about two runs for each time that its frame can be halved. A function that fails for all
-    items is told by that nothing passes, after a few more runs than that; then all are blamed. When there are too many
-    failures to be told apart, what was not is put off, unblamed.
+    One failing item costs about two runs for each halving of its frame. When a function fails for all items, no part
+    succeeds within a few runs more than that, and all items are blamed. When there are too many failing items to find
+    each, the rest is put off without blame.
 
     Args:
-        size: how many items there are; the whole of them has failed.
-        alike: it fails in the same way whatever it is called with, so that all are to blame.
+        size: number of items; the frame with all of them has failed.
+        alike: True if the failure does not depend on the items, so that all of them are blamed.
 
     Attributes:
-        blamed: those that are the cause, as far as that can be told.
-        put_off: those of parts that have failed, of which nobody knows which.
+        blamed: parts that cause the failure, as far as it is known; grows with each run.
+        put_off: parts that have failed, without knowing which of their items is the cause.
     """
 
     def __init__(self, size: int, *, alike: bool = False) -> None:
@@ -39,7 +39,7 @@ class Bisection:
             self._split(range(size))
 
     def next(self) -> range | None:
-        """Return the items to try, by their places; ``None`` when there is nothing left to find out."""
+        """Return the next items to try, by their positions; ``None`` when nothing is left to find out."""
         if self._parts:
             return self._parts[-1]
         (self.put_off if self._passed else self.blamed).extend(self._mixed)
@@ -47,13 +47,13 @@ class Bisection:
         return None
 
     def passed(self) -> None:
-        """Take note that these have passed."""
+        """Record that the last part has succeeded."""
         self._parts.pop()
         self._runs += 1
         self._passed += 1
 
     def failed(self) -> None:
-        """Take note that they have failed."""
+        """Record that the last part has failed."""
         self._runs += 1
         self._failed += 1
         self._split(self._parts.pop())
@@ -69,4 +69,5 @@ class Bisection:
 
     @property
     def _is_given_up(self) -> bool:
+        # Each success allows two more failures: it shows that parts differ, so that a search makes sense.
         return self._runs >= MOST or self._failed > self._depth + FRUITLESS + 2 * self._passed

@@ -1,4 +1,4 @@
-"""What made a frame fail, as its items tell it: a type and a message, without Spark's own text around them."""
+"""Failures of a frame as its items record them: a type and a message, without Spark's own text around them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)
 END = re.compile(r"\n\s+at [\w.$]+\(|\n\n|\nCaused by:|\nDriver stacktrace")
 BYTES = 4096
 LONGEST = 4 * 1024 * 1024
-"""Characters of what Spark says, in which the error of a task is looked for."""
+"""Characters of Spark's error text that are searched for the error of a task."""
 HIDDEN = "…"
 
 
 def cause(error: BaseException, place: Location) -> str:
-    """Return what failed as JSON, for ``named``: of a task that which was raised in it, and no credentials."""
+    """Return the cause of a failure as JSON, for ``named``: the error raised in a task if any, without credentials."""
     text = text_of(error, LONGEST)
     kind, message = _raised(text) or (type_name(error), text)
+    # The text is Spark's or the user's, and may quote the URI or the password.
     for secret in _secrets(place):
         message = message.replace(secret, HIDDEN)
     return json.dumps([kind, shorten(message, BYTES)])
 
 
 def _raised(text: str) -> tuple[str, str] | None:
-    """Return type and message of the error that a worker of Spark's shows the trace of, if there is one."""
+    """Return type and message of the error in the last Python traceback of Spark's text; ``None`` without one."""
     _, found, trace = text.rpartition(TRACE)
     if not found:
         return None
@@ -51,7 +52,7 @@ def _secrets(place: Location) -> list[str]:
 
 
 def named(kind: str, message: str) -> Exception:
-    """Return an exception of this type's name, as which the item then tells it."""
+    """Return an exception whose type has this name, for the record of the item."""
     module, _, name = kind.rpartition(".")
     made: type[Exception] = type(name, (Exception,), {"__module__": module or "builtins", "__qualname__": name})
     return made(message)

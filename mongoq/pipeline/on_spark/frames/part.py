@@ -1,4 +1,4 @@
-"""A frame stage at one of its queues: all that its tasks have to know, and may travel to them."""
+"""A frame stage at one of its queues, as its tasks need it; it is sent to them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["FramePart"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FramePart:
-    """A frame stage at one of its queues. Its function stays on the driver: it may hold what cannot travel.
+    """A frame stage at one of its queues. Its function stays on the driver, because it may hold unpicklable objects.
 
     Attributes:
-        place: where the queues are.
-        graph: the pipeline, of which the stage alone is left, without its function.
-        source: the queue.
-        consumer: the name under which it is read.
-        path: where what is to become of the items of a batch is written.
+        place: location of the queues.
+        graph: the pipeline with this stage alone, without its function.
+        source: name of the queue.
+        consumer: name under which the queue is read.
+        path: folder of the outcomes of a batch's items.
     """
 
     place: Location
@@ -34,7 +34,7 @@ class FramePart:
 
     @classmethod
     def of(cls, place: Location, graph: Graph, stage: Stage, source: str, *, path: str) -> Self:
-        """Return it, without what stays on the driver."""
+        """Return the part, without the objects that stay on the driver."""
         bare = replace(stage, handler=absent, frame=None)
         lone = replace(graph, stages=(bare,), sources=(), inputs=None, outputs=())
         return cls(place, lone, source, consumer_of(graph, stage, source), path)
@@ -46,5 +46,5 @@ class FramePart:
 
     @property
     def name(self) -> str:
-        """The stage's name."""
+        """Name of the stage."""
         return str(self.stage.name)

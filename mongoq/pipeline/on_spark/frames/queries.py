@@ -1,4 +1,4 @@
-"""The frame stages of a run: a streaming query for each of their queues."""
+"""Frame stages of a run: one streaming query for each of their queues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ logger = logging.getLogger("mongoq.spark")
 
 
 class FrameQueries:
-    """Starts the queries, looks after them, and stops them.
+    """Starts the queries of a run, watches them, and stops them.
 
     Args:
-        queries: with the names of their stages.
+        queries: pairs of a stage's name and a query.
 
     Attributes:
-        failure: what has ended a query, if no stage has stopped by itself.
-        stops: stages that have stopped by themselves, by name.
+        failure: error that has ended a query, other than a stage that stopped by itself; set by ``look``.
+        stops: stages that have stopped by themselves, by name; set by ``look``.
     """
 
     def __init__(self, queries: Iterable[tuple[str, FrameQuery]]) -> None:
@@ -47,7 +47,7 @@ class FrameQueries:
             raise
 
     def look(self) -> None:
-        """See what has been settled since the last look, and what has ended."""
+        """Update the counts, and record the queries that have ended."""
         counted: dict[str, Counter[str]] = {}
         for stage, query in self._queries:
             counted[stage] = counted.get(stage, Counter()) + query.counts()
@@ -69,16 +69,16 @@ class FrameQueries:
 
     @property
     def have_stopped(self) -> bool:
-        """Whether all of them have stopped by themselves, or there are none."""
+        """True when all of them have stopped by themselves, or there are none."""
         return all(stage in self.stops for stage, _ in self._queries)
 
     @property
     def tallies(self) -> PipelineCounts:
-        """What was counted at the last look."""
+        """Counts at the last ``look``."""
         return PipelineCounts(dict(self._tallies))
 
     def end(self, grace: float) -> None:
-        """Stop them in good order, each within so many seconds: what they hold is given back."""
+        """Stop the queries in good order, each within ``grace`` seconds: the items that they hold are released."""
         for stage, query in self._queries:
             try:
                 query.stop(grace)

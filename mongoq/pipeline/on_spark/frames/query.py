@@ -37,11 +37,12 @@ __all__ = ["FrameQuery"]
 logger = logging.getLogger("mongoq.spark")
 
 GRACE = 25.0
-"""Seconds that a batch may take to its end once the query is told to stop."""
+"""Seconds that a batch may take to finish after the query was asked to stop."""
 LOOK = 0.1
 SLOW_START = "Python worker failed to connect back"
-"""Spark's words when the Python of a streaming source has not started within 10 s, which Spark has no setting for
-(``PythonWorkerFactory`` of Spark 4.2). A busy machine may need longer."""
+"""Spark's message when the Python process of a streaming source has not started within 10 s. Spark has no setting for
+it (``PythonWorkerFactory`` of Spark 4.2). A busy machine may need longer.
+"""
 MAX_RESTARTS = 20
 OWN = {
     ID: StringType(),
@@ -50,27 +51,27 @@ OWN = {
     DELIVERY: StringType(),
     CORRUPT: StringType(),
 }
-"""Columns that are read whatever the schema says."""
+"""Columns that are read in addition to the columns of the schema."""
 
 
 class FrameQuery:
     """The streaming query of a frame stage at one of its queues.
 
-    What it is to do with the items of a batch is written below the checkpoint before the first of them is settled, so a
-    driver that is killed and started again with the same checkpoint does the same with each, once.
+    The outcomes of a batch's items are written below the checkpoint before the first item is settled. So a driver that
+    is killed and started again with the same checkpoint gives each item the same outcome, once.
 
     Args:
         spark: the session. The format ``mongoq`` is registered with it.
-        place: where the queues are.
-        graph: the pipeline's, checked.
+        place: location of the queues.
+        graph: the graph of the pipeline, checked.
         stage: the stage, one with a ``frame``.
         source: one of its queues.
-        checkpoint: a folder of its own, which Spark can write to, and keeps over restarts.
-        every: seconds from the begin of a batch to that of the next; ``None`` for at once.
-        available_now: end when what is eligible at the start is worked off.
+        checkpoint: a folder for this query alone, which Spark can write to, and which is kept over restarts.
+        every: seconds between the beginnings of two batches; ``None``: the next batch begins at once.
+        available_now: end when the items that are eligible at the start are processed.
 
     Raises:
-        ArgumentInvalid: the schema cannot be read by Spark, or a column has a type that cannot be used.
+        ArgumentInvalid: Spark cannot read the schema, or a column has an unsupported type.
     """
 
     def __init__(
@@ -111,22 +112,22 @@ class FrameQuery:
         self._query: Any = None
 
     def __repr__(self) -> str:
-        """Name the stage and the queue."""
+        """Return the names of the stage and the queue."""
         return f"<{type(self).__name__} of stage {self._part.name!r} at {self._part.source!r}>"
 
     @property
     def consumer(self) -> str:
-        """The name under which it reads the queue."""
+        """Name under which the query reads the queue."""
         return self._part.consumer
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs; where Spark has ended, nothing does."""
+        """True while the query runs; nothing runs after Spark has ended."""
         return self._query is not None and not has_ended(self._spark) and bool(self._query.isActive)
 
     @property
     def failure(self) -> BaseException | None:
-        """What has ended it, if that was no stop: ``StageStopped``, or an error of Spark's or the server's."""
+        """Error that has ended the query, except a stop: ``StageStopped``, or an error of Spark or the server."""
         if self._failure is not None or self._query is None or self._ending or self.is_active:
             return self._failure
         if has_ended(self._spark):
@@ -141,21 +142,22 @@ class FrameQuery:
         return self._failure
 
     def counts(self) -> Counter[str]:
-        """Return how many items were settled so far, by what became of them, in the words of a worker."""
+        """Return the number of items settled so far, by how they were settled, in the terms of a worker."""
         return Counter(self._batches.counts)
 
     def start(self) -> None:
-        """Start; returns when the query runs. Errors of its batches are told by ``failure``.
+        """Start the query; returns when it runs. Errors of its batches are reported by ``failure``.
 
         Raises:
-            ConsumerBusy: this process has such a query already.
-            ArgumentInvalid: the checkpoint is in a folder that cannot be written to.
+            ConsumerBusy: this process has a query with this consumer already.
+            ArgumentInvalid: Spark cannot write to the folder of the checkpoint.
         """
         taken(self._part.place, self.consumer, lambda: self._query is not None and not self._query.isActive)
         try:
             self._start()
         except BaseException as error:
             ended(self._part.place, self.consumer)
+            # An error of Java's files: most likely the checkpoint's folder.
             if isinstance(error, Py4JJavaError) and error.java_exception.getClass().getName().startswith("java.io."):
                 problem = f"stage {self._part.name!r}: Spark cannot write there: {error.java_exception.getMessage()}"
                 raise ArgumentInvalid("checkpoint", problem) from None
@@ -171,12 +173,14 @@ class FrameQuery:
     def _restart_if_slow(self) -> bool:
         """Start the query again when Spark gave its Python too little time to start; return whether it runs again.
 
-        Such a query has read and settled nothing. A failure within a batch is another one: ``_work_off`` has noted it.
+        A query that failed in this way has read and settled nothing. A failure within a batch is different:
+        ``_work_off`` has recorded it.
         """
         with self._starting:
+            # Checked under the lock: several threads may see the dead query at the same time.
             if self._query is None or self._ending or self._failure is not None or has_ended(self._spark):
                 return False
-            if self._query.isActive:  # another thread was faster
+            if self._query.isActive:  # another thread has restarted it
                 return True
             if SLOW_START not in str(self._query.exception()) or self._restarts >= MAX_RESTARTS:
                 return False
@@ -186,7 +190,7 @@ class FrameQuery:
             return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for its end, for so many seconds at most, and say whether it has come; raises nothing."""
+        """Wait for the end of the query, at most ``timeout`` seconds; returns whether it has ended, raises nothing."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.is_active or self._restart_if_slow():
             if deadline is not None and time.monotonic() >= deadline:
@@ -195,21 +199,22 @@ class FrameQuery:
         return True
 
     def stop(self, grace: float = GRACE) -> None:
-        """End it in good order, and give back at once what it holds, the attempt not counted.
+        """End the query in good order, and release the items that it holds at once; their attempts are not counted.
 
-        A batch that is under way is worked off, for ``grace`` seconds at most. What it has not settled by then comes
-        back; what it has settled stays so. That holds where Spark has ended as well: no query settles anything then.
+        A batch under way goes on for at most ``grace`` seconds. Its items that are not settled by then come back;
+        settled items stay settled. This also holds after Spark has ended, because then no query settles anything.
         """
         try:
             if self._query is not None:
                 self._end(grace)
         finally:
-            if self._worked:  # else it is another query's, or none's
+            if self._worked:  # otherwise the claim belongs to another query, or there is none
                 broker_at(self._part.place).release_claims(self.consumer)
 
     def _end(self, grace: float) -> None:
         with self._starting:
             self._ending = True
+        # A batch holds the lock until it is done: the query ends between two batches if the batch is done in time.
         turn = self._turn.acquire(timeout=grace)
         self._stopping = True
         try:
@@ -221,7 +226,8 @@ class FrameQuery:
             ended(self._part.place, self.consumer)
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
-        """Work off a batch. To return is to say that it is done, so that what is left of it is settled."""
+        """Process a batch. To Spark a return means that the batch is done, so its remaining items are settled."""
+        # In short waits, so that a stopped query does not hang here.
         while not self._turn.acquire(timeout=LOOK):
             self._check_going_on()
         self._worked = True
@@ -260,7 +266,7 @@ class FrameQuery:
 
 
 class _Ended(Exception):
-    """Nothing is wrong with the batch that this ends."""
+    """Ends a batch of a query that was stopped; nothing is wrong with the batch."""
 
 
 def _trigger(every: float | None, *, available_now: bool) -> dict[str, Any]:
@@ -274,7 +280,7 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
         return StructType([StructField(PAYLOAD, StringType())])
     try:
         told = StructType.fromDDL(frame.schema) if isinstance(frame.schema, str) else frame.schema
-    except Exception as error:  # of Spark's parser
+    except Exception as error:  # an error of Spark's parser
         first = str(error).strip().splitlines()[0]
         raise ArgumentInvalid("schema", f"stage {stage!r}: Spark cannot read {frame.schema!r:.200}: {first}") from None
     if not isinstance(told, StructType):
@@ -287,7 +293,7 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
 
 
 def _with_own(told: StructType) -> StructType:
-    """Return the columns to read: those of the schema, which may all be null, and those that are needed besides."""
+    """Return the columns to read: the columns of the schema, all nullable, and the columns that settling needs."""
     fields = [StructField(each.name, each.dataType, nullable=True, metadata=each.metadata) for each in told.fields]
     fields = [field for field in fields if field.name != HASH]
     names = {field.name for field in fields}

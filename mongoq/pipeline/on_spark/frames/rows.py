@@ -1,4 +1,4 @@
-"""What the function of a frame stage returned, row by row, and what that says of each item. Runs in Spark's tasks."""
+"""Rows that the function of a frame stage returned, and the outcome of each item by its rows. Runs in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ KNOWN = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
 TEXTS = (ID, TO, RETRY, DEAD)
 
 ROWS = "id string, kind string, text string, to string, delay double, payload binary"
-"""Rows on their way to their items. The kind of one that was returned is ``row``, ``retry``, ``dead`` or ``refused``;
-each item has one more, which says what it is: ``item``, or ``misfit`` or ``spent``, which the function does not get."""
+"""Rows grouped by item. Kinds of rows that the function returned: ``row``, ``retry``, ``dead``, ``refused``. Each item
+has one more row with its own kind: ``item``, or ``misfit`` or ``spent``, which the function does not get.
+"""
 FATES = (
     "id string, kind string, text string, delay double, outputs array<struct<to:string,delay:double,payload:binary>>"
 )
-"""What is to become of items, a row each: ``moved`` to outputs, ``left`` out, ``retry``, ``dead``, ``refused``,
-``misfit``, ``spent``; and, where it was not run to its end, ``fault`` or ``unblamed``."""
+"""Outcomes of items, one row each: ``moved`` to outputs, ``left`` (without a row), ``retry``, ``dead``, ``refused``,
+``misfit``, ``spent``; and ``fault`` or ``unblamed`` for items whose run has failed.
+"""
 
 ROW_FIELDS = [
     pa.field("id", pa.string()),
@@ -49,11 +51,11 @@ FATE_FIELDS = [
 ]
 RETURNED = ("row", "retry", "dead", "refused")
 MOST = 1_000
-"""Items of a record batch of fates."""
+"""Items in one record batch of outcomes."""
 
 
 class Row(NamedTuple):
-    """A row as ``ROWS`` has it, its id aside."""
+    """A row of ``ROWS`` without its id."""
 
     kind: str
     text: str | None = None
@@ -63,15 +65,15 @@ class Row(NamedTuple):
 
 
 class Encoder:
-    """Makes ``ROWS`` of what the function returned, payloads as BSON.
+    """Converts the rows that the function returned to ``ROWS``, with payloads as BSON.
 
     Args:
-        schema: its columns.
-        stage: the name of the stage.
-        several: whether it has several targets, which ``_to`` chooses from.
+        schema: columns of the returned frame.
+        stage: name of the stage.
+        several: True if the stage has several targets, of which ``_to`` chooses one.
 
     Raises:
-        OutcomeInvalid: a column is missing, unknown or of a type that it cannot have.
+        OutcomeInvalid: a column is missing, unknown, or has a wrong type.
     """
 
     def __init__(self, schema: StructType, stage: str, *, several: bool) -> None:
@@ -102,7 +104,7 @@ class Encoder:
             raise self._wrong(f"a column {name!r} of type {schema[name].dataType.simpleString()}; it is to be {called}")
 
     def _payloads_of(self, fields: list[StructField]) -> Payloads | None:
-        """Return what makes the payloads; ``None`` where no column does, and items keep theirs."""
+        """Return the converter of payloads; ``None`` where no column belongs to payloads, and items keep their own."""
         whole = next((field for field in fields if field.name in (RAW, PAYLOAD)), None)
         try:
             if whole is None:
@@ -155,7 +157,7 @@ class Encoder:
         return Row("row", None, to, delay, payload)
 
     def _encoded(self, batch: pa.RecordBatch) -> Sequence[bytes | Refusal | None]:
-        """Return the payloads, and what is wrong with those that cannot be stored."""
+        """Return the payloads, with the error in place of each payload that cannot be stored."""
         if self._payloads is None:
             return [None] * batch.num_rows
         try:
@@ -163,6 +165,7 @@ class Encoder:
         except Refusal as refusal:
             if batch.num_rows == 1:
                 return [refusal]
+        # Halve the batch to find the rows that cannot be stored: the other rows keep their payloads.
         half = batch.num_rows // 2
         return [*self._encoded(batch.slice(0, half)), *self._encoded(batch.slice(half))]
 
@@ -178,11 +181,11 @@ def _seconds(value: Any) -> float | None:
 
 
 class Grouper:
-    """Makes ``FATES`` of ``ROWS`` that are sorted by ids, all those of an item in one task.
+    """Converts ``ROWS`` to ``FATES``. The rows are sorted by id, and all rows of an item are in one task.
 
     Args:
-        stage: the name of the stage.
-        sink: whether items end there.
+        stage: name of the stage.
+        sink: True if items end at the stage.
     """
 
     def __init__(self, stage: str, *, sink: bool) -> None:
@@ -190,7 +193,7 @@ class Grouper:
         self._sink = sink
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the fates of the items of one task."""
+        """Yield the outcomes of the items of one task."""
         fates: list[tuple[Any, ...]] = []
         for id, rows in _items(batches):
             fates.append((id, *self._fate(id, rows)))
@@ -200,9 +203,10 @@ class Grouper:
         yield _fates(fates)
 
     def _fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
-        """Return kind, text, delay and outputs."""
+        """Return kind, text, delay and outputs of an item's outcome."""
         made = [row for row in rows if row.kind in RETURNED]
         own = next((row for row in rows if row.kind not in RETURNED), None)
+        # Each item of the frame has one row of its own, so a group without one has an id that the function made up.
         if own is None:
             which = f"no {ID}" if id is None else f"the {ID} {id!r:.100}, which no item of this frame has"
             raise OutcomeInvalid(f"stage {self._stage!r} returned a row with {which}; each row is made of an item")

@@ -1,4 +1,4 @@
-"""Items of a frame settled, in Spark's tasks: as the stage's own judge says, and by the operations of workers."""
+"""Settlement of a frame's items, in Spark's tasks: by the stage's outcome resolver and the operations of workers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ __all__ = ["TOLD", "Settler", "StageSettings"]
 logger = logging.getLogger("mongoq.spark")
 
 TOLD = "ending string, number long, item string, text string"
-"""What tasks tell: how many items came to which end; ``left``: how many are left for later; ``lost``; ``halted``, with
-the item and the error, where one has failed for good and there is no error queue."""
+"""Counts that tasks return: number of items by ending. ``left``: items for later; ``lost``: items of other holders;
+``halted``: an item and its error, when it has failed for good and there is no error queue.
+"""
 TOLD_FIELDS = [
     pa.field("ending", pa.string()),
     pa.field("number", pa.int64()),
@@ -50,18 +51,25 @@ TOLD_FIELDS = [
 ]
 ITEMS = 1_000
 BYTES = 16 * 1024 * 1024
-"""Of what is settled at a time."""
+"""Bytes of outcomes that are settled at a time."""
 ROUNDS = 5
-"""How often what was put off, or failed anew, is tried."""
+"""Attempts to settle items that were put off, or whose settlement failed."""
 MISFIT = "the payload does not fit the columns of the stage"
 UNREAD = {"payload": 0}
 
 
 class StageSettings:
-    """A stage at one of its queues, as whoever settles its items knows it.
+    """A stage at one of its queues, as the settlement of its items needs it.
 
     Args:
-        part: it.
+        part: the stage at the queue.
+
+    Attributes:
+        broker: broker of this process.
+        context: context of the queue with the stage's settings.
+        consumer: consumer with the stage's options.
+        judge: outcome resolver of the stage.
+        targets: queues that items may go to.
     """
 
     def __init__(self, part: FramePart) -> None:
@@ -78,13 +86,13 @@ class StageSettings:
 
     @property
     def most(self) -> int | None:
-        """How many runs an item gets before the stage stops, where there is no error queue."""
+        """Runs of an item before the stage stops; ``None`` where there is an error queue."""
         return None if self.judge._most is None else self.judge._most()
 
-    # --- what becomes of an item -------------------------------------------------------------------
+    # --- outcomes ----------------------------------------------------------------------------------
 
     def verdict(self, item: Item[Any], fate: Mapping[str, Any]) -> Verdict:
-        """Return what becomes of an item, as the row of ``FATES`` says that was made of it."""
+        """Return the outcome of an item, by its row of ``FATES``."""
         kind, text = fate["kind"], fate["text"]
         if kind == "spent":
             refused = self.judge.refusal(self.consumer, [item])
@@ -100,7 +108,7 @@ class StageSettings:
         return self.judge.outcomes(self.consumer, [item], [entry])[0]
 
     def _entry(self, kind: str, text: str | None, fate: Mapping[str, Any]) -> Any:
-        """Return what a batch handler would have returned for it."""
+        """Return the result that a batch handler would have returned for the item."""
         if kind == "left":
             return Drop() if self.targets else None
         if kind == "retry":
@@ -126,13 +134,15 @@ class StageSettings:
     def settle(
         self, token: ObjectId, fates: Sequence[Mapping[str, Any]], others: Mapping[str, Any]
     ) -> tuple[Counter[str], list[tuple[str, str]]]:
-        """Settle items that a token holds; returns how many came to which end, and which have halted the stage by what.
+        """Settle items that a token holds; returns counts by ending, and items that halt the stage, with their errors.
 
         Raises:
-            MongoqError: what cannot be settled, and errors of the server; some are settled by then.
+            MongoqError: items cannot be settled, or the server failed; some items may be settled by then.
         """
         ids = [others[shown] if (shown := fate["id"]) in others else ObjectId(shown) for fate in fates]
         unread = {} if self._reads_payloads(fates) else UNREAD
+        # Read again, under the token: items that were settled before, or taken since, must not be settled by an old
+        # row.
         found = {id_shown(item.id): item for item in self._items(token, ids, unread)}
         verdicts = [(found[fate["id"]], self.verdict(found[fate["id"]], fate)) for fate in fates if fate["id"] in found]
         endings: Counter[str] = Counter({"lost": len(fates) - len(verdicts)})
@@ -146,16 +156,16 @@ class StageSettings:
         return +endings, halted
 
     def _items(self, token: ObjectId, ids: Sequence[Any], unread: Mapping[str, int]) -> list[Item[Any]]:
-        """Read what the token still holds; the others were settled before, or somebody else has them."""
+        """Read the items that the token still holds; the other items were settled before, or have another holder."""
         documents = self.broker._driver.run(read_held_documents(self.broker._context, token, ids, unread))
-        if documents is None:  # more than one reply holds
+        if documents is None:  # more documents than one reply holds
             half = len(ids) // 2
             return [*self._items(token, ids[:half], unread), *self._items(token, ids[half:], unread)]
         now = self.broker._context.clock.now()
         return [self.context.raw_item(document, now) for document in documents]
 
     def _reads_payloads(self, fates: Sequence[Mapping[str, Any]]) -> bool:
-        """Say whether payloads are needed: by a trail that keeps them, or for outputs that have them too."""
+        """Return whether payloads are needed: a trail keeps them, or one of several outputs has the old payload."""
         assert self.context.stage is not None
         return self.context.stage.keeps or any(
             len(fate["outputs"] or ()) > 1 and any(output["payload"] is None for output in fate["outputs"])
@@ -175,6 +185,7 @@ class StageSettings:
                 error = failed.get(id_key(item.id))
                 if error is None:
                     yield item, verdict
+                # Another holder has it by now; no retry helps.
                 elif isinstance(error, ReservationLost):
                     endings["lost"] += 1
                 else:
@@ -184,7 +195,7 @@ class StageSettings:
             raise next(iter(failed.values()))
 
     def _another(self, item: Item[Any], verdict: Verdict, error: Exception) -> Verdict:
-        """Return what becomes of an item that was not settled, as a worker does."""
+        """Return the next outcome of an item that was not settled, as a worker does."""
         if isinstance(error, PutOff):
             return verdict
         if not isinstance(error, MongoqError) or isinstance(verdict, Failed):
@@ -198,13 +209,13 @@ def _prepared(context: QueueContext[Any]) -> Flow[None]:
 
 
 class Settler:
-    """Settles items by ``FATES``; called with those of one task.
+    """Settles items by ``FATES``; Spark calls it with the outcomes of one task.
 
     Args:
         part: the stage at its queue.
-        token: what holds the items.
-        others: the ids that are no ObjectIds, by how they are shown.
-        left: settle those that were left out, and no others.
+        token: token that holds the items.
+        others: ids that are not ObjectIds, by their text.
+        left: True to settle the items without a row only; False to settle the other items only.
     """
 
     def __init__(self, part: FramePart, token: ObjectId, others: Mapping[str, Any], *, left: bool) -> None:
@@ -214,7 +225,7 @@ class Settler:
         self._left = left
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield ``TOLD``."""
+        """Yield the counts of the task, as ``TOLD``."""
         settling: StageSettings | None = None
         told: list[tuple[str, int, str | None, str | None]] = []
         for fates, left in self._some(batches):
@@ -230,8 +241,9 @@ class Settler:
         yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(TOLD_FIELDS))
 
     def _some(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Yield what is to be settled now, some at a time, and how many are to be later."""
+        """Yield the outcomes to settle now, in parts of bounded size, and the number of outcomes for later."""
         for batch in batches:
+            # As many rows as fit into BYTES on average.
             rows = max(1, min(ITEMS, BYTES * batch.num_rows // max(batch.nbytes, 1)))
             for start in range(0, batch.num_rows, rows):
                 fates = batch.slice(start, rows).to_pylist()

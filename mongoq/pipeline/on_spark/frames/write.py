@@ -1,4 +1,4 @@
-"""The function of a frame stage called, and what is to become of each item written, so that it outlives the driver."""
+"""Call of a frame stage's function; the outcome of each item is written, so that it outlives the driver."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class FrameWriter:
 
     Args:
         part: the stage at its queue.
-        function: its function.
-        columns: those of the schema, as the function is to see them.
-        tells_misfits: items that do not fit the schema fail; else the function sees them, by ``_corrupt``.
-        stopping: says that the query is to end, so that a failure says nothing of the items.
+        function: the stage's function.
+        columns: columns of the schema, as the function sees them.
+        tells_misfits: True if items that do not fit the schema fail; False if the function sees them, by ``_corrupt``.
+        stopping: returns whether the query is about to end, so that a failure is not the items' fault.
     """
 
     def __init__(
@@ -52,25 +52,25 @@ class FrameWriter:
         self._context = RunContext.current()
 
     def write(self, frame: DataFrame, most: int | None) -> None:
-        """Write what is to become of the items of a frame, in the place of what was written before.
+        """Write the outcomes of a frame's items, in place of the outcomes that were written before.
 
-        When the function fails, it is called with parts of the frame, until the items are found that are the cause.
-        What it returned for the others is written all the same.
+        When the function fails, it is called with parts of the frame, until the items that cause the failure are found.
+        The outcomes of the other items are written all the same.
 
         Args:
-            frame: the batch; it is read again and again, so it should be cached.
-            most: items with more attempts have had all their runs, and the function does not get them.
+            frame: the batch; it is read several times, so the caller should cache it.
+            most: items with more attempts have used all their runs, and the function does not get them.
 
         Raises:
-            Exception: the frame cannot be read, or what it came to cannot be written; no item has to do with that.
+            Exception: the frame cannot be read, or the outcomes cannot be written; no item is the cause.
         """
         file = _File(self._part.path)
         failure = self._failure(frame, most, file)
         if failure is None:
             return
-        frame.count()  # what cannot be read is no failure of the function's
+        frame.count()  # raises here if the frame cannot be read, which is not the function's fault
         if failure.fates is not None and _can_be_made(failure.fates):
-            raise failure.error  # it could not be written
+            raise failure.error  # the outcomes can be computed, but not written
         ids = [row[0] for row in frame.select(ID).sort(ID).collect()]
         self._blame(frame, most, file, ids, failure)
 
@@ -78,6 +78,7 @@ class FrameWriter:
         def within(part: range) -> DataFrame:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
+        # A wrong column is wrong for every item: a search would only call the function again and again.
         found = Bisection(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
         failures = {range(len(ids)): failure}
         while (part := found.next()) is not None:
@@ -93,12 +94,12 @@ class FrameWriter:
                 file.add(within(part).select(*_fate(kind, failures[part].text)))
 
     def _failure(self, frame: DataFrame, most: int | None, file: _File) -> _Failure | None:
-        """Write what is to become of the items of a frame; or return why the function has failed for it."""
+        """Write the outcomes of a frame's items; or return why the function has failed for it."""
         fates = None
         try:
             fates = self._fates(frame, most)
             file.add(fates)
-        except BaseException as error:  # Py4J ends its thread for others than Exceptions, and Spark waits for ever
+        except BaseException as error:  # Py4J ends its thread at a BaseException, and Spark waits forever
             if self._stopping():
                 raise
             return _Failure(error, cause(error, self._part.place), fates)
@@ -113,6 +114,7 @@ class FrameWriter:
         if made is not None:
             rows = rows.union(made)
         number = self._parts(frame)
+        # All rows of an item have to be in one task, one behind the other: Grouper reads them as a stream.
         together = rows.repartition(number, "id").sortWithinPartitions("id")
         return together.mapInArrow(Grouper(self._part.name, sink=self._part.stage.is_sink), FATES)
 
@@ -123,10 +125,11 @@ class FrameWriter:
         return f.when(f.col(CORRUPT).isNotNull(), "misfit").otherwise(kind) if self._tells_misfits else kind
 
     def _made(self, given: DataFrame) -> DataFrame | None:
-        """Call the function, and return what it made as ``ROWS``; ``None`` where that says nothing of items."""
+        """Call the function, and return its rows as ``ROWS``; ``None`` where the result has no outcomes of items."""
         stage = self._part.stage
         mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
         columns = given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
+        # Py4J calls back in a thread of its own, which lacks the context variables of the caller.
         made = self._context.copy().call(self._function, columns)
         if isinstance(made, Exception):
             raise made
@@ -144,7 +147,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why the function has failed: the error, what items are to tell of it, and the plan, if it came to one."""
+    """Failure of the function: error, text for items, and the plan of outcomes if the function returned one."""
 
     error: BaseException
     text: str
@@ -152,14 +155,14 @@ class _Failure:
 
 
 class _File:
-    """Where the fates of a batch are written, part by part."""
+    """Files with the outcomes of a batch, written part by part."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._mode = "overwrite"
 
     def add(self, fates: DataFrame) -> None:
-        """Write some, after those that were written."""
+        """Write outcomes; the first call replaces older files, later calls append."""
         fates.write.mode(self._mode).parquet(self._path)
         self._mode = "append"
 
