@@ -51,13 +51,19 @@ def push(bare: Bare, payload: Any) -> Any:
 
 
 def pop(bare: Bare, _: Any) -> Any:
-    return bare.collection.find_one_and_delete({"q": bare.queue, "when": {"$lte": datetime.now(UTC)}}, sort=ORDER)
+    return bare.collection.find_one_and_delete(_forgotten(bare.queue, datetime.now(UTC)), sort=ORDER)
+
+
+def _forgotten(queue: str, now: datetime) -> dict[str, Any]:
+    """Return the filter of the head, which is an error when the head has a remembered id."""
+    guard = {"$divide": [1, {"$cond": [{"$gt": ["$once", now]}, 0, 1]}]}
+    return {"q": queue, "when": {"$lte": now}, "$expr": guard}
 
 
 def pop_history(bare: Bare, _: Any) -> Any:
     now = datetime.now(UTC)
     return bare.collection.find_one_and_update(
-        {"q": bare.queue, "when": {"$lte": now}},
+        _forgotten(bare.queue, now),
         {
             "$set": {
                 "processed": now,
@@ -137,7 +143,7 @@ def move(bare: Bare, held: Held) -> Any:
         {"_id": held.id, "token": held.token},
         {
             "$set": {"q": bare.to, "reserved": False, "attempts": 0, "when": datetime.now(UTC)},
-            "$unset": {"token": "", "error": "", "batch": "", "key": ""},
+            "$unset": {"token": "", "error": "", "batch": "", "key": "", "pushed": ""},
         },
     )
 
@@ -161,7 +167,7 @@ def bury(bare: Bare, held: Held) -> Any:
                 "reserved": False,
                 "attempts": 0,
             },
-            "$unset": {"token": "", "key": "", "batch": ""},
+            "$unset": {"token": "", "key": "", "batch": "", "pushed": ""},
         },
     )
 

@@ -153,7 +153,7 @@ def _released(due: datetime) -> dict[str, Any]:
 
 def _moved(bare: Bare, now: datetime, **more: Any) -> dict[str, Any]:
     changes = {"q": bare.to, "reserved": False, "attempts": 0, "when": now, **more}
-    return {"$set": changes, "$unset": {"token": "", "error": "", "batch": "", "key": ""}}
+    return {"$set": changes, "$unset": {"token": "", "error": "", "batch": "", "key": "", "pushed": ""}}
 
 
 CALLS: Mapping[str, Callable[[Bare, Any], Any]] = {

@@ -45,8 +45,10 @@ class Tried(CommandListener):
 
     def started(self, event: CommandStartedEvent) -> None:
         if event.command_name == "update":
-            wanted = event.command["updates"][0]["q"].get("_id")
-            self.ids += len(wanted["$in"]) if isinstance(wanted, Mapping) else 0
+            filter = event.command["updates"][0]["q"]
+            wanted = filter.get("_id")
+            # A claim names the queue as well; updates of control documents do not.
+            self.ids += len(wanted["$in"]) if isinstance(wanted, Mapping) and "q" in filter else 0
         elif event.command_name == "findAndModify":
             self.ids += 1
 

@@ -111,7 +111,7 @@ def _copy(bare: Bare, label: str) -> Steps:
 
 def _copies(bare: Bare, page: list[Document], label: str) -> list[Document]:
     now = datetime.now(UTC)
-    fresh = {"q": bare.to, "when": now, "attempts": 0, "reserved": False, "once": now + HISTORY}
+    fresh = {"q": bare.to, "into": bare.to, "when": now, "attempts": 0, "reserved": False, "once": now + HISTORY}
     origin = {"queue": bare.queue, "reason": f"replayed: {label}", "at": now}
     return [
         {
