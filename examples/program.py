@@ -74,15 +74,16 @@ def ended(work: Work, options: argparse.Namespace) -> int:
 
 
 def _log_to(console: Console) -> None:
-    """Show the first warning of each kind among the progress: the dead letters tell of all that have failed.
+    """Show the first warning of each kind among the progress, in one line: the dead letters have all tracebacks.
 
-    Those of others are not shown: for them an interrupt is an error.
+    Warnings of other libraries are not shown: for them an interrupt is an error.
     """
     kinds = set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
         known = record.msg in kinds
         kinds.add(record.msg)
+        record.exc_info = record.exc_text = None
         return not known and record.name.startswith(("mongoq", "examples"))
 
     handler = RichHandler(console=console, show_path=False)
