@@ -69,6 +69,7 @@ def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
 ) -> None:
     assert (installed / "pyspark_mongoq.py").exists()
     with MongoClient[dict[str, Any]](auth_server.uri, tz_aware=True) as client:
+        client.app.drop_collection("mongoq")  # another test may have used this server
         when = client.admin.command("hello")["localTime"]
         client.app.mongoq.insert_one({"q": "orders", "payload": {"n": 7}, "when": when})
     script, events = installed / "script.py", tmp_path / "events"
