@@ -65,6 +65,7 @@ bench: setup ## Measure the core beside the bare driver, as JSON
 lint: setup ## Check style, layers, and that the sync shell is up to date
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
+	@$(BIN)/python -m ruff format --check --isolated --line-length 76 README.md docs # so that no block needs a scroll bar
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python scripts/unasync.py --check
 
@@ -85,6 +86,7 @@ build: setup ## Build the wheel and the source distribution into dist/
 format: setup ## Format the code and fix what can be fixed
 	@$(BIN)/python -m ruff check --fix-only
 	@$(BIN)/python -m ruff format
+	@$(BIN)/python -m ruff format --isolated --line-length 76 README.md docs
 
 unasync: setup ## Generate mongoq/sync and mongoq/worker/threads
 	@$(BIN)/python scripts/unasync.py
