@@ -178,10 +178,10 @@ class ConsumerLoop(Fetcher, Settler):
 
     def take_overdue(self) -> list[HandlerCall]:
         """Return the calls that have exceeded ``max_time`` since the last check."""
-        calls_handlers = [run for run in self._find_overdue() if not run.reported]
-        for run in calls_handlers:
+        overdue = [run for run in self._find_overdue() if not run.reported]
+        for run in overdue:
             run.reported = True
-        return calls_handlers
+        return overdue
 
     def _find_overdue(self) -> list[HandlerCall]:
         limit = self.consumer.max_time
