@@ -320,7 +320,7 @@ async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
         place.other.queue("orders").purge(state="ready")
         place.other.queue("orders").push_many(range(3 * FEW))
         assert [item.payload for _ in range(3) for item in await place.reserved(FEW)] == list(range(3 * FEW))
-        assert state.crowd.width == 1
+        assert state.contention.width == 1
         state.prefetch.closed_until = 0.0
 
 
@@ -410,7 +410,7 @@ async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_
     await asyncio.gather(*(worker() for _ in range(CROWD)))
     assert not state.prefetch.closed_until > 0
     assert not state.prefetch.claimed_keys
-    assert (len(state.prefetch.singles), state.crowd.width) == (0, 1)
+    assert (len(state.prefetch.singles), state.contention.width) == (0, 1)
 
 
 @pytest.mark.parametrize("headers", [None, {"trace": "1", "nested": {"a": [1]}}])

@@ -27,18 +27,18 @@ def read_candidates(
 
     ``None`` when nothing is eligible, or nothing was at a time ``due``.
     """
-    heads, crowd, fields = context.state.claim_hints, context.state.crowd, _fields(remembered=remembered)
+    hints, contention, fields = context.state.claim_hints, context.state.contention, _fields(remembered=remembered)
     yield from refresh_hints(context)
     while True:
         now = context.broker.clock.now()
-        start, skip = heads.start(context.name, now if due is None else min(due, now)), crowd.skip(n)
+        start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
         read = yield from find_few(context.broker, start.filter, ORDER, n, projection=fields, skip=skip)
         if not skip:
-            heads.found(start, read[0] if read else None)
+            hints.found(start, read[0] if read else None)
         if read:
             return select_ordinary(read)
         if skip:
-            crowd.beyond()
+            contention.beyond()
         elif not (yield from has_items_before_bound(context)):
             return None
 

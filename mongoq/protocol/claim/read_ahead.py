@@ -51,7 +51,7 @@ def read_head(context: QueueContext[Any], n: int) -> Flow[Head]:
     read with them, and used for ``prefetch.FRESH`` seconds. Items that do not fit one reply are left out.
     """
     prefetch, now = context.state.prefetch, time.monotonic()
-    if context.state.crowd.width > 1 or context.broker.serverless or now < prefetch.closed_until:
+    if context.state.contention.width > 1 or context.broker.serverless or now < prefetch.closed_until:
         return Head()
     prefetch.asked(now)
     yield from refresh_hints(context)

@@ -208,7 +208,7 @@ def send_claim(claim: ClaimOfMany, tried: int, *, projection: Mapping[str, Any] 
     if not claim.untouched and claim.context.state.prefetch.is_filled:
         claim.context.state.prefetch.remove(items)
     if len(items) == tried:
-        claim.context.state.crowd.tried(tried, 0)
+        claim.context.state.contention.tried(tried, 0)
     else:
         rest = [id for key, id in claim.ids.items() if key not in items]
         others = yield from _claim_leftovers(claim, rest, tried, alone=not items and not claim.beside)
@@ -311,7 +311,7 @@ def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: b
     found = yield from find_few(context.broker, claim.filter(ids), ORDER, len(ids), projection=fields)
     others = len(claim.ids) - tried
     if not claim.untouched:  # untouched items may be an old read: missing ones do not mean that others compete now
-        context.state.crowd.tried(tried, max(len(ids) - others - len(found), 0))
+        context.state.contention.tried(tried, max(len(ids) - others - len(found), 0))
     is_spent = context.settings.is_spent
     if claim.sparing:
         found = _set_lapsed_aside(claim, found)

@@ -94,7 +94,7 @@ class QueueState(Known):
         paused: the queue is paused.
         stored: the stored options, in the form used inside.
         claim_hints: the bounds of claims.
-        crowd: the distance to other processes that claim batches.
+        contention: the distance to other processes that claim batches.
         prefetch: items that were read ahead and not claimed yet.
         fenced_off: the priorities that have an end mark.
         calm_until: until when, on the monotonic clock, operations skip the checks that come before a command.
@@ -114,7 +114,7 @@ class QueueState(Known):
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
     claim_hints: ClaimHints = field(default_factory=ClaimHints)
-    crowd: Contention = field(default_factory=Contention)
+    contention: Contention = field(default_factory=Contention)
     prefetch: PrefetchBuffer = field(default_factory=PrefetchBuffer)
     fenced_off: set[int] = field(default_factory=set)
     calm_until: float = float("-inf")

@@ -132,8 +132,8 @@ class FrameQuery:
             return self._failure
         if has_ended(self._spark):
             return ExecutorError(ENDED)
-        if self._restart_if_slow():
-            return None
+        if self._restart_if_slow() or self._failure is not None:
+            return self._failure
         part = self._part
         self._failure = in_plain_words(self._query.exception(), part.place, part.consumer)
         if self._failure is None and not self._ends:
@@ -186,7 +186,11 @@ class FrameQuery:
                 return False
             self._restarts += 1
             logger.warning("%r is started again: Spark waits 10 s for its Python, which needed longer", self)
-            self._start()
+            try:
+                self._start()
+            except Exception as error:  # for example, the session has ended meanwhile; ``failure`` tells it
+                self._failure = error
+                return False
             return True
 
     def wait(self, timeout: float | None = None) -> bool:
