@@ -78,6 +78,18 @@ async def test_replacing_takes_the_fence_away_and_starts_afresh(shell: Shell) ->
     assert (again.payload, again.attempts, again.error) == (2, 1, None)
 
 
+async def test_what_replaces_a_copy_is_replayed_like_any_other_item(shell: Shell) -> None:
+    queue = shell.queue(history=3600)
+    await queue.push(1)
+    await queue.commit(await queue.reserve())
+    await queue.replay()
+    copy = await queue.reserve()
+    await queue.move(copy, "orders", key="k")
+    assert await queue.push(2, key="k", on_duplicate="replace") == copy.id
+    await queue.commit(await queue.reserve())
+    assert (await queue.replay(label="again")).pushed == 2
+
+
 @pytest.mark.parametrize("history", [None, 3600])
 @pytest.mark.parametrize("end", ["commit", "pop", "move", "bury", "remove", "purge"])
 async def test_a_key_is_free_when_its_item_is_no_longer_live_there(shell: Shell, end: str, history: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,10 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.integration.test_plans import IGNORED, Plan, Recorder
+
+PAGE = Path(__file__).parents[2] / "docs" / "envelope.md"
+KEPT = {"by", "hops", "missed", "once", "into", "parked"}
+"""Fields that a replacing push does not touch: who had it, its rounds in a pipeline, and what is remembered."""
 
 
 @pytest.mark.parametrize("on_duplicate", ["keep", "replace", "raise"])
@@ -63,3 +69,17 @@ def test_the_live_item_of_a_key_is_one_look_into_its_index(uri: str, database: s
     plan = Plan(raw.database.command("explain", sent, verbosity="executionStats"))
     assert "IXSCAN" in plan.stages
     assert (plan.keys, plan.documents) == (1, 1)
+
+
+def test_a_replacing_push_leaves_nothing_that_tells_of_the_item_before(broker: mongoq.Broker, raw: Any) -> None:
+    """Every field of a live envelope is there before; a new one has to be removed, or named here."""
+    table = PAGE.read_text("utf-8").partition("## Fields\n\n")[2].partition("\n\n")[0]
+    fields = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    queue = broker.queue("orders")
+    id = queue.push("old", key="k")
+    others = fields - {"_id", "q", "key", "when", "processed", "expires", "settled"}
+    raw.update_one({"_id": id}, {"$set": dict.fromkeys(others, "old")})
+    assert queue.push("new", key="k", on_duplicate="replace") == id
+    left = raw.find_one({"_id": id})
+    assert left.keys() == {"_id", "q", "key", "when", "payload", "priority", "attempts", "reserved"} | KEPT
+    assert {name for name, value in left.items() if value == "old"} == KEPT

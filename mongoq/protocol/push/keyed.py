@@ -35,8 +35,12 @@ MAX_RACES = 5
 """Times that another process may be faster before a push gives up."""
 REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
 """Fields that a replacing push sets, and removes when it has no value for them."""
-REMOVED = ("token", "error", "batch", "trail")
-"""Fields that a replacing push always removes. ``by`` stays: with it, an item may have changed (``read_ahead``)."""
+REMOVED = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
+"""Fields that a replacing push always removes: they tell of the item that was in the place before.
+
+``by`` stays: with it, an item may have changed (``read_ahead``). ``hops`` and ``missed`` stay: with them a stage and a
+join know that this id has been there before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
