@@ -13,7 +13,7 @@ from bench.pairs import QUEUES, Pairs, deafened
 from bench.place import Place
 from bench.shells import SHELLS, Shell
 from mongoq.drivers.counter_flush import FLUSH_INTERVAL_SECONDS
-from mongoq.model.process.counters import Counters, Event
+from mongoq.model.process import Counters, Event
 from mongoq.protocol.history import stats
 
 __all__ = ["TARGET", "measure_counting"]

@@ -18,8 +18,8 @@ from bench.hops import LINE
 from bench.place import Place, place
 from bench.spark_rows import HISTORY, SOURCE, TARGET, filled, filled_history
 from mongoq.spark.clients import scan_at
-from mongoq.spark.read.plan import plan
 from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.read.reader import plan
 
 __all__ = ["BENCHMARK", "LEAST"]
 

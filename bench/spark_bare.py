@@ -23,7 +23,7 @@ from bench.bare import Bare
 from bench.bare_many import HeldMany, move_many, reserve_many
 from bench.drain import begin
 from bench.spark_rows import FIELDS, HISTORY, SOURCE, TARGET, document
-from mongoq.spark.read.plan import id_ranges
+from mongoq.spark.read.reader import id_ranges
 
 __all__ = ["WAYS"]
 

@@ -31,12 +31,11 @@ from mongoq.errors import (
     TransactionsUnavailable,
 )
 from mongoq.idempotency import once, once_async
+from mongoq.model.clock import VirtualClock
+from mongoq.model.copies import SKIP, Replayed
 from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Retry
+from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Record, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
-from mongoq.model.process.clock import VirtualClock
-from mongoq.model.record import Record
-from mongoq.model.replay_result import SKIP, Replayed
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
 from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting

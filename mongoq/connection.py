@@ -24,7 +24,7 @@ from mongoq.drivers.connection_string import (
 )
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
-from mongoq.drivers.retryable_writes import take_sessions
+from mongoq.drivers.sessions import take_sessions
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.settings import SettingsFrom, checked_source

@@ -18,13 +18,13 @@ from mongoq.drivers.aio import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
+from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
-from mongoq.model.process.clock import Clock, LocalClock, ServerClock
-from mongoq.model.process.local import Local
+from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
 from mongoq.model.trail import Hop
-from mongoq.protocol.admin import drop_queue as drop
-from mongoq.protocol.admin import expiry
+from mongoq.protocol import admin
+from mongoq.protocol import admin as drop
 from mongoq.protocol.base import bootstrap
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
@@ -99,7 +99,7 @@ class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
             self._context.batchers = Batchers()
             self._driver.share_in(self._context.batchers)
         # At intervals: write the counters, and let control documents of idle queues expire.
-        self._driver.look_after(self._context.counters, lambda: expiry.upkeep(self._context))
+        self._driver.look_after(self._context.counters, lambda: admin.upkeep(self._context))
         # ``close`` wakes the waiters in this registry.
         self._driver.wake(self._context.registry)
         self._on_close = on_close

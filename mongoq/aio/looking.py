@@ -12,7 +12,7 @@ from mongoq.drivers.aio import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
-from mongoq.protocol.admin import purge
+from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import read
 from mongoq.protocol.history.read import Counts, Selection
@@ -108,7 +108,7 @@ class AsyncLooking(Generic[M]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return await self._driver.run(purge.purge(self._context, state, where=where, limit=limit))
+        return await self._driver.run(admin.purge(self._context, state, where=where, limit=limit))
 
     async def configure(
         self,

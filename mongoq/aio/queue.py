@@ -14,15 +14,14 @@ from mongoq.aio.past import AsyncPast
 from mongoq.aio.reserved import AsyncReserved
 from mongoq.drivers.aio import AioDriver
 from mongoq.model.arguments import Duration
+from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
-from mongoq.model.process.local import Local
-from mongoq.model.replay_result import Replayed
+from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol.admin import purge
+from mongoq.protocol import admin, group_commit
 from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
-from mongoq.protocol.group_commit import operations
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.keyed import OnDuplicate
@@ -126,7 +125,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
         """
-        pushing = operations.push(
+        pushing = group_commit.push(
             self._context,
             payload,
             delay=delay,
@@ -185,7 +184,9 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
                 which can be settled.
         """
-        return await self._driver.run(operations.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return await self._driver.run(
+            group_commit.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid)
+        )
 
     def reserved(
         self,
@@ -239,7 +240,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
         given = payload is not KEEP
-        committing = operations.commit(
+        committing = group_commit.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
         await self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
@@ -256,7 +257,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        await self._driver.run(operations.rollback(self._context, item, delay=delay, error=error))
+        await self._driver.run(group_commit.rollback(self._context, item, delay=delay, error=error))
 
     async def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -280,7 +281,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = await self._driver.run(operations.extend(self._context, item, lease=lease))
+        until = await self._driver.run(group_commit.extend(self._context, item, lease=lease))
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -326,7 +327,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = operations.move(
+        moving = group_commit.move(
             self._context,
             item,
             move.destination(self._context, to._context if isinstance(to, AsyncQueue) else to),
@@ -429,4 +430,4 @@ class AsyncDeadQueue(AsyncQueue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return await self._driver.run(purge.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))
+        return await self._driver.run(admin.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))

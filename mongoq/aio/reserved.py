@@ -11,10 +11,10 @@ from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
+from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
 from mongoq.protocol.claim import reserve
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.group_commit import operations
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
 from mongoq.protocol.state.context import QueueContext
 
@@ -46,7 +46,7 @@ class AsyncReserved(Generic[M]):
 
     async def __aenter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = await self._driver.run(operations.reserve(self._context, **self._options))
+        self._item = await self._driver.run(group_commit.reserve(self._context, **self._options))
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -64,7 +64,7 @@ class AsyncReserved(Generic[M]):
         tentative = self._driver.sessions.forget(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
-            commit = operations.commit(self._context, item)
+            commit = group_commit.commit(self._context, item)
             await self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
         try:
@@ -77,5 +77,5 @@ class AsyncReserved(Generic[M]):
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
         if issubclass(type(error), Exception):
-            return operations.rollback(self._context, item, delay=self._delay, error=error)
+            return group_commit.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

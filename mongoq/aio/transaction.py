@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from mongoq.drivers.aio import AioDriver
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.process.local import Local
+from mongoq.model.process import Local
 from mongoq.protocol.base import transaction
 from mongoq.protocol.state.context import BrokerContext
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import bson
 from bson import Code
@@ -28,11 +30,10 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.retryable_writes import Numbered, Numbers, numbers_of
-from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.sessions import Numbered, Numbers, Sessions, numbers_of
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
-from mongoq.protocol.flow.commands import (
+from mongoq.protocol.flow import (
     Blocked,
     Command,
     Duplicate,
@@ -40,11 +41,56 @@ from mongoq.protocol.flow.commands import (
     PartlyRefused,
     Refused,
     ReplyLost,
+    Shared,
     Target,
     Unreadable,
 )
 
-__all__ = ["Backend", "interruption", "is_outage", "open_backend", "primary", "readable"]
+__all__ = [
+    "Backend",
+    "UndoLog",
+    "interruption",
+    "is_outage",
+    "log_reply",
+    "open_backend",
+    "primary",
+    "readable",
+    "register",
+]
+
+UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
+
+
+def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
+    """Log a command that has an undo, and return its parsed reply for the flow."""
+    if command.undo is not None:
+        undo_log.append((command, reply))
+    return reply if command.parse is None else command.parse(reply)
+
+
+class ResetInChild(Protocol):
+    """Object whose state a forked child must not use."""
+
+    def forget(self) -> None:
+        """Reset the state in the child."""
+        ...
+
+
+_objects: WeakSet[ResetInChild] = WeakSet()
+
+
+def register(one: ResetInChild) -> None:
+    """Call ``forget`` of an object in every child that is forked while the object lives."""
+    _objects.add(one)
+
+
+def _after_fork() -> None:
+    for one in list(_objects):
+        one.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 UNSUITABLE_UPDATE_CODES = frozenset({2, 14, 15, 28, 40, 52, 57, 10334, 16554, 16837, 16840, 17419, 17420})
 """Server codes for an update that does not fit: wrong types, impossible paths, too deep or too large."""
@@ -114,7 +160,7 @@ class Backend:
         return self.targets["database"].command(document, codec_options=options, session=leased.session)
 
     def lend(self) -> Numbered | None:
-        """Lend a session for a command (``mongoq.drivers.retryable_writes``)."""
+        """Lend a session for a command (``mongoq.drivers.sessions``)."""
         return None if self.numbers is None else self.numbers.lend(self.client)
 
     def lend_for_write(self, command: Command[Any]) -> Numbered | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pymongo
 
-from mongoq.drivers import fork
-from mongoq.model.process.counters import Counters
-from mongoq.protocol.flow.commands import Flow
+from mongoq.drivers import backend
+from mongoq.model.process import Counters
+from mongoq.protocol.flow import Flow
 
-__all__ = ["FLUSH_INTERVAL_SECONDS", "CounterFlush"]
+__all__ = ["FLUSH_INTERVAL_SECONDS", "AioCounterFlush", "CounterFlush"]
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -34,7 +36,7 @@ class CounterFlush(ABC):
         self._counters = counters
         self.flush = flush
         self.armed = self._stopped = False
-        fork.register(self)
+        backend.register(self)
 
     def arm(self) -> None:
         """Schedule a write, if none is. Called before each operation, so that a failure here cannot fail one."""
@@ -80,3 +82,39 @@ class CounterFlush(ABC):
         """Reset in a forked child: the parent writes its own counts."""
         self._counters.take()
         self.armed = False
+
+
+class AioCounterFlush(CounterFlush):
+    """Writes counters from a task of the driver, started by a timer of the event loop."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        flush: Callable[[], Flow[None]],
+        own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        run: Callable[[Flow[None]], Awaitable[None]],
+    ) -> None:
+        super().__init__(counters, flush)
+        self._own = own
+        self._run = run
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._own(self.write()).add_done_callback(self._disarm_if_cancelled)
+
+    def _disarm_if_cancelled(self, task: asyncio.Task[None]) -> None:
+        """Let the next operation arm the timer again, after a task that was cancelled before its first step."""
+        if task.cancelled():
+            self.armed = False
+
+    async def write(self) -> None:
+        """Write the counters."""
+        with self.writing():
+            await self._run(self.flush())
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
+from mongoq.drivers.backend import Backend, interruption, primary, readable
+from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
+from mongoq.protocol.flow import ReplyLost
 
-__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "advise", "missing_right"]
+__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "FailoverNotice", "missing_right"]
 
 LOGIN_REFUSED = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
@@ -76,3 +81,45 @@ def _no_primary(client: Any) -> str:
         f"is not the primary of its replica set, which alone takes writes{primary}; leave directConnection=true out of "
         f"the URI and name the set: replicaSet={name}"
     )
+
+
+CHECK_INTERVAL_SECONDS = 0.05
+"""Seconds between two checks of the topology: a failover takes longer."""
+
+
+class FailoverNotice:
+    """Watches the client's own view of the topology; costs next to nothing per command."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._client = backend.client
+        self._clock = clock if isinstance(clock, ServerClock) and backend.client is not None else None
+        self._topology: Any = None
+        self._next_check = 0.0 if self._clock is not None else math.inf
+        self._primary: Any = None
+
+    def check_topology(self) -> None:
+        """Disturb the clock if the primary has changed since the last check."""
+        now = time.monotonic()
+        if now < self._next_check or self._clock is None:
+            return
+        self._next_check = now + CHECK_INTERVAL_SECONDS
+        topology = self._client.topology_description
+        if topology is self._topology:
+            return
+        self._topology = topology
+        leader = primary(self._client)
+        if self._primary not in (None, leader):
+            self._clock.disturb()
+        self._primary = leader or self._primary
+
+    def convert_error(self, error: Exception) -> Exception:
+        """Convert a driver error for flows; a network error disturbs the clock.
+
+        The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
+        """
+        error = readable(error)
+        known = interruption(error)
+        advise(error, self._client)
+        if isinstance(known, ReplyLost) and self._clock is not None:
+            self._clock.disturb()
+        return known or error

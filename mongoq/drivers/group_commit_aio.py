@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow.commands import Flow, Shared
+from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state.batcher import Batcher, copies
 
 __all__ = ["AioGroupCommit", "caller"]

@@ -10,9 +10,9 @@ from typing import Any
 
 from pymongo.errors import AutoReconnect
 
-from mongoq.drivers import fork
+from mongoq.drivers import backend
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.flow.commands import Flow, ReplyLost, Shared
+from mongoq.protocol.flow import Flow, ReplyLost, Shared
 from mongoq.protocol.state.batcher import Batcher, Batchers, copies
 
 __all__ = ["ThreadGroupCommit"]
@@ -66,7 +66,7 @@ class ThreadGroupCommit:
         self._undo = undo
         self._lock = threading.Lock()
         self._thread_state = threading.local()
-        fork.register(self)
+        backend.register(self)
 
     def forget(self) -> None:
         """Reset in a forked child: the waiting threads belong to the parent, and one may hold the lock."""

@@ -2,7 +2,7 @@
 
 For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
 all code of mongoq. A flow that resolves a lost reply by itself needs neither. Other writes have the record, under a
-number of mongoq's own (``mongoq.drivers.retryable_writes``).
+number of mongoq's own (``mongoq.drivers.sessions``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError, WriteError
 
-from mongoq.protocol.flow.commands import Command
+from mongoq.protocol.flow import Command
 
 __all__ = ["DUPLICATE_CODE", "Outcome", "build_command", "is_raw_command", "is_single_write", "parse_reply"]
 

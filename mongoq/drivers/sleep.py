@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from mongoq.drivers.signals import on_main_thread
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 __all__ = ["limit_stream", "rest", "rest_aio"]

@@ -14,18 +14,16 @@ from typing import Any, TypeVar
 import pymongo
 
 from mongoq.drivers import counter_flush, raw_commands, sleep
-from mongoq.drivers.backend import Backend, interruption
+from mongoq.drivers.backend import Backend, UndoLog, interruption, log_reply
 from mongoq.drivers.counter_flush import CounterFlush
-from mongoq.drivers.failover import FailoverNotice
+from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
-from mongoq.drivers.retryable_writes import Numbered
-from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.sessions import Numbered, Sessions
 from mongoq.drivers.signals import DeferredSignals
-from mongoq.drivers.undo_log import UndoLog, log_reply
 from mongoq.errors import BrokerClosed
-from mongoq.model.process.clock import Clock
-from mongoq.model.process.counters import Counters
-from mongoq.protocol.flow.commands import (
+from mongoq.model.clock import Clock
+from mongoq.model.process import Counters
+from mongoq.protocol.flow import (
     SENDS,
     Begin,
     Begun,

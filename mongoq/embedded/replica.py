@@ -11,7 +11,7 @@ import pymongo
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, ServerSelectionTimeoutError
 
-from mongoq.embedded.options import Options
+from mongoq.embedded.node import Options
 from mongoq.errors import EmbeddedServerUnavailable
 
 __all__ = ["prepare"]

@@ -15,11 +15,10 @@ from typing import Self
 from pymongo.errors import PyMongoError
 
 from mongoq.embedded.binary import find_mongod
-from mongoq.embedded.node import Node
-from mongoq.embedded.options import Options
+from mongoq.embedded.node import Node, Options
 from mongoq.embedded.replica import prepare
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
-from mongoq.model.process.local import Local
+from mongoq.model.process import Local
 
 __all__ = ["EmbeddedServer"]
 

@@ -15,15 +15,12 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES
-from mongoq.model.delivery import delivery_hash
 from mongoq.model.encoding.codec import Encoding
-from mongoq.model.encoding.error_text import name_of, plain, text_of, trace_of, type_name
+from mongoq.model.encoding.error_text import name_of, plain, shortened, text_of, trace_of, type_name
 from mongoq.model.encoding.ids import bytes_of
-from mongoq.model.encoding.tracebacks import shortened
-from mongoq.model.item import Document, Item
+from mongoq.model.item import Document, Item, delivery_hash
 
 __all__ = [
-    "ERROR_BYTES",
     "Document",
     "Stencil",
     "attempts_of",

@@ -19,7 +19,14 @@ import bson
 from bson import Decimal128, ObjectId
 from bson.binary import UuidRepresentation
 
-__all__ = ["JoinState", "Place", "Unjoinable", "rendezvous_id", "value_key"]
+__all__ = ["JoinState", "Place", "Unjoinable", "qualified", "rendezvous_id", "value_key"]
+
+
+def qualified(pipeline: str, part: str, by: str) -> str:
+    """Return the name of a pipeline and a part; in the pipeline's name the separator and ``%`` are escaped."""
+    escaped = pipeline.replace("%", "%25").replace(by, f"%{ord(by):X}")
+    return f"{escaped}{by}{part}"
+
 
 VALUE_BYTES = 1024
 """Bytes of a value as BSON, at most."""

@@ -11,7 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, listed, text
 from mongoq.model.settings import KEEP
 
-__all__ = ["Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Release", "Retry", "SettledElsewhere"]
+__all__ = ["Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Record", "Release", "Retry", "SettledElsewhere"]
 
 
 class Outcome:
@@ -183,3 +183,28 @@ class Fork(Outcome):
     def moves(self) -> list[Move]:
         """Outputs that are not left out."""
         return [output for output in self.outputs if output is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A value that a source yields: a payload to push, and the position after it, from which the source goes on.
+
+    Payload and position are stored in one transaction. So a source that was killed goes on after the last record with
+    its payload in the queue: none is lost, and none comes twice. Values are checked and copied when the record is
+    yielded; a record that cannot be stored stops the source there.
+
+    Attributes:
+        payload: payload to push.
+        position: argument of the source's next call, if this is the last record that was stored: any value that BSON
+            holds, of at most 64 KiB; not ``None``, which stands for the beginning.
+        priority: from -100 (first) to 100 (last).
+        delay: time after the push until the item is eligible, a ``timedelta`` or seconds.
+        headers: a document of at most 16 KiB that goes with the item.
+    """
+
+    payload: Any
+    _: KW_ONLY
+    position: Any
+    priority: int = 0
+    delay: Duration | None = None
+    headers: Mapping[str, Any] | None = None

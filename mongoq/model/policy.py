@@ -10,7 +10,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import LONGEST, Duration, count, duration
-from mongoq.model.process.jitter import dice as own
+from mongoq.model.process import dice as own
 
 __all__ = ["Exponential", "Fixed", "Linear", "RetryPolicy"]
 

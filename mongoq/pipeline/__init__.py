@@ -7,7 +7,7 @@ frames.
 """
 
 from mongoq.pipeline.graph.comparison import Difference
-from mongoq.pipeline.graph.join_waiters import Waiting
+from mongoq.pipeline.graph.routes import Waiting
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.progress import Progress, SourceProgress, StageProgress
 from mongoq.pipeline.run.run import AsyncRun, Run

@@ -13,18 +13,12 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.checks.graph import faults
-from mongoq.pipeline.declare.batch_stages import BatchStages
-from mongoq.pipeline.declare.joins import Joins
-from mongoq.pipeline.declare.sources import Sources
-from mongoq.pipeline.declare.spark_frame_stages import SparkFrameStages
+from mongoq.pipeline.declare import BatchStages, Joins, Sources, SparkFrameStages
 from mongoq.pipeline.graph.comparison import Difference, differences
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.names import handler_name, names, shown, told
-from mongoq.pipeline.graph.source import Source
-from mongoq.pipeline.graph.stage import Delivery, OnNone, Stage, Trail
+from mongoq.pipeline.graph.graph import Delivery, Graph, OnNone, Source, Stage, Trail
+from mongoq.pipeline.graph.handlers import handler_name, names, shown, told
 from mongoq.pipeline.recipe.recipe import graph_of
-from mongoq.pipeline.render.mermaid import mermaid
-from mongoq.pipeline.render.text import description
+from mongoq.pipeline.render import description, mermaid
 from mongoq.pipeline.start import Starting
 from mongoq.worker.consumer import OnTimeout
 

@@ -30,8 +30,7 @@ from mongoq.spark.errors import (
     RowsLost,
     SparkUnavailable,
 )
-from mongoq.spark.interpreter import find_interpreter, find_problem
-from mongoq.spark.java import JAVA, java_version
+from mongoq.spark.interpreter import JAVA, find_interpreter, find_problem, java_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from mongoq.drivers.threads import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
-from mongoq.protocol.admin import purge
+from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import read
 from mongoq.protocol.history.read import Counts, Selection
@@ -109,7 +109,7 @@ class Looking(Generic[M]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._driver.run(purge.purge(self._context, state, where=where, limit=limit))
+        return self._driver.run(admin.purge(self._context, state, where=where, limit=limit))
 
     def configure(
         self,

@@ -11,8 +11,8 @@ from bson import ObjectId
 
 from mongoq.drivers.threads import ThreadDriver
 from mongoq.model.arguments import Duration
+from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
-from mongoq.model.replay_result import Replayed
 from mongoq.protocol.history import replay
 from mongoq.protocol.history.pages import Range, history_page, history_range
 from mongoq.protocol.history.read import Selection

@@ -11,15 +11,14 @@ from bson import ObjectId
 
 from mongoq.drivers.threads import ThreadDriver
 from mongoq.model.arguments import Duration
+from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
-from mongoq.model.process.local import Local
-from mongoq.model.replay_result import Replayed
+from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
-from mongoq.protocol.admin import purge
+from mongoq.protocol import admin, group_commit
 from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
-from mongoq.protocol.group_commit import operations
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.keyed import OnDuplicate
@@ -127,7 +126,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
         """
-        pushing = operations.push(
+        pushing = group_commit.push(
             self._context,
             payload,
             delay=delay,
@@ -186,7 +185,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
                 which can be settled.
         """
-        return self._driver.run(operations.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return self._driver.run(group_commit.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
 
     def reserved(
         self,
@@ -240,7 +239,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
         given = payload is not KEEP
-        committing = operations.commit(
+        committing = group_commit.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
         self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
@@ -257,7 +256,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._driver.run(operations.rollback(self._context, item, delay=delay, error=error))
+        self._driver.run(group_commit.rollback(self._context, item, delay=delay, error=error))
 
     def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -281,7 +280,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = self._driver.run(operations.extend(self._context, item, lease=lease))
+        until = self._driver.run(group_commit.extend(self._context, item, lease=lease))
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -327,7 +326,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = operations.move(
+        moving = group_commit.move(
             self._context,
             item,
             move.destination(self._context, to._context if isinstance(to, Queue) else to),
@@ -428,4 +427,4 @@ class DeadQueue(Queue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._driver.run(purge.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))
+        return self._driver.run(admin.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))

@@ -12,10 +12,10 @@ from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
+from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
 from mongoq.protocol.claim import reserve
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.group_commit import operations
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
 from mongoq.protocol.state.context import QueueContext
 
@@ -47,7 +47,7 @@ class Reserved(Generic[M]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._driver.run(operations.reserve(self._context, **self._options))
+        self._item = self._driver.run(group_commit.reserve(self._context, **self._options))
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -65,7 +65,7 @@ class Reserved(Generic[M]):
         tentative = self._driver.sessions.forget(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
-            commit = operations.commit(self._context, item)
+            commit = group_commit.commit(self._context, item)
             self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
         try:
@@ -78,5 +78,5 @@ class Reserved(Generic[M]):
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
         if issubclass(type(error), Exception):
-            return operations.rollback(self._context, item, delay=self._delay, error=error)
+            return group_commit.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)

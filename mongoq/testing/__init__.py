@@ -14,10 +14,8 @@ This needs mongomock, from the extra ``testing``. The fixtures for pytest are in
 which pytest finds by itself.
 """
 
-from mongoq.testing.async_broker import AsyncVirtualBroker
-from mongoq.testing.async_worker import AsyncVirtualWorker
-from mongoq.testing.broker import VirtualBroker
-from mongoq.testing.result import NeverIdle, Result
-from mongoq.testing.worker import VirtualWorker
+from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
+from mongoq.testing.station import NeverIdle, Result
+from mongoq.testing.worker import AsyncVirtualWorker, VirtualWorker
 
 __all__ = ["AsyncVirtualBroker", "AsyncVirtualWorker", "NeverIdle", "Result", "VirtualBroker", "VirtualWorker"]

@@ -14,9 +14,8 @@ from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.consumers import consumers
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
-from mongoq.testing.result import NeverIdle, Result
 from mongoq.testing.server import VirtualServer
-from mongoq.testing.station import Steps, VirtualStation
+from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import Consumer
 

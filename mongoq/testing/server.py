@@ -12,14 +12,14 @@ from mongoq.aio import AsyncQueue
 from mongoq.drivers.threads import ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, duration, queue_name
+from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
-from mongoq.model.process.clock import VirtualClock
-from mongoq.protocol.flow.commands import Command
+from mongoq.protocol.flow import Command
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
+from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
 
 __all__ = ["VirtualServer"]
 

@@ -1,4 +1,4 @@
-"""The virtual worker: consumers of production, run by hand."""
+"""The virtual workers: consumers of production, run by hand."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Queue
-from mongoq.testing.result import Result
-from mongoq.testing.running import driven, taken_over, until_idle, up_to
-from mongoq.testing.station import Steps
+from mongoq.testing.running import awaited, driven, taken_over, until_idle, up_to
+from mongoq.testing.station import Result, Steps
 from mongoq.worker import AsyncWorker, Worker
 
 if TYPE_CHECKING:
-    from mongoq.testing.broker import VirtualBroker
+    from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
 
-__all__ = ["VirtualWorker"]
+__all__ = ["AsyncVirtualWorker", "VirtualWorker"]
 
 
 class VirtualWorker(Worker):
@@ -94,6 +93,67 @@ class VirtualWorker(Worker):
             ArgumentInvalid: ``limit`` is no whole number of at least 1; or as for ``run_one``.
         """
         return self._driven(until_idle(limit, self._consumers, self._server))
+
+    def advance(self, by: Duration) -> datetime:
+        """Move the broker's clock on, as ``VirtualBroker.advance``.
+
+        Raises:
+            ArgumentInvalid: ``by`` is no duration.
+        """
+        return self._server.advance(by)
+
+    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
+        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry``.
+
+        Raises:
+            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
+            QueueNameInvalid: ``target`` is neither an item nor a queue.
+        """
+        return self._server.force_retry(target)
+
+
+class AsyncVirtualWorker(AsyncWorker):
+    """``VirtualWorker`` for tests that run in an event loop; made by ``AsyncVirtualBroker.worker``.
+
+    Coroutine functions run in the test's own loop, plain functions in the loop's thread.
+    """
+
+    def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
+        super().__init__(broker)
+        self._server = broker._virtual._server
+        if production is not None:
+            self._consumers.update(taken_over(production, self._server, broker))
+
+    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
+        if isinstance(queue, Queue | AsyncQueue):
+            queue = AsyncQueue(self._broker._driver, self._server.bound(queue._context))
+        return super()._handle(queue, lease, max_retries)
+
+    async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
+        """Run the next ready item of a queue, and return its result, as ``VirtualWorker.run_one`` does.
+
+        Raises:
+            ArgumentInvalid: the queue has no consumer.
+        """
+        results = await awaited(up_to(1, queue, self._consumers, self._server))
+        return results[0] if results else None
+
+    async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
+        """Run ready items as one batch, and return the result of each item, as ``VirtualWorker.run_batch`` does.
+
+        Raises:
+            ArgumentInvalid: the queue has no consumer.
+        """
+        return await awaited(up_to(None, queue, self._consumers, self._server))
+
+    async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
+        """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
+
+        Raises:
+            NeverIdle: there is more to run; the error holds the results so far.
+            ArgumentInvalid: ``limit`` is no whole number of at least 1.
+        """
+        return await awaited(until_idle(limit, self._consumers, self._server))
 
     def advance(self, by: Duration) -> datetime:
         """Move the broker's clock on, as ``VirtualBroker.advance``.

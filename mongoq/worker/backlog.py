@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from threading import Lock
@@ -11,16 +11,74 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Outcome, Release
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.extend_leases import ExtendedItems
-from mongoq.worker.byte_limit import ByteLimit
-from mongoq.worker.circuit_breaker import CircuitBreaker
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
 from mongoq.worker.leases import Lease, Leases
-from mongoq.worker.prefetch_sizer import PrefetchSizer
 
-__all__ = ["Backlog", "ItemOutcome"]
+__all__ = ["Backlog", "HandlerCall", "ItemOutcome", "SettledCounts"]
+
+
+class HandlerCall:
+    """One call of a handler.
+
+    Attributes:
+        items: items of the call; one, unless the consumer takes batches.
+        started: start time on the monotonic clock.
+        context: context that the handler runs in; set right before the call.
+        where: thread id or task that runs the handler; set by the executor.
+        job: job passed to the handler; ``None`` if the handler takes none.
+        lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
+        pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
+        abandoned: True after the worker has released the items and no longer waits for the call.
+        reported: True after the log line about ``max_time``.
+        timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "context",
+        "items",
+        "job",
+        "lost",
+        "pops",
+        "reported",
+        "started",
+        "timed_out",
+        "where",
+    )
+
+    def __init__(self, items: list[Item[Any]], started: float) -> None:
+        self.items = items
+        self.started = started
+        self.context: Any = None
+        self.where: Any = None
+        self.job: Any = None
+        self.lost: set[Any] = set()
+        self.abandoned = self.pops = self.reported = self.timed_out = False
+
+
+class SettledCounts:
+    """Counts settled items.
+
+    Attributes:
+        endings: number of items by result, such as ``done`` or ``dead``.
+        first: monotonic time of the first count; ``None`` before.
+        last: monotonic time of the latest count; ``None`` before.
+    """
+
+    def __init__(self) -> None:
+        self.endings: Counter[str] = Counter()
+        self.first: float | None = None
+        self.last: float | None = None
+
+    def add(self, endings: Iterable[str]) -> None:
+        """Count the results of some items."""
+        self.last = time.monotonic()
+        self.first = self.first or self.last
+        self.endings.update(endings)
+
 
 ItemOutcome = tuple[Item[Any], Outcome | None]
 

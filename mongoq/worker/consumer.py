@@ -6,18 +6,52 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.protocol.claim.filtering import ItemFilter
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.lazy_results import is_function
-from mongoq.worker.outcome_resolver import OutcomeResolver
-from mongoq.worker.settle_group import SettleGroup
+from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
-__all__ = ["BROKER_HINT", "PREFETCH_BYTES", "Consumer", "Handler", "OnTimeout", "any_handler", "consumer"]
+__all__ = [
+    "BROKER_HINT",
+    "PREFETCH_BYTES",
+    "Consumer",
+    "Handler",
+    "OnTimeout",
+    "SettleGroup",
+    "any_handler",
+    "consumer",
+]
+
+
+class _Member(Protocol):
+    def is_expecting_items(self) -> bool: ...
+
+
+class SettleGroup:
+    """Several consumers of an engine with one settle loop for the items of all of them.
+
+    The loop takes the items that are ready, and waits for no consumer.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[str, _Member] = {}
+        self._loops: list[Any] = []
+
+    def join(self, queue: str, loop: _Member) -> list[Any]:
+        """Add the loop of a consumer, and return the list of all loops; the first one settles."""
+        self._members[queue] = loop
+        self._loops.append(loop)
+        return self._loops
+
+    def is_expecting(self, queue: str) -> bool:
+        """Return whether more items of a queue are about to come."""
+        member = self._members.get(queue)
+        return member is not None and member.is_expecting_items()
+
 
 Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]

@@ -13,8 +13,8 @@ from mongoq.drivers.errors import UNAUTHORIZED_CODE, missing_right
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
-from mongoq.model.process.jitter import dice
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.model.process import dice
+from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer

@@ -17,7 +17,7 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["ExcInfo", "error_line", "exc_info_of", "log_failure"]
+__all__ = ["error_line", "exc_info_of", "log_failure"]
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.backlog import HandlerCall
 
-__all__ = ["Watchdog", "stack_of"]
+__all__ = ["Watchdog"]
 
 logger = logging.getLogger("mongoq.worker")
 

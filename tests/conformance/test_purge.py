@@ -9,14 +9,14 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol.admin import purge
+from mongoq.protocol import admin
 from tests.shells import Shell
 
 
 @pytest.fixture(params=[2, 1000])
 def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many items one command deletes at most."""
-    monkeypatch.setattr(purge, "PAGE", request.param)
+    monkeypatch.setattr(admin, "PAGE", request.param)
     return int(request.param)
 
 

@@ -10,7 +10,7 @@ from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.model.publication import published_id
+from mongoq.model.copies import published_id
 from tests.conformance.test_transactions import Failed, run_transaction, transaction
 from tests.shells import Shell
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 import mongoq
 from mongoq.model import trail as trails
-from mongoq.model.delivery import delivery_hash
 from mongoq.model.encoding.codec import SIZE_LIMIT
+from mongoq.model.item import delivery_hash
 from mongoq.model.outcomes import Failed
 from mongoq.model.trail import StageMark
 from tests.shells import Shell

@@ -20,8 +20,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from mongoq.embedded.binary import find_mongod
-from mongoq.embedded.node import Node
-from mongoq.embedded.options import Options
+from mongoq.embedded.node import Node, Options
 
 NAME = "crash"
 HOST = "127.0.0.1"

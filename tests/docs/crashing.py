@@ -25,7 +25,7 @@ from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.model.item import state_of
-from mongoq.protocol.flow.commands import Begun
+from mongoq.protocol.flow import Begun
 
 PAGE = Path(__file__).parents[2] / "docs" / "envelope.md"
 LEASE, DAY = 30, 24 * 3600

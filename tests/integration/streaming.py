@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import mongoq
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import StreamRun
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.settle.held_items import extend_and_list_held
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.settle.by_token import extend_and_list_held
 
 T = TypeVar("T")
 LEASE, RUN = 30.0, 10.0

@@ -12,7 +12,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.errors import DuplicateItem
 from mongoq.model.settings import queue_options
-from mongoq.protocol.push.push_each import Push, PushOptions, push_each
+from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle import by_token as held_items
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, check_move
@@ -146,7 +146,7 @@ def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
 
 
 def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mongoq.protocol.push.push_each.MAX_COPIES", 4)
+    monkeypatch.setattr("mongoq.protocol.push.push_many.MAX_COPIES", 4)
     broker.bind("news", "mail", "log")
     pushes = [(ObjectId().binary, wrapped(n), n % 2) for n in range(9)]
     for _ in range(2):

@@ -13,7 +13,8 @@ import pytest
 from pymongo import AsyncMongoClient
 
 import mongoq
-from mongoq.drivers import counter_flush, counter_flush_aio
+from mongoq.drivers import counter_flush
+from mongoq.drivers import counter_flush as counter_flush_aio
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60

@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.protocol.admin import expiry
+from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import stats
 from mongoq.protocol.state import context
@@ -46,7 +46,7 @@ class Process:
         """Let the time pass, and then sweep from a process that does nothing else."""
         self.clock.advance(timedelta(days=days, hours=1))
         other = self.another()
-        swept = other.broker._driver.run(expiry.sweep(other.broker._context))
+        swept = other.broker._driver.run(admin.sweep(other.broker._context))
         other.broker.close()
         return swept
 
@@ -325,7 +325,7 @@ def test_queues_that_others_rely_on_keep_their_settings(process: Process) -> Non
 def test_one_process_sweeps_within_the_hour(process: Process) -> None:
     assert process.sweep()
     other = process.another().broker
-    assert not other._driver.run(expiry.sweep(other._context))
+    assert not other._driver.run(admin.sweep(other._context))
     assert process.sweep()
 
 
@@ -418,7 +418,7 @@ def test_the_number_of_commands_does_not_grow_with_the_number_of_queues(uri: str
                 raw.insert_many({"q": f"held{n}", "payload": n, "when": now, "priority": 0} for n in range(number))
                 listener.sent.clear()
                 if looked == "sweep":
-                    broker._driver.run(expiry.sweep(broker._context))
+                    broker._driver.run(admin.sweep(broker._context))
                 else:
                     found = getattr(broker, looked)()
                     assert len(found) == number * (2 if looked == "stats" else 1)

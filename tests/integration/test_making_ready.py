@@ -14,7 +14,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import PyMongoError
 
 import mongoq
-from mongoq.model.process import clock as clocks
+from mongoq.model import clock as clocks
 from mongoq.spark.scan import Scan
 from tests.clients import opened
 from tests.proxy import Kind, Proxy

@@ -19,9 +19,9 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure, P
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.drivers.retryable_writes import Numbered, Numbers, numbers_of
+from mongoq.drivers.sessions import Numbered, Numbers, numbers_of
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.flow.commands import SENDS
+from mongoq.protocol.flow import SENDS
 from mongoq.protocol.state.batcher import Batcher
 from tests.clients import opened
 from tests.proxy import Proxy

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol.admin import purge
+from mongoq.protocol import admin
 from tests.integration.test_plans import Watched
 
 
@@ -27,7 +27,7 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
     for n in range(4):
         queue.push({"n": n})
     held: list[Any] = []
-    delete = purge.delete_many
+    delete = admin.delete_many
 
     def deleted(filter: Any) -> Any:
         if not held:  # between the find and the first delete
@@ -35,7 +35,7 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
             raw.update_one({"payload.n": 1}, {"$set": {"q": "next"}})
         return delete(filter)
 
-    monkeypatch.setattr(purge, "delete_many", deleted)
+    monkeypatch.setattr(admin, "delete_many", deleted)
     assert queue.purge(where={"n": {"$lt": 9}}, limit=3) == 2
     assert [item.payload["n"] for item in queue.peek(9)] == [9]
     assert [item.payload["n"] for item in broker.queue("next").peek(9)] == [1]
@@ -45,7 +45,7 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
 def test_a_page_begins_behind_the_one_before(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch, pages: int
 ) -> None:
-    monkeypatch.setattr(purge, "PAGE", 100)
+    monkeypatch.setattr(admin, "PAGE", 100)
     watched = Watched(uri, database)
     with watched.client, watched.broker:
         watched.queue.push_many(range(pages * 100 + 50))

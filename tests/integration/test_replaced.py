@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandSucceededEvent
 
 import mongoq
-from mongoq.model.process.clock import VirtualClock
+from mongoq.model.clock import VirtualClock
 from tests.integration.crowds import Listener
 
 LATER = timedelta(seconds=5)

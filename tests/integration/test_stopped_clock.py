@@ -18,8 +18,8 @@ import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
-from mongoq.drivers.retryable_writes import SENDS
-from mongoq.model.process.clock import ServerClock
+from mongoq.drivers.sessions import SENDS
+from mongoq.model.clock import ServerClock
 from tests.proxy import Kind, Proxy
 from tests.shells import Awaited
 

@@ -11,8 +11,8 @@ from bson import Int64, ObjectId
 
 import mongoq
 from mongoq.protocol.coordination import stream_claims, streams
-from mongoq.protocol.settle import held_items
-from mongoq.protocol.settle.held_items import read_held_documents
+from mongoq.protocol.settle import by_token
+from mongoq.protocol.settle.by_token import read_held_documents
 from tests.integration.streaming import LEASE, QUEUE, RUN, Make, Process, is_run
 from tests.proxy import Kind, Proxy
 
@@ -159,7 +159,7 @@ def test_what_came_after_a_time_is_left_there(process: Process, clock: mongoq.Vi
 
 def test_a_claim_of_many_goes_in_several_commands(process: Process, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_claims, "IDS", 3)
-    monkeypatch.setattr(held_items, "IDS", 3)
+    monkeypatch.setattr(by_token, "IDS", 3)
     ids = process.queue.push_many(range(10))
     assert list(process.claim(8).ids) == ids[:8]
     assert reserved(raw) == 8

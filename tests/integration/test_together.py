@@ -13,8 +13,8 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.model.process.clock import ServerClock, local_seconds
-from mongoq.protocol.flow.commands import SENDS
+from mongoq.model.clock import ServerClock, local_seconds
+from mongoq.protocol.flow import SENDS
 from tests.waiting import CLOCKS, PATIENCE
 
 

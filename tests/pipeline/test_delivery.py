@@ -12,7 +12,7 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.protocol.flow.commands import Flow, ReplyLost, Wait
+from mongoq.protocol.flow import Flow, ReplyLost, Wait
 from mongoq.protocol.push import insert
 from mongoq.protocol.settle import at_most_once
 from mongoq.worker.aio.engine import AsyncEngine

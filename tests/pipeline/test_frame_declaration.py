@@ -10,7 +10,7 @@ import pytest
 
 import mongoq
 from mongoq.errors import GraphInvalid
-from mongoq.pipeline.graph.stage import Frame
+from mongoq.pipeline.graph.graph import Frame
 from mongoq.testing import VirtualBroker
 
 

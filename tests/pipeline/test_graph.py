@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.graph.names import handler_name, import_path, shown
+from mongoq.pipeline.graph.handlers import handler_name, import_path, shown
 from tests.pipeline import stations
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.on_spark.frames.bisect import Bisection
-from mongoq.pipeline.on_spark.naming import consumer_of
+from mongoq.pipeline.graph.graph import Graph, Stage
+from mongoq.pipeline.on_spark.frames.failures import Bisection
+from mongoq.pipeline.on_spark.frames.part import consumer_of
 
 
 def tried(size: int, guilty: Collection[int]) -> tuple[set[int], set[int], set[int], int]:

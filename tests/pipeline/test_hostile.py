@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.model.outcomes import Outcome
-from mongoq.protocol.wait import next_due
+from mongoq.protocol.wait import wait
 from mongoq.worker.threads.fetcher import Fetcher
 from tests.pipeline.conftest import QUICK, Site
 from tests.waiting import PATIENCE, until
@@ -244,7 +244,7 @@ def test_a_drain_sees_what_a_filter_sends_back_to_a_queue_that_was_found_empty(
     pipeline.stage("a", to="out", name="a")(lambda payload: payload)
     again = mongoq.Move("a", delay=0.5)
     pipeline.stage("b", to=["a", "out"], name="b", where={"kind": "b"}, otherwise=again)(lambda _: mongoq.Move("out"))
-    counted, look, pushed = Fetcher._count_filtered, next_due.find_next_due, []
+    counted, look, pushed = Fetcher._count_filtered, wait.find_next_due, []
 
     def late(self: Fetcher, number: int) -> None:
         time.sleep(0.3)
@@ -257,7 +257,7 @@ def test_a_drain_sees_what_a_filter_sends_back_to_a_queue_that_was_found_empty(
         return look(context)
 
     monkeypatch.setattr(Fetcher, "_count_filtered", late)
-    monkeypatch.setattr(next_due, "find_next_due", looked)
+    monkeypatch.setattr(wait, "find_next_due", looked)
     pipeline.drain(broker)
     assert [item.id for item in broker.queue("out").peek(5)] == pushed
 

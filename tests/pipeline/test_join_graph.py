@@ -10,7 +10,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
+from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
 from tests.pipeline.stations import Flight, Numbered
 
 

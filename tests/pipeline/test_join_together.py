@@ -15,8 +15,7 @@ from mongoq.protocol.join.match import PATIENCE
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes_of_queues
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.consumer import Consumer
-from mongoq.worker.settle_group import SettleGroup
+from mongoq.worker.consumer import Consumer, SettleGroup
 from tests.pipeline.conftest import Site, is_busy
 from tests.waiting import until
 

@@ -13,9 +13,8 @@ from pyspark.sql.types import DayTimeIntervalType, StructField, StructType
 from mongoq.spark import clients
 from mongoq.spark.types.arrow import arrow_field
 from mongoq.spark.write.column_roles import ColumnRoles
-from mongoq.spark.write.task import Task
 from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import WrittenRows, write
+from mongoq.spark.write.write_rows import Task, WrittenRows, write
 
 
 def table(ddl: str, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:

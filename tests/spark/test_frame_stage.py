@@ -20,8 +20,7 @@ from bson import Decimal128, ObjectId
 
 import mongoq
 from mongoq.errors import ArgumentInvalid, StageStopped
-from mongoq.model.delivery import delivery_hash
-from mongoq.model.item import Item
+from mongoq.model.item import Item, delivery_hash
 from mongoq.model.trail import trail_of
 from tests.awkward import awkward
 from tests.spark.frame_station import Frames, dropping_pipeline
@@ -496,7 +495,7 @@ def test_no_credentials_are_told_by_an_item(frames: Frames) -> None:
 def test_a_schema_deeper_than_arrow_brings_is_refused_with_its_stage_and_path() -> None:
     from pyspark.sql.types import ArrayType, DataType, IntegerType, StructType
 
-    from mongoq.pipeline.graph.stage import Frame
+    from mongoq.pipeline.graph.graph import Frame
     from mongoq.pipeline.on_spark.frames.query import _schema_of
 
     deep: DataType = IntegerType()

@@ -131,7 +131,7 @@ def test_spark_says_so_before_a_task_starts(store: Any, load: Any) -> None:
 
 
 def test_looking_costs_a_few_keys(store: Any) -> None:
-    from mongoq.spark.read import queue_exists
+    from mongoq.spark.read import views
     from mongoq.spark.read.queue_selection import QueueSelection
     from mongoq.spark.scan import Scan
 
@@ -145,7 +145,7 @@ def test_looking_costs_a_few_keys(store: Any) -> None:
 
     watched = Watched(store.uri, store.collection.database.name, store.collection.name)
     with watched, pytest.raises(ArgumentInvalid):
-        queue_exists.refuse_unknown(watched, QueueSelection(("nobody",)))
+        views.refuse_unknown(watched, QueueSelection(("nobody",)))
     for filter, hint in asked:
         query = {"find": store.collection.name, "filter": filter, **({"hint": hint} if hint else {})}
         told = store.collection.database.command("explain", query, verbosity="executionStats")["executionStats"]

@@ -13,8 +13,8 @@ from bson import ObjectId
 from pymongo.errors import InvalidOperation
 
 import mongoq.spark.scan as scans
-from mongoq.spark.read import plan as planning
-from mongoq.spark.read.plan import id_ranges, prefer_ids
+from mongoq.spark.read import reader as planning
+from mongoq.spark.read.reader import id_ranges, prefer_ids
 
 
 def ids_of(source: Any, partition: Any) -> list[str]:

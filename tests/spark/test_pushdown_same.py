@@ -34,9 +34,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mongoq.model.encoding.codec import codec_options
-from mongoq.spark.read.plan import plan
 from mongoq.spark.read.pushdown import pushed
 from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.read.reader import plan
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.scan import Scan
 

@@ -17,9 +17,8 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.errors import RowRefused
 from mongoq.spark.write.column_roles import ColumnRoles
-from mongoq.spark.write.task import Task
 from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import WrittenRows, write
+from mongoq.spark.write.write_rows import Task, WrittenRows, write
 from tests.spark.tables import Target, table, target_in
 
 MOMENT = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)

@@ -194,9 +194,8 @@ def test_a_batch_says_whether_it_settles(target: Target, queue: Any) -> None:
     from pyspark.sql.types import StructType
 
     from mongoq.spark.write.column_roles import ColumnRoles
-    from mongoq.spark.write.task import Task
     from mongoq.spark.write.write_options import WriteOptions
-    from mongoq.spark.write.write_rows import write
+    from mongoq.spark.write.write_rows import Task, write
     from tests.spark.tables import table
 
     [item] = _reserved(queue, 1)

@@ -15,9 +15,9 @@ from typing import Any
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol.admin import expiry
+from mongoq.protocol import admin
 from mongoq.protocol.base import first_due
-from mongoq.protocol.coordination import heartbeats, stop_signal, stream_notes, streams
+from mongoq.protocol.coordination import document_lease, heartbeats, stream_claims, streams
 from mongoq.protocol.history import stats
 from mongoq.protocol.state import claim_hints
 from tests.integration.streaming import Process
@@ -52,16 +52,16 @@ def flush(broker: mongoq.Broker) -> None:
 
 def sweep(broker: mongoq.Broker) -> bool:
     """Look for idle queues."""
-    return broker._driver.run(expiry.sweep(broker._context))
+    return broker._driver.run(admin.sweep(broker._context))
 
 
 def halt(broker: mongoq.Broker, run: ObjectId) -> None:
     """Tell the tasks of a run on Spark to end."""
-    broker._driver.run(stop_signal.halt(broker._context, run))
+    broker._driver.run(document_lease.halt(broker._context, run))
 
 
 def is_halted(broker: mongoq.Broker, run: ObjectId) -> bool:
-    return broker._driver.run(stop_signal.is_halted(broker._context, run))
+    return broker._driver.run(document_lease.is_halted(broker._context, run))
 
 
 def task_beats(broker: mongoq.Broker, run: ObjectId) -> None:
@@ -93,11 +93,11 @@ class Reader(Process):
 
     def note(self, text: str) -> None:
         consumer, token = self.run.consumer, self.run.claim.token
-        self.perform(stream_notes.note(self.broker._context, consumer, token, text))
+        self.perform(stream_claims.note(self.broker._context, consumer, token, text))
 
     def noted(self) -> str | None:
         consumer, token = self.run.consumer, self.run.claim.token
-        return self.broker._driver.run(stream_notes.noted(self.broker._context, consumer, token)).note
+        return self.broker._driver.run(stream_claims.noted(self.broker._context, consumer, token)).note
 
     def die_in_claim(self, collection: Any, n: int) -> None:
         """Claim as many items as that, and die when they are reserved and their ids are not written yet."""

@@ -13,11 +13,11 @@ import bson
 from bson import Int64, ObjectId
 from bson.raw_bson import RawBSONDocument
 
+from mongoq.model.clock import VirtualClock
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.item import Item
-from mongoq.model.process.clock import VirtualClock
 from mongoq.model.settings import queue_options
-from mongoq.protocol.flow.commands import Command, Flow, ReplyLost
+from mongoq.protocol.flow import Command, Flow, ReplyLost
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

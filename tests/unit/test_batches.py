@@ -26,7 +26,7 @@ from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
-from mongoq.protocol.flow.commands import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
+from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes

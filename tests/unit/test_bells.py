@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from mongoq.drivers.sleep import rest
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from tests.waiting import until
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import mongoq
-from mongoq.model.process.clock import EPOCH, REMEASURE_SECONDS, Sample, ServerClock, VirtualClock
+from mongoq.model.clock import EPOCH, REMEASURE_SECONDS, Sample, ServerClock, VirtualClock
 
 BASE = 1_700_000_000.0
 

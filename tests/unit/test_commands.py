@@ -19,7 +19,7 @@ from bson import ObjectId
 from mongoq.model.encoding.codec import codec_options
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.claim import pop, reserve
-from mongoq.protocol.flow.commands import Command, Flow
+from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history import pages, read
 from mongoq.protocol.push import push
 from mongoq.protocol.settle import move, patch, settle

@@ -9,9 +9,9 @@ from bson import ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mongoq.model.copies import CopyIds, CopyStencil, ReplayOrder, copy_envelope
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.item import Item
-from mongoq.model.replay_order import CopyIds, CopyStencil, ReplayOrder, copy_envelope
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ID = ObjectId("65920080aaaaaaaaaaaaaaaa")

@@ -12,10 +12,10 @@ from bson.errors import InvalidBSON
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mongoq.model.clock import time_of
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.envelope import REST, new_envelope
-from mongoq.model.process.clock import time_of
-from mongoq.model.raw.raw_envelope import RawEnvelope, fresh, is_fresh, opened
+from mongoq.model.raw import RawEnvelope, fresh, is_fresh, opened
 from tests.unit.scripted import ID, NOW
 
 ENCODING = Encoding(codec_options())

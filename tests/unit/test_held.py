@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.item import Item
-from mongoq.model.raw.raw_batch import RawBatch, all_held, ids_of, one_due, remembers
+from mongoq.model.raw import RawBatch, all_held, ids_of, one_due, remembers
 from tests.unit.scripted import NOW, reserved_item
 
 LEASE = NOW + timedelta(seconds=30)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mongoq.protocol.flow.commands import Flow, Shared
+from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state import batcher as batchers
 from mongoq.protocol.state.batcher import Batcher, Batchers
 

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 
 from mongoq.protocol.claim import reserve
-from mongoq.protocol.flow.commands import Command
+from mongoq.protocol.flow import Command
 from tests.unit.scripted import LOST, NOW, context, matched
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mongoq.protocol.flow.commands import Command, Interruption, ReplyLost, Request, Rest
-from mongoq.protocol.flow.event import Waiter
+from mongoq.protocol.flow import Command, Interruption, ReplyLost, Request, Rest, Waiter
 from mongoq.protocol.wait.change_stream import run_change_stream, stream_pipeline
 from tests.unit.scripted import LOST, NOW, context
 

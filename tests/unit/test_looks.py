@@ -12,7 +12,7 @@ from bson.max_key import MaxKey
 
 from mongoq.protocol.base import first_due
 from mongoq.protocol.base.first_due import SLOW_PAIRS, has_items_before_bound, refresh_hints
-from mongoq.protocol.flow.commands import Duplicate
+from mongoq.protocol.flow import Duplicate
 from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
 from mongoq.protocol.state.context import QueueContext
 from tests.unit.scripted import NOW, context, found, play

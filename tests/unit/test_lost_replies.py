@@ -12,7 +12,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.trail import StageMark
 from mongoq.protocol.claim import pop, reserve
-from mongoq.protocol.flow.commands import SENDS, Flow, ReplyLost
+from mongoq.protocol.flow import SENDS, Flow, ReplyLost
 from mongoq.protocol.push import push
 from mongoq.protocol.settle import move, settle
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item

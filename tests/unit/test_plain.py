@@ -9,7 +9,7 @@ from bson import ObjectId
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError, WriteError
 
 from mongoq.drivers import raw_commands
-from mongoq.protocol.flow.commands import Command
+from mongoq.protocol.flow import Command
 
 ID, TOKEN = ObjectId(), ObjectId()
 FENCE = {"_id": ID, "token": TOKEN}

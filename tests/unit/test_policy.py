@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from mongoq import Exponential, Fixed, Linear
-from mongoq.worker.prefetch_sizer import MAX_PREFETCH, PrefetchSizer
+from mongoq.worker.fetch_limits import MAX_PREFETCH, PrefetchSizer
 
 DAY = 86_400
 

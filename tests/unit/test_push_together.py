@@ -16,11 +16,10 @@ from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.raw.raw_envelope import RawEnvelope
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
-from mongoq.protocol.push import shared_push
-from mongoq.protocol.push.draft import Draft
-from mongoq.protocol.push.push import push
+from mongoq.model.raw import RawEnvelope
+from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
+from mongoq.protocol.push import push as shared_push
+from mongoq.protocol.push.push import Draft, push
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from tests.unit.scripted import NOW, context, matched, play
 from tests.unit.test_together import OPTIONS, shared_context

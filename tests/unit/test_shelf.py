@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from bson import ObjectId
 
-from mongoq.model.process.clock import milliseconds
-from mongoq.model.raw.raw_envelope import RawEnvelope
-from mongoq.protocol.flow.commands import Command
+from mongoq.model.clock import milliseconds
+from mongoq.model.raw import RawEnvelope
+from mongoq.protocol.flow import Command
 from mongoq.protocol.state import prefetch as shelves
 from mongoq.protocol.state.claim_hints import ScanStart
 from mongoq.protocol.state.prefetch import FRESH, PAUSE, PendingRead, PrefetchBuffer

@@ -11,9 +11,9 @@ from bson import Int64, ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mongoq.model.copies import CopyIds
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.raw.raw_document import Cutter, first_batch
-from mongoq.model.replay_order import CopyIds
+from mongoq.model.raw import Cutter, first_batch
 from mongoq.protocol.history.copying import Task, copies_of
 from mongoq.protocol.settle.move import destination
 from tests.unit.scripted import context

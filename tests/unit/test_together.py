@@ -12,9 +12,9 @@ from pymongo.errors import OperationFailure
 
 from mongoq.model.encoding.codec import codec_options
 from mongoq.model.envelope import new_envelope
+from mongoq.protocol import group_commit
 from mongoq.protocol.claim.reserve import NotYet
-from mongoq.protocol.flow.commands import Command, Shared
-from mongoq.protocol.group_commit import operations
+from mongoq.protocol.flow import Command, Shared
 from mongoq.protocol.state.batcher import Batchers
 from tests.unit.scripted import NOW, TOKEN, context, found_raw, matched, play, reserved_item
 
@@ -35,7 +35,7 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
         mine = command.arguments["update"]["$set"]
         return [{**reserved_item(_id=id)._document, **mine} for id in ids]
 
-    flow = operations._claimed([(queue, LEASE)] * 3)
+    flow = group_commit._claimed([(queue, LEASE)] * 3)
     next(flow)
     flow.send([bson.encode(reserved_item()._document)])  # somebody had it: it goes by its id
     claim: Any = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
@@ -58,9 +58,9 @@ def pushed(id: ObjectId) -> bytes:
 def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None:
     """Of a claim of a single item of this one nobody knows what it takes, until it has it."""
     queue = shared_context()
-    flow: Any = operations._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
     next(flow)
-    single = operations._claimed([(queue, LEASE)])
+    single = group_commit._claimed([(queue, LEASE)])
     if beside != "nothing":
         next(single)
     claim = flow.send([pushed(id) for id in IDS[:2]])
@@ -76,7 +76,7 @@ def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None
 
 def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_wait() -> None:
     queue = shared_context()
-    flow: Any = operations._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
     next(flow)
     queue.state.prefetch.placed(-5, NOW)
     claim = flow.send([pushed(id) for id in IDS])
@@ -89,7 +89,7 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
     """Not all fits into a reply, and what is under way may fail: a claim of a single item finds out."""
     queue = shared_context()
     queue.state.prefetch.begin_claim([id.binary for id in IDS])
-    flow: Any = operations._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
     next(flow)
     flow.send([pushed(id) for id in IDS])
     single = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
@@ -105,7 +105,7 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
 
 def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None:
     queue, interrupted = shared_context(), OperationFailure("interrupted", 237)
-    flow: Any = operations._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
     next(flow)
     claim = flow.send([pushed(id) for id in IDS[:2]])
     back = flow.throw(interrupted)
@@ -118,12 +118,12 @@ def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None
 
 
 def test_an_empty_queue_is_told_to_all() -> None:
-    _, told = play(operations._claimed([(shared_context(), LEASE)] * 3), [found_raw()])
+    _, told = play(group_commit._claimed([(shared_context(), LEASE)] * 3), [found_raw()])
     assert told == [None] * 3
 
 
 def test_a_caller_asks_again_until_it_is_told() -> None:
-    flow = operations.reserve(shared_context(), lease=None, wait=None, on_invalid="bury")
+    flow = group_commit.reserve(shared_context(), lease=None, wait=None, on_invalid="bury")
     first, again = next(flow), flow.throw(NotYet())
     assert isinstance(first, Shared)
     assert isinstance(again, Shared)
@@ -134,7 +134,7 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
 
 
 def test_a_lone_caller_sends_the_command_it_would_send_anyway() -> None:
-    (claim,), told = play(operations._claimed([(shared_context(), LEASE)]), [None])
+    (claim,), told = play(group_commit._claimed([(shared_context(), LEASE)]), [None])
     assert (claim.method, told) == ("find_one_and_update", [None])
 
 
@@ -150,9 +150,9 @@ def test_only_what_is_in_no_transaction_shares(session: Any, told: dict[str, Any
     moved: dict[str, Any] = {"payload": None, "replace_payload": False, "patch": None, "replace_headers": False}
     moved |= {"delay": None, "when": None, "priority": None, "headers": None}
     for flow in (
-        operations.push(queue, 1, session=session, **options),
-        operations.commit(queue, item, session=session),
-        operations.move(queue, item, context("next"), session=session, **moved),  # type: ignore[arg-type]
+        group_commit.push(queue, 1, session=session, **options),
+        group_commit.commit(queue, item, session=session),
+        group_commit.move(queue, item, context("next"), session=session, **moved),  # type: ignore[arg-type]
     ):
         assert isinstance(next(flow), Command if session else Shared)
         flow.close()

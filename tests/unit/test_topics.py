@@ -7,7 +7,7 @@ import time
 
 from bson import ObjectId
 
-from mongoq.model.publication import published_id
+from mongoq.model.copies import published_id
 from mongoq.protocol.state.context import Topics
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.model.process.clock import EPOCH, Sample, ServerClock
+from mongoq.model.clock import EPOCH, Sample, ServerClock
 from mongoq.protocol.claim import reserve
-from mongoq.protocol.flow.commands import Beside, Command, Flow, Request, Rest
+from mongoq.protocol.flow import Beside, Command, Flow, Request, Rest
 from mongoq.protocol.state.wait_queue import WaitQueue
 from mongoq.protocol.wait.wait import wait_for_item
 from tests.unit.scripted import context

@@ -12,8 +12,8 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import claim_batch
-from mongoq.protocol.flow.event import WakeEvent
-from mongoq.worker.byte_limit import ByteLimit
+from mongoq.protocol.flow import WakeEvent
+from mongoq.worker.fetch_limits import ByteLimit
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE, NOW, backlog, payloads
 

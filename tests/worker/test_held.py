@@ -14,10 +14,9 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.backlog import MAX_UNSETTLED, RECENT_CLAIM_SECONDS, Backlog
-from mongoq.worker.consumer import consumer
-from mongoq.worker.settle_group import SettleGroup
+from mongoq.worker.consumer import SettleGroup, consumer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.worker.circuit_breaker import CircuitBreaker
+from mongoq.worker.fetch_limits import CircuitBreaker
 from tests.waiting import until
 from tests.worker.conftest import Desk
 

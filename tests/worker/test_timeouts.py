@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE as LEASES

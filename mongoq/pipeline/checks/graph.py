@@ -1,22 +1,137 @@
-"""Checks of a whole graph: names, queue names, and the faults that the other modules find."""
+"""Checks of a whole graph: names, queue names, routes, and the faults that the other modules find."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from unicodedata import category
 
 from mongoq.errors import QueueNameInvalid
 from mongoq.model.arguments import queue_name
+from mongoq.model.outcomes import Move
 from mongoq.pipeline.checks.joins import join_queue_faults
-from mongoq.pipeline.checks.routes import route_faults
-from mongoq.pipeline.checks.sources import source_faults
-from mongoq.pipeline.checks.stages import stage_faults
+from mongoq.pipeline.checks.stages import source_faults, stage_faults
 from mongoq.pipeline.checks.types import type_faults
-from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.graph import Graph, Stage
+from mongoq.pipeline.graph.routes import of_strings, reached, ways
 
 __all__ = ["faults"]
+
+
+def route_faults(graph: Graph) -> list[str]:
+    """Return the faults of the routes of items; queue names that are not strings are ignored."""
+    if not (graph.stages or graph.sources):
+        return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
+    plan = _Plan.of(of_strings(graph))
+    found = [*_of_lists(graph), *_of_targets(plan), *_of_the_rest(plan), *_of_readers(plan), *_of_ends(plan)]
+    # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
+    if graph.inputs == plan.graph.inputs:
+        found += _of_unreached(plan)
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    graph: Graph
+    readers: dict[str, list[Stage]]
+    ends: set[str]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Plan:
+        readers: dict[str, list[Stage]] = {}
+        for stage in graph.stages:
+            for source in dict.fromkeys(stage.sources):
+                readers.setdefault(source, []).append(stage)
+        named = [graph.errors, *(graph.errors_of(stage) for stage in graph.stages)]
+        return cls(graph, readers, {queue for queue in (*named, *graph.outputs) if queue is not None})
+
+    def leads_on(self, queue: str) -> bool:
+        """Return whether a stage reads the queue, or a reader outside the pipeline is declared for it."""
+        return queue in self.readers or queue in self.ends
+
+
+def _of_lists(graph: Graph) -> Iterator[str]:
+    for stage in graph.stages:
+        if not stage.sources:
+            yield f"{_stage(stage)}: it takes items from no queue; name one"
+        for argument, names in (("source", stage.sources), ("to", stage.targets)):
+            times = Counter(name for name in names if isinstance(name, str))
+            twice = [name for name, number in times.items() if number > 1]
+            yield from (f"{_stage(stage)}: {argument}: {name!r:.150} is given twice; name it once" for name in twice)
+
+
+def _of_targets(plan: _Plan) -> Iterator[str]:
+    for source in plan.graph.sources:
+        if isinstance(source.target, str) and not plan.leads_on(source.target):
+            yield (
+                f"source {source.name!r:.150}: to: no stage takes items from {source.target!r:.150}; declare one, or "
+                f"name the queue in outputs= of the pipeline"
+            )
+    for stage in plan.graph.stages:
+        for queue in stage.targets:
+            if not plan.leads_on(queue):
+                yield (
+                    f"{_stage(stage)}: to: no stage takes items from {queue!r:.150}; declare one, or name the queue in "
+                    f"outputs= of the pipeline"
+                )
+
+
+def _of_the_rest(plan: _Plan) -> Iterator[str]:
+    """Yield the faults of ``otherwise`` moves, which take the items that do not match a filter."""
+    for stage in plan.graph.stages:
+        if not isinstance(stage.otherwise, Move):
+            continue
+        queue = stage.otherwise.to
+        if queue not in stage.targets and not plan.leads_on(queue):
+            yield (
+                f"{_stage(stage)}: otherwise: {queue!r:.150} is not one of its targets, and no stage takes items from "
+                f"it; declare a stage, or name the queue in outputs= of the pipeline"
+            )
+        if queue in stage.sources:
+            yield (
+                f"{_stage(stage)}: otherwise: what does not fit would come back to {queue!r:.150} for ever; move it to "
+                f"another queue, or Drop() it"
+            )
+
+
+def _of_readers(plan: _Plan) -> Iterator[str]:
+    for queue, stages in plan.readers.items():
+        if len(stages) > 1 and not all(stage.shared is True for stage in stages):
+            names = ", ".join(f"{stage.name!r:.150}" for stage in stages)
+            joins = any(stage.join is not None for stage in stages)
+            remedy = "a join shares its queues with nobody: give each a queue of its own"
+            if not joins:
+                remedy = "give each shared=True if that is meant, or a queue of its own"
+            told = f"stages {names} take items from it, and each item goes to one of them"
+            yield f"queue {queue!r:.150}: {told}; {remedy}"
+
+
+def _of_ends(plan: _Plan) -> Iterator[str]:
+    for queue in plan.graph.inputs or ():
+        if queue not in plan.readers:
+            yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
+    sent = {*(way.queue for way in ways(plan.graph)), *plan.graph.fed}
+    for queue in plan.graph.outputs:
+        if queue not in sent:
+            yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
+
+
+def _of_unreached(plan: _Plan) -> Iterator[str]:
+    seen = reached(plan.graph, [*plan.graph.entries, *plan.graph.fed])
+    for stage in plan.graph.stages:
+        if stage.sources and seen.isdisjoint(stage.sources):
+            names = ", ".join(f"{source!r:.150}" for source in stage.sources)
+            yield (
+                f"{_stage(stage)}: no item ever comes to {names}; send some there from another stage, or name the "
+                f"queue that they come in by in inputs= of the pipeline"
+            )
+
+
+def _stage(stage: Stage) -> str:
+    return f"stage {stage.name!r:.150}"
+
 
 NAME_BYTES = 120
 UNFIT = ("Cc", "Cs", "Zl", "Zp")

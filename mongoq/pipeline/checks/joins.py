@@ -9,12 +9,11 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 from mongoq.model.arguments import duration, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
-from mongoq.pipeline.graph.names import in_a_line
-from mongoq.pipeline.graph.stage import Join, Stage
+from mongoq.pipeline.graph.graph import Graph, Join, Stage
+from mongoq.pipeline.graph.handlers import in_a_line
+from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
 from mongoq.pipeline.run.join_consumers import takes_job
-from mongoq.worker.lazy_results import is_function
+from mongoq.worker.outcome_resolver import is_function
 
 __all__ = ["join_faults", "join_queue_faults"]
 

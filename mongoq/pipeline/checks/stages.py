@@ -1,4 +1,4 @@
-"""Checks of one stage on its own: its values, filter, model and options."""
+"""Checks of one stage or source on its own: its values, filter, model and options."""
 
 from __future__ import annotations
 
@@ -7,23 +7,42 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import priority, queue_name
+from mongoq.model.arguments import count, duration, priority, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
-from mongoq.model.outcomes import Drop, Move
+from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP, Default, checked_options
-from mongoq.pipeline.checks.batch_stages import format_faults
+from mongoq.model.stream_claim import MOST
 from mongoq.pipeline.checks.joins import join_faults
-from mongoq.pipeline.checks.spark_frame_stages import frame_faults
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.names import in_a_line
-from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
+from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Source, Stage
+from mongoq.pipeline.graph.handlers import classes, in_a_line, returned, taken
 from mongoq.pipeline.run.consumers import DEFAULTS
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.worker.consumer import any_handler, consumer
-from mongoq.worker.lazy_results import is_function
+from mongoq.worker.outcome_resolver import is_function
+from mongoq.worker.sources import source_plan
 
-__all__ = ["stage_faults"]
+__all__ = ["source_faults", "stage_faults"]
+
+FINE: dict[str, Any] = {"batch": BATCH, "every": None, "lease": LEASE, "coroutines": True}
+"""Valid options of a source, to check one value at a time. Async generators are valid: asyncio may run them."""
+
+
+def source_faults(source: Source) -> Iterator[str]:
+    """Return the faults of a source, without its name."""
+    told: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
+    # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
+    for handler, options in [(source.handler, FINE), *((_nothing, FINE | {key: told[key]}) for key in told)]:
+        try:
+            source_plan("", "", None, handler, **options)
+        except ArgumentInvalid as invalid:
+            yield in_a_line(invalid)
+
+
+def _nothing(_position: Any) -> Iterator[Any]:
+    yield from ()
+
 
 ENCODING = Encoding(codec_options())
 DELIVERIES = ("exactly-once", "at-most-once")
@@ -136,3 +155,138 @@ def _of_the_rest(stage: Stage) -> Iterator[str]:
         lambda: None if told.headers is KEEP else check_headers(told.headers, ENCODING),
     ):
         yield from (fault if fault.startswith("otherwise") else f"otherwise: {fault}" for fault in _refused(check))
+
+
+def format_faults(stage: Stage) -> Iterator[str]:
+    """Return the faults of the stage's ``format=``, without the stage's name."""
+    told: Any = stage.format
+    if not isinstance(told, str) or told not in FORMATS:
+        yield f"format: {' or '.join(map(repr, FORMATS))}, not {told!r:.60}"
+        return
+    if stage.join is not None:
+        yield "format: a join takes payloads; leave it out, or join first, and have a batch stage behind that"
+    if stage.frame is not None:
+        yield "format: the stage takes frames of Spark; leave it out"
+    if stage.delivery == "at-most-once":
+        yield "delivery: what is run at most once is run item by item, and a frame is made of a batch; leave it out"
+    if stage.options.get("batch") is None:
+        yield "batch: a frame is made of a batch; say of how many items at most"
+    try:
+        # Importing the format's module finds a missing package here, and not in the first run.
+        kind = frames_of(told).KIND
+    except ImportError as error:
+        yield f"format: {error}"
+        return
+    yield from _of_annotations(stage, told, kind)
+
+
+def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
+    takes = classes(taken(stage.handler)) or []
+    if takes and not any(_may_be(kind, each) for each in takes):
+        yield f"format: the handler takes {_names(takes)}, and is given a {kind_name(format)}; change one of them"
+    returns = classes(returned(stage.handler)) or []
+    if returns and not any(_may_be(kind, each) or _is_listed(each) for each in returns):
+        yield f"format: the handler returns {_names(returns)}, where a {kind_name(format)} is due; change one of them"
+
+
+def _is_listed(kind: type) -> bool:
+    """Return whether a handler may return this class in place of a frame; other checks decide about ``None``."""
+    return kind is type(None) or (issubclass(kind, list | tuple) and not issubclass(kind, Outcome))
+
+
+def _may_be(kind: type, annotated: type) -> bool:
+    # A protocol is fulfilled by structure, which is not checked here.
+    if getattr(annotated, "_is_protocol", False):
+        return True
+    try:
+        return issubclass(kind, annotated) or issubclass(annotated, kind)
+    except TypeError:  # for example a TypedDict
+        return True
+
+
+def _names(kinds: list[type]) -> str:
+    return " or ".join(
+        f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds
+    )
+
+
+SHORTEST_LEASE = 1
+"""Shortest lease in seconds: a stream extends a lease several times within its length."""
+OPTIONS = ("lease", "retry", "max_retries")
+
+
+def frame_faults(stage: Stage, frame: Frame) -> Iterator[str]:
+    """Return the faults of a frame stage, without its name. Spark checks the types when the stage starts."""
+    yield from _of_the_handler(stage.handler)
+    yield from _of_the_schema(frame.schema)
+    yield from _of_numbers(frame)
+    yield from _of_the_lease(stage.options.get("lease"))
+    yield from _of_refused_options(stage)
+
+
+def _of_the_handler(handler: Any) -> Iterator[str]:
+    if not callable(handler):
+        yield f"handler: a function, not {type(handler).__name__}"
+        return
+    if is_function(inspect.iscoroutinefunction, handler) or is_function(inspect.isasyncgenfunction, handler):
+        yield "handler: it is a coroutine function, and Spark awaits nothing; make it a plain one"
+    elif is_function(inspect.isgeneratorfunction, handler):
+        yield "handler: it is a generator, which would run nothing; return a DataFrame"
+    elif not _takes_one(handler):
+        yield "handler: it is called with one DataFrame, and cannot be; let it take one argument"
+
+
+def _takes_one(handler: Any) -> bool:
+    try:
+        # bind, because optional arguments, *args and bound methods are allowed as well.
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a function written in C without a signature
+        return True
+    return True
+
+
+def _of_the_schema(schema: Any) -> Iterator[str]:
+    text = isinstance(schema, str)
+    if (text and not schema.strip()) or not (schema is None or text or hasattr(schema, "fieldNames")):
+        given = "nothing" if text else f"a value of type {type(schema).__name__}"
+        yield f"schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not {given}"
+
+
+def _of_numbers(frame: Frame) -> Iterator[str]:
+    try:
+        if count(frame.items, "items") > MOST:
+            yield f"items: {MOST:,} at most, not {frame.items:,}"
+    except ArgumentInvalid as invalid:
+        yield in_a_line(invalid)
+    if frame.partitions is not None:
+        try:
+            count(frame.partitions, "partitions")
+        except ArgumentInvalid as invalid:
+            yield in_a_line(invalid)
+
+
+def _of_the_lease(lease: Any) -> Iterator[str]:
+    if lease is None:
+        return
+    try:
+        length = duration(lease, "lease", zero=False)
+    except ArgumentInvalid:
+        return  # reported with the other options
+    if length.total_seconds() < SHORTEST_LEASE:
+        yield f"lease: of a stage on frames {SHORTEST_LEASE} second at least, since a stream extends it"
+
+
+def _of_refused_options(stage: Stage) -> Iterator[str]:
+    """Yield the faults of options that a recipe may have and the decorator does not accept."""
+    told = {
+        "model": stage.model is not None,
+        "where": stage.where is not None,
+        "delivery": stage.delivery != "exactly-once",
+        "none": stage.none != "error",
+        **{option: True for option in stage.options if option not in OPTIONS},
+    }
+    for name, given in told.items():
+        if given:
+            yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"

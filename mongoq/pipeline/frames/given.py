@@ -14,7 +14,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.pipeline.frames.values import ABSENT, is_document
 
-__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "FrameRows", "column_of", "field_of", "given"]
+__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "FrameRows", "field_of", "given"]
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
 PAYLOAD = "payload"

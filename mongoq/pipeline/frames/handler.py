@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.encoding.typed import TypedValues
-from mongoq.pipeline.frames.formats import frames_of, kind_name
 from mongoq.pipeline.frames.given import FrameRows, given
 from mongoq.pipeline.frames.results import Results, checked_columns
-from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result, type_name
 
-__all__ = ["AsyncFrameHandler", "FrameHandler", "framed"]
+__all__ = ["FORMATS", "FrameHandler", "framed", "frames_of", "kind_name"]
+
+FORMATS = {"pandas": "pandas.DataFrame", "arrow": "pyarrow.Table"}
+
+
+def kind_name(format: str) -> str:
+    """Return the class of frames of this format, as text."""
+    return FORMATS[format]
+
+
+def frames_of(format: str) -> Any:
+    """Return the module that makes frames of this format.
+
+    Raises:
+        ModuleNotFoundError: the package of the format is not installed; the message names the extra.
+    """
+    try:
+        return import_module(f"mongoq.pipeline.frames.{format}_frames")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("mongoq"):
+            raise
+        needed = FORMATS[format].partition(".")[0]
+        hint = f"{format!r} needs {needed}: install mongoq-driver[{format}] (pip install '.[{format}]')"
+        raise ModuleNotFoundError(hint, name=error.name) from error
 
 
 def framed(consumer: Consumer, stage: Stage) -> Consumer:

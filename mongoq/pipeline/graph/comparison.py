@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.names import import_path, model_name
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.pipeline.graph.handlers import import_path, model_name
 from mongoq.pipeline.graph.routes import in_words, queues
-from mongoq.pipeline.graph.source import Source
-from mongoq.pipeline.graph.stage import Stage
 
 __all__ = ["Difference", "differences"]
 

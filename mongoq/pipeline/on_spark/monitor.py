@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.graph.graph import Stage
 from mongoq.protocol.state.context import QueueContext
-from mongoq.protocol.wait.next_due import find_next_dues, is_drained
+from mongoq.protocol.wait.wait import find_next_dues, is_drained
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator

@@ -15,29 +15,28 @@ from bson import ObjectId
 
 from mongoq.errors import BrokerClosed, StageStopped
 from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.on_spark.frames.part import path_of
 from mongoq.pipeline.on_spark.frames.queries import FrameQueries
 from mongoq.pipeline.on_spark.frames.query import FrameQuery
 from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, told
 from mongoq.pipeline.on_spark.monitor import Monitor
-from mongoq.pipeline.on_spark.naming import path_of
-from mongoq.pipeline.on_spark.scheduler import Scheduler, TaskSlot
+from mongoq.pipeline.on_spark.scheduler import Scheduler, TaskSlot, Trigger
 from mongoq.pipeline.on_spark.serialization import SerializedGraph, packed
 from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder, ready_for, worked
-from mongoq.pipeline.on_spark.trigger import Trigger
+from mongoq.pipeline.run.consumers import machinery, suited
 from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
-from mongoq.pipeline.run.sources import machinery, suited
-from mongoq.pipeline.run.threaded import ThreadedRun
+from mongoq.pipeline.run.run import ThreadedRun
 from mongoq.protocol.claim.filtering import check_on_server
+from mongoq.protocol.coordination.document_lease import halt
 from mongoq.protocol.coordination.heartbeats import begin, workers_of
-from mongoq.protocol.coordination.stop_signal import halt
 from mongoq.protocol.history.stats import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.sources.plan import SourcePlan
+from mongoq.worker.sources import SourcePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

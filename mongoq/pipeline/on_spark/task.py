@@ -17,11 +17,11 @@ from bson import ObjectId
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
 from mongoq.model.encoding.error_text import printed
-from mongoq.pipeline.frames.formats import frames_of
+from mongoq.pipeline.frames.handler import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
+from mongoq.pipeline.run.consumers import machinery
 from mongoq.pipeline.run.counts import PipelineCounts
-from mongoq.pipeline.run.sources import machinery
-from mongoq.protocol.coordination.stop_signal import is_halted
+from mongoq.protocol.coordination.document_lease import is_halted
 from mongoq.protocol.history.stats import flush
 from mongoq.spark.clients import broker_at
 from mongoq.spark.raw_options import Location

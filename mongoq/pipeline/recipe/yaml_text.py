@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from mongoq.pipeline.recipe.size import MOST_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
+from mongoq.pipeline.recipe.file import MOST_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
 
 __all__ = ["load"]
 

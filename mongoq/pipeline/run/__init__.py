@@ -1,6 +1,6 @@
 """Runs of a pipeline in this process: stages become consumers of a worker, sources are read, and results are counted.
 
-``run`` is what ``start`` returns: start there. ``consumers``, ``join_consumers`` and ``sources`` turn the graph into
+``run`` is what ``start`` returns: start there. ``consumers`` and ``join_consumers`` turn the graph into
 consumers and source plans of a worker; ``outcome_resolver`` maps results of handlers to outcomes; ``counts`` and
 ``progress`` hold the figures of a run.
 """

@@ -1,21 +1,26 @@
-"""Stages of a graph as consumers, for an engine that runs consumers: threads, asyncio, or a virtual broker."""
+"""Stages and sources of a graph as consumers and source plans of a worker."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid, GraphInvalid
+from mongoq.errors import ArgumentInvalid, GraphInvalid, TransactionsUnavailable
+from mongoq.model.outcomes import Fork
 from mongoq.pipeline.frames.handler import framed
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.run.handles import marked, stage_judge
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.pipeline.graph.handlers import classes, elements, returned
 from mongoq.pipeline.run.join_consumers import joining
+from mongoq.pipeline.run.outcome_resolver import marked, model_behind, stage_judge
+from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.claim.filtering import ItemFilter, make_filter
-from mongoq.protocol.state.context import context_of
+from mongoq.protocol.coordination.sources import source_id
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, consumer
+from mongoq.worker.sources import SourcePlan, source_plan
 
-__all__ = ["consumers"]
+__all__ = ["consumers", "machinery", "suited"]
 
 DEFAULTS: dict[str, Any] = {
     "concurrency": 1,
@@ -76,3 +81,70 @@ def _screen(graph: Graph, stage: Stage, handle: Any, broker: Any) -> ItemFilter 
     if stage.where is None or stage.otherwise is None:
         return None
     return make_filter(handle._context, stage.where, stage.otherwise, context_of)
+
+
+def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Consumer], list[SourcePlan]]:
+    """Return the consumers and the source plans of a checked graph; ``broker`` is of either kind.
+
+    Raises:
+        GraphInvalid: this engine cannot call a handler, or a fault that only the broker can find.
+    """
+    own: list[Consumer] = []
+    plans: list[SourcePlan] = []
+    faults: list[str] = []
+    try:
+        own = consumers(graph, broker, coroutines=coroutines)
+    except GraphInvalid as invalid:
+        faults += invalid.faults
+    for source in graph.own_sources:
+        try:
+            plans.append(_plan(graph, source, broker, coroutines=coroutines))
+        except ArgumentInvalid as error:
+            faults.append(f"source {source.name!r}: {error}")
+    if faults:
+        raise GraphInvalid(graph.name, faults)
+    return own, plans
+
+
+def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> SourcePlan:
+    return source_plan(
+        source.name,
+        source_id(graph.name, source.name),
+        broker.queue(source.target, model=model_behind(graph, source.target)),
+        source.handler,
+        batch=source.batch,
+        every=source.every,
+        lease=source.lease,
+        coroutines=coroutines,
+    )
+
+
+def transactional_parts(graph: Graph) -> tuple[str, ...]:
+    """Return the parts that a run of a graph works on and that need transactions, as messages name them.
+
+    A fork is included if the annotations of its handler say that it returns a ``Fork``.
+    """
+    sources = [f"source {source.name!r}" for source in graph.own_sources]
+    joins = [f"join {stage.name!r}" for stage in graph.own_stages if stage.join is not None]
+    forks = [f"fork {stage.name!r}" for stage in graph.own_stages if stage.join is None and _forks(stage)]
+    return (*sources, *joins, *forks)
+
+
+def _forks(stage: Stage) -> bool:
+    # At most once, outputs are pushed one by one after the item has left, without a transaction.
+    if stage.delivery == "at-most-once":
+        return False
+    annotation = returned(stage.handler)
+    told = elements(annotation) if stage.options.get("batch") is not None else annotation
+    return any(issubclass(kind, Fork) for kind in classes(told) or [])
+
+
+def suited(broker: BrokerContext, graph: Graph) -> Flow[None]:
+    """Refuse a server without transactions, before anything is written, when a part of the graph needs them."""
+    parts = transactional_parts(graph)
+    if not parts:
+        return
+    try:
+        yield from ensure_transactional(broker)
+    except TransactionsUnavailable as error:
+        raise TransactionsUnavailable(error.server, needed_by=parts) from None

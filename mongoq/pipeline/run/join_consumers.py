@@ -13,23 +13,17 @@ from pydantic import TypeAdapter
 from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
-from mongoq.model.join_state import Unjoinable, value_key
+from mongoq.model.join_state import Unjoinable, qualified, value_key
 from mongoq.model.outcomes import Failed, Release, SettledElsewhere
-from mongoq.model.qualified_name import qualified
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
-from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.run.handles import marked, stage_judge
-from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver
-from mongoq.protocol.join.expire import given_up
-from mongoq.protocol.join.join import arrived
+from mongoq.pipeline.graph.graph import Graph, Stage
+from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
+from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, marked, stage_judge
+from mongoq.protocol.join.join import arrived, given_up
 from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.consumer import Consumer, consumer
-from mongoq.worker.lazy_results import is_function
-from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict
-from mongoq.worker.settle_group import SettleGroup
+from mongoq.worker.consumer import Consumer, SettleGroup, consumer
+from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, is_function
 
 __all__ = ["joining", "takes_job"]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.join_waiters import pairs_queue, parked_queue
-from mongoq.pipeline.graph.source import Source
-from mongoq.pipeline.graph.stage import Stage
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
 from mongoq.pipeline.run.counts import PipelineCounts, SourceCounts, StageCounts
 from mongoq.protocol.history.stats import QueueStats
 

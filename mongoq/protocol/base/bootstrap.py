@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
+from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
-from mongoq.model.process.clock import Sample, ServerClock
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
+from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["SCHEMA_VERSION", "UNAUTHORIZED_CODE", "check_collection", "ensure_broker_ready", "ensure_indexes", "hello"]

@@ -14,10 +14,10 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.item import Item, is_held_in, reservation_key
-from mongoq.model.process.counters import Event
+from mongoq.model.process import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, matched, persisted
+from mongoq.protocol.flow import Command, Flow, ReplyLost, matched, persisted
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [

@@ -12,8 +12,8 @@ from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
-from mongoq.model.raw.raw_document import first_batch
-from mongoq.protocol.flow.commands import Command, Flow, ReplyLost, Target, Unreadable, insisted
+from mongoq.model.raw import first_batch
+from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable, insisted
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "read_stored_batch"]

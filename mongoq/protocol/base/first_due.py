@@ -11,7 +11,7 @@ from bson.max_key import MaxKey
 
 from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, insisted
+from mongoq.protocol.flow import Command, Duplicate, Flow, insisted
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 

@@ -15,7 +15,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Shared, ask
+from mongoq.protocol.flow import Command, Duplicate, Flow, Shared, ask
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -47,7 +47,7 @@ RECHECK_SECONDS = 3600.0
 USED_SECONDS = 86_400.0
 """Seconds after which a process marks a queue as used again."""
 IN_USE = {"$unset": {"idle": "", "expires": ""}}
-"""Update that keeps control documents which were about to expire with an idle queue (``protocol.admin.expiry``)."""
+"""Update that keeps control documents which were about to expire with an idle queue (``protocol.admin``)."""
 CALM_SECONDS = 0.02
 """Seconds for which a check that found nothing to do is not repeated."""
 

@@ -14,7 +14,7 @@ from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import CALM_SECONDS, RECHECK_SECONDS, REFRESH_SECONDS, ensure_ready
-from mongoq.protocol.flow.commands import Flow, Shared
+from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["TOPICS_ID", "Bound", "bindings_in", "ensure_ready_to_push", "read_bindings", "refresh_bindings"]

@@ -11,11 +11,11 @@ from typing import Any, Never, TypeVar
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.item import reservation_key
-from mongoq.model.process.jitter import dice
+from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import refresh_bindings
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
+from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [

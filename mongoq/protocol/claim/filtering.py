@@ -17,9 +17,9 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move, Outcome
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
-from mongoq.protocol.flow.commands import Command, Flow, PartlyRefused, persisted
+from mongoq.protocol.flow import Command, Flow, PartlyRefused, persisted
 from mongoq.protocol.history.pages import is_refused_filter, refusal
-from mongoq.protocol.push.draft import due
+from mongoq.protocol.push.push import due
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.settle.bulk import Statement, number_found
 from mongoq.protocol.settle.move import Handover

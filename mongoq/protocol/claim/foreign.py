@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, matched
 from mongoq.protocol.settle.move import dead_queue
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext

@@ -26,7 +26,7 @@ from mongoq.protocol.claim.reserve import (
     is_suspect,
     max_runs,
 )
-from mongoq.protocol.flow.commands import (
+from mongoq.protocol.flow import (
     Command,
     Duplicate,
     Flow,

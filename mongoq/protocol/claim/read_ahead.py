@@ -16,15 +16,15 @@ from typing import Any
 from bson.errors import InvalidBSON
 
 from mongoq.model.item import Document, id_key
-from mongoq.model.raw.raw_envelope import RawEnvelope, fresh, is_fresh
+from mongoq.model.raw import RawEnvelope, fresh, is_fresh
 from mongoq.protocol.base.find import find_head
 from mongoq.protocol.base.first_due import ORDER, refresh_hints
-from mongoq.protocol.claim.candidates import select_ordinary
-from mongoq.protocol.flow.commands import Begin, Flow, Unreadable, Wait, insisted
+from mongoq.protocol.claim.batch_claim import select_ordinary
+from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait, insisted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.prefetch import PendingRead
 
-__all__ = ["Head", "begin_read_ahead", "read_head"]
+__all__ = ["begin_read_ahead", "read_head"]
 
 
 @dataclass(frozen=True, slots=True)

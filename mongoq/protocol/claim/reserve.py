@@ -18,7 +18,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.flow.commands import (
+from mongoq.protocol.flow import (
     SENDS,
     Command,
     Flow,

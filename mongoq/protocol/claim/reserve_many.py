@@ -18,8 +18,7 @@ from mongoq.protocol.base.find import find_few, find_sized
 from mongoq.protocol.base.first_due import ORDER, has_items_before_bound
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.claim.batch_claim import ClaimOfMany
-from mongoq.protocol.claim.candidates import read_candidates, read_fresh_candidates
+from mongoq.protocol.claim.batch_claim import ClaimOfMany, read_candidates, read_fresh_candidates
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
 from mongoq.protocol.claim.read_ahead import begin_read_ahead, read_head
 from mongoq.protocol.claim.reserve import (
@@ -31,8 +30,7 @@ from mongoq.protocol.claim.reserve import (
     refuse_or_bury,
     reserve_now,
 )
-from mongoq.protocol.flow.chunking import IDS
-from mongoq.protocol.flow.commands import Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
+from mongoq.protocol.flow import IDS, Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 

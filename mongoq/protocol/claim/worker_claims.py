@@ -13,7 +13,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept
 from mongoq.protocol.claim.reserve import claim_with_lapse, reserve_now
 from mongoq.protocol.claim.reserve_many import BatchClaim, claim_batch_now
-from mongoq.protocol.flow.commands import Blocked, Flow
+from mongoq.protocol.flow import Blocked, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 

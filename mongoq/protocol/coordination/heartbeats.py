@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, ask
+from mongoq.protocol.flow import Command, Duplicate, Flow, ask
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers", "workers_of"]

@@ -15,10 +15,9 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, new_envelope
-from mongoq.model.record import Record
-from mongoq.protocol.push.draft import due
+from mongoq.model.outcomes import Record
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
-from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.push.push import check_due, check_headers, due
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["EncodedRecord", "Yielded", "documents", "noted", "yielded"]

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from mongoq.model.qualified_name import qualified
+from mongoq.model.join_state import qualified
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.base.transaction import run_in_transaction
@@ -29,8 +29,7 @@ from mongoq.protocol.coordination.document_lease import (
     under,
 )
 from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents, noted
-from mongoq.protocol.flow.chunking import chunks
-from mongoq.protocol.flow.commands import Command, Flow, matched
+from mongoq.protocol.flow import Command, Flow, chunks, matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["DocumentLease", "ForeignLease", "TakenOver", "extended", "given_back", "pushed", "source_id", "taken"]

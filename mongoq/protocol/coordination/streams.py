@@ -33,8 +33,8 @@ from mongoq.protocol.coordination.document_lease import (
     written,
 )
 from mongoq.protocol.coordination.stream_claims import StreamClaimer
-from mongoq.protocol.flow.commands import Command, Flow, persisted
-from mongoq.protocol.settle.held_items import cut_ids, update_many_command
+from mongoq.protocol.flow import Command, Flow, persisted
+from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

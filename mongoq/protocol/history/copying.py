@@ -15,15 +15,14 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.copies import REFUSALS, SKIP, CopyIds, CopyStencil, Replayed, ReplayOrder, copy_envelope
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
-from mongoq.model.raw.raw_document import Cutter, fields_of
-from mongoq.model.replay_order import CopyIds, CopyStencil, ReplayOrder, copy_envelope
-from mongoq.model.replay_result import REFUSALS, SKIP, Replayed
-from mongoq.protocol.flow.commands import Begin, Begun, Command, Flow, Interruption, ReplyLost
+from mongoq.model.raw import Cutter, fields_of
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, ReplyLost
 from mongoq.protocol.history.pages import opened
-from mongoq.protocol.history.replay_from_hop import payload_at
+from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

@@ -12,19 +12,18 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, count, listed, object_id, queue_name, text
+from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, shorten
-from mongoq.model.publication import is_publication
-from mongoq.model.replay_result import Replayed
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import Range, documents_page, history_range
 from mongoq.protocol.history.read import NOT_RESERVED
-from mongoq.protocol.history.replay_from_hop import hop_destination, payload_at
+from mongoq.protocol.history.replay_source import hop_destination, payload_at
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 

@@ -13,7 +13,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
-from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.read import in_state, queues
 from mongoq.protocol.history.stats import MOST, prefixed
 from mongoq.protocol.state.context import BrokerContext, QueueContext

@@ -23,21 +23,11 @@ from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, read_stored_batch
 from mongoq.protocol.base.first_due import ORDER
-from mongoq.protocol.flow.commands import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "PROCESSED_ORDER",
-    "Page",
-    "Range",
-    "documents_page",
-    "history_page",
-    "history_range",
-    "is_refused_filter",
-    "opened",
-    "refusal",
-]
+__all__ = ["Page", "Range", "documents_page", "history_page", "history_range", "is_refused_filter", "opened", "refusal"]
 
 M = TypeVar("M")
 PROCESSED_ORDER = [("processed", 1), ("_id", 1)]

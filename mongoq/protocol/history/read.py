@@ -19,9 +19,9 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Command, Flow, delete_many
+from mongoq.protocol.flow import Command, Flow, delete_many
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-from mongoq.protocol.wait.next_due import find_next_due
+from mongoq.protocol.wait.wait import find_next_due
 
 __all__ = [
     "Counts",

@@ -15,16 +15,15 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration, listed, object_id, text
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.copies import Replayed
 from mongoq.model.item import Document
-from mongoq.model.replay_result import Replayed
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Flow, Wait
+from mongoq.protocol.flow import Flow, Wait
 from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, received, send
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.history.replay_from_hop import hop_destination
-from mongoq.protocol.history.replay_source import ByIds, InRange, located
+from mongoq.protocol.history.replay_source import ByIds, InRange, hop_destination, located
 from mongoq.protocol.settle.move import destination
 from mongoq.protocol.state.context import QueueContext
 

@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.process.counters import EVENTS
+from mongoq.model.process import EVENTS
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, PartlyRefused, Refused
+from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, Refused
 from mongoq.protocol.history.read import Counts, count_states, counts_of
 from mongoq.protocol.state.context import BrokerContext
 

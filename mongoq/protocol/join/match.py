@@ -10,7 +10,7 @@ from typing import Any
 from mongoq.model.item import Document, Item
 from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.pair import MISSED
 from mongoq.protocol.join.spec import JoinSpec, rendezvous
 

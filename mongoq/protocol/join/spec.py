@@ -12,26 +12,14 @@ from typing import Any, Literal
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import JoinState, rendezvous_id
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.chunking import chunks
-from mongoq.protocol.flow.commands import Command, Flow
+from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, leaving
 from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
-from mongoq.protocol.settle.outputs import record_output
+from mongoq.protocol.settle.fork import record_output
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "ARRIVALS",
-    "FOREVER",
-    "JoinSpec",
-    "JoinTransaction",
-    "Late",
-    "Missing",
-    "noted_of",
-    "remembered",
-    "rendezvous",
-    "sent",
-]
+__all__ = ["ARRIVALS", "FOREVER", "JoinSpec", "JoinTransaction", "Late", "noted_of", "remembered", "rendezvous", "sent"]
 
 logger = logging.getLogger("mongoq.joining")
 

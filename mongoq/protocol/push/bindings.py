@@ -11,7 +11,7 @@ from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.topics import TOPICS_ID, Bound, bindings_in, read_bindings
 from mongoq.protocol.base.transaction import ensure_transactional
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, Refused, ask
+from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ask
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["bind", "bindings", "unbind"]

@@ -10,7 +10,7 @@ from bson import ObjectId
 from mongoq.errors import DuplicateItem
 from mongoq.model.envelope import Document, is_same_push
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, ReplyLost, insisted, matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, insisted, matched
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["confirm_insert", "find_pushed", "id_taken_error", "insert_command", "insert_item", "is_new", "is_pushed"]

@@ -12,20 +12,11 @@ from mongoq.model.arguments import text
 from mongoq.model.envelope import Document
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow.commands import Command, Duplicate, Flow, ReplyLost
+from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost
 from mongoq.protocol.push.insert import confirm_insert, is_pushed
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "Keyed",
-    "OnDuplicate",
-    "check_key",
-    "check_keyed",
-    "live_filter",
-    "push_keyed",
-    "raise_duplicate",
-    "upsert_keyed",
-]
+__all__ = ["Keyed", "OnDuplicate", "check_key", "check_keyed", "push_keyed", "raise_duplicate", "upsert_keyed"]
 
 OnDuplicate = Literal["keep", "replace", "raise"]
 WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)

@@ -11,11 +11,10 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.copies import published
 from mongoq.model.envelope import Document, is_same_push, spliced
-from mongoq.model.publication import published
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.flow.chunking import chunks
-from mongoq.protocol.flow.commands import Command, Flow
+from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_item
 from mongoq.protocol.push.keyed import Keyed, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext

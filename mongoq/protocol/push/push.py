@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,18 +12,105 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, duration, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.clock import Clock, milliseconds, time_of
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
+from mongoq.model.encoding.ids import new_id
+from mongoq.model.envelope import Document, fresh_envelope, new_envelope
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.push.draft import Draft
-from mongoq.protocol.push.insert import insert_item
+from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
+from mongoq.protocol.push.insert import insert_command, insert_item, is_new
 from mongoq.protocol.push.keyed import OnDuplicate, check_keyed, push_keyed
 from mongoq.protocol.push.publish import publish
-from mongoq.protocol.push.shared_push import insert_together
+from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["DEFAULT_REMEMBER", "check_due", "check_headers", "push", "remember_time"]
+__all__ = ["DEFAULT_REMEMBER", "Draft", "Kind", "check_due", "check_headers", "due", "push", "remember_time"]
+
+Kind = tuple[str, int, int]
+"""Queue, priority and due time of an item, the last in milliseconds since 1970."""
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """One checked push.
+
+    Attributes:
+        context: the queue.
+        wrapped: the payload, as ``{"payload": payload}`` in BSON.
+        priority: the item's priority.
+        headers: the headers in the form to send, or ``None``.
+        delay: how long the item waits; ``None`` when it does not, or has a ``when``.
+        when: the time from which on it is eligible, or ``None``.
+        given: the id given by the producer, or ``None``.
+        remember: how long a given id is remembered.
+        id: the item's id; set by ``stamp``.
+        at: the time from which on it is eligible, in milliseconds since 1970; set by ``stamp``.
+    """
+
+    context: QueueContext[Any]
+    wrapped: bytes
+    priority: int
+    headers: Any
+    delay: Duration | None
+    when: datetime | None
+    given: ObjectId | None
+    remember: timedelta
+    id: ObjectId = field(init=False)
+    at: int = field(init=False)
+
+    def stamp(self) -> None:
+        """Set the item's id and due time: its place in the queue, before all later pushes, in any batch."""
+        clock = self.context.broker.clock
+        self.id = self.given or new_id()
+        undelayed = self.delay is None and self.when is None
+        self.at = clock.stamped() if undelayed else milliseconds(due(clock, self.delay, self.when))
+
+    @property
+    def kind(self) -> Kind:
+        """Queue, priority and due time: items of one kind are counted and announced together."""
+        return self.context.name, self.priority, self.at
+
+    @property
+    def size(self) -> int:
+        """Bytes that the draft adds to a batch, approximately."""
+        return len(self.wrapped) if self.headers is None else len(self.wrapped) + len(self.headers.raw)
+
+    def record_put(self) -> None:
+        """Count the inserted item, and wake the waiters of its queue."""
+        self.context.put(self.priority, self.at, id=self.id)
+
+    def encode(self) -> Document:
+        """Return the envelope in the form to send."""
+        if self.headers is None and self.given is None:
+            return fresh_envelope(self.context.name, self.wrapped, id=self.id, at=self.at, priority=self.priority)
+        return self.envelope()
+
+    def envelope(self) -> Document:
+        """Return the envelope as a document with readable fields."""
+        return new_envelope(
+            self.context.name,
+            self.context.broker.encoding.unwrapped("payload", self.wrapped),
+            id=self.id,
+            when=time_of(self.at),
+            priority=self.priority,
+            headers=self.headers,
+            once=None if self.given is None else self.context.broker.clock.now() + self.remember,
+        )
+
+
+def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
+    """Return the time from which on an item is eligible: now, after ``delay``, or at ``when``."""
+    if when is not None:
+        return moment(when, "when")
+    if delay is None:
+        return clock.stamp()
+    length = duration(delay, "delay")
+    try:
+        return clock.now() + length if length else clock.stamp()
+    except OverflowError:  # the caller's own clock may show any year
+        raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None
+
 
 DEFAULT_REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered by default."""
@@ -114,3 +202,58 @@ def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
     if not isinstance(headers, Mapping):
         raise PayloadInvalid("headers", f"a document, not {type(headers).__name__}")
     return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
+
+
+def insert_together(batchers: Batchers, draft: Draft) -> Flow[None]:
+    """Insert the item of a draft together with other callers' items."""
+    broker = draft.context.broker
+    batcher, caller = batchers.batcher("push", _insert_drafts, max_in_flight=2, shares=2), batchers.caller
+    if caller is not None and batcher.start_alone(caller()):
+        try:
+            if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
+                draft.record_put()
+        finally:
+            batcher.finish_alone()  # even when this caller is cancelled: others wait for their turn
+            batchers.go_on(batcher)
+        return
+    try:
+        yield Shared(batcher, draft)
+    except (Duplicate, ReplyLost) as error:
+        if (yield from is_new(broker, error, draft.encode(), given=draft.given is not None)):
+            draft.record_put()
+
+
+def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
+    """Insert the items of several drafts; a lost reply, or any other error, goes to the callers of its command."""
+    if len(drafts) == 1:
+        yield insert_command(drafts[0].encode())
+        drafts[0].record_put()
+        return [None]
+    told: list[Any] = []
+    for chunk in chunks(drafts, lambda draft: draft.size):
+        refusals: Mapping[int, Exception] = {}
+        documents = [draft.encode() for draft in chunk]
+        try:
+            yield from Command[Any]("insert_many", {"documents": documents, "ordered": False})
+        except PartlyRefused as refused:
+            refusals = refused.refusals
+        except Exception as error:
+            refusals = dict(enumerate(copies(error, len(chunk))))
+        _record_drafts(draft for place, draft in enumerate(chunk) if place not in refusals)
+        told += [refusals.get(place) for place in range(len(chunk))]
+    return told
+
+
+def _record_drafts(drafts: Iterable[Draft]) -> None:
+    """Count inserted items, and wake the waiters of their queues."""
+    kinds: dict[Kind, list[Draft]] = {}
+    for draft in drafts:
+        kinds.setdefault(draft.kind, []).append(draft)
+    for (queue, priority, at), alike in kinds.items():
+        context = alike[0].context
+        if queue in context.broker.registry.wait_queues:
+            # The change stream reports each item once more; a waiter recognises it by its id.
+            for draft in alike:
+                context.put(priority, at, id=draft.id)
+        else:
+            context.put(priority, at, number=len(alike))

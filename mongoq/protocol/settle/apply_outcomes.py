@@ -13,7 +13,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release, SettledElsewhere
 from mongoq.protocol.base.fence import is_back
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.bulk import Settlement, run_bulk
 from mongoq.protocol.settle.fork import fork_items

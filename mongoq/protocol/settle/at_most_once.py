@@ -14,12 +14,12 @@ from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.settle.bulk import run_bulk
+from mongoq.protocol.settle.fork import make_output, record_output
 from mongoq.protocol.settle.move import ONLY_RUN_REASON, burial_update
 from mongoq.protocol.settle.move_many import Moves, Resolve
-from mongoq.protocol.settle.outputs import make_output, record_output
 from mongoq.protocol.settle.settle_many import Batch, make_commit
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext

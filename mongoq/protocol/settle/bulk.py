@@ -17,19 +17,22 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.envelope import Document
 from mongoq.model.item import Item, id_key, reservation_key
-from mongoq.model.process.counters import Event
-from mongoq.model.raw.raw_batch import RawBatch, ids_of
+from mongoq.model.process import Event
+from mongoq.model.raw import RawBatch, ids_of
 from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.chunking import IDS, chunks, finish, own_error
-from mongoq.protocol.flow.commands import (
+from mongoq.protocol.flow import (
+    IDS,
     Command,
     Flow,
     Interruption,
     PartlyRefused,
     Refused,
     ReplyLost,
+    chunks,
+    finish,
     number_matched,
+    own_error,
     persisted,
 )
 from mongoq.protocol.settle.patch import patch_misfit_error, patch_too_large_error

@@ -17,8 +17,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.flow.chunking import own_error
-from mongoq.protocol.flow.commands import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable
+from mongoq.protocol.flow import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable, own_error
 from mongoq.protocol.settle.bulk import STATE_FIELDS
 from mongoq.protocol.state.context import QueueContext
 

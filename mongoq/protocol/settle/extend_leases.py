@@ -9,14 +9,14 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.model.item import id_key
+from mongoq.model.envelope import error_document
+from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow.chunking import IDS
-from mongoq.protocol.flow.commands import Command, Flow, number_matched, persisted
+from mongoq.protocol.flow import IDS, Command, Flow, number_matched, persisted
 from mongoq.protocol.settle.bulk import Statement, make_statement
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["ExtendedItems", "extend_leases"]
+__all__ = ["ExtendedItems", "extend_leases", "record_timeout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,19 @@ def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[s
         found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"token": 1})
         tokens.update((id_key(document["_id"]), document.get("token")) for document in found)
     return {(id_key(id), token) for id, token in held if tokens.get(id_key(id)) != token}
+
+
+def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error: TimeoutError) -> Flow[None]:
+    """Keep an error on the items of a run that took too long (``bulkWrite``, fenced); their leases stay as they are.
+
+    An item that ran by itself loses the mark of its batch: it took too long, and no neighbour of it, so that the next
+    claim buries it when its retries are used up. A crash before it gives that item one run more.
+    """
+    update: dict[str, Any] = {"$set": {"error": error_document(error, context.broker.clock.now())}}
+    if len(items) == 1:
+        update["$unset"] = {"batch": ""}
+    tokens: dict[Any, list[Any]] = {}
+    for item in items:
+        tokens.setdefault(item.token, []).append(item.id)
+    requests: list[Statement] = [make_statement(token, ids, update) for token, ids in tokens.items()]
+    yield Command("bulk_write", {"requests": requests, "ordered": False})

@@ -11,10 +11,12 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import MongoqError, OutcomeInvalid, PayloadTooLarge
+from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Document, Item, id_key
-from mongoq.model.outcomes import Fork
-from mongoq.protocol.flow.chunking import chunks
-from mongoq.protocol.flow.commands import Command, Flow
+from mongoq.model.outcomes import Fork, Move
+from mongoq.model.settings import KEEP
+from mongoq.protocol.flow import Command, Flow, chunks
+from mongoq.protocol.push.push import due
 from mongoq.protocol.settle.bulk import (
     BulkResult,
     Settlement,
@@ -25,11 +27,37 @@ from mongoq.protocol.settle.bulk import (
 )
 from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
 from mongoq.protocol.settle.move_many import Moves
-from mongoq.protocol.settle.outputs import make_output, record_output
 from mongoq.protocol.settle.settle_many import Batch, make_commit
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["fork_items"]
+__all__ = ["fork_items", "make_output", "record_output"]
+
+
+def make_output(
+    context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
+) -> dict[str, Any]:
+    """Return the envelope of a new item, by a move of the old one."""
+    handed, payload = moves.check(move)
+    if handed.patch:
+        raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
+    return new_envelope(
+        handed.queue,
+        item.stored("payload") if payload is None else context.broker.encoding.unwrapped("payload", payload),
+        id=id,
+        when=due(context.broker.clock, handed.delay, handed.when),
+        priority=handed.changes.get("priority", item.priority),
+        headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
+        once=None,
+    )
+
+
+def record_output(context: QueueContext[Any], envelope: Document) -> None:
+    """Count a new item of a queue, and wake the queue's waiters in this process."""
+    broker, queue = context.broker, envelope["q"]
+    broker.state(queue).claim_hints.note(envelope["priority"], envelope["when"])
+    broker.counters.add(queue, "put", 1)
+    broker.tell(queue, envelope["when"], id=envelope["_id"])
+
 
 MAX_OUTPUTS = 10_000
 """Outputs of one item, at most."""

@@ -15,16 +15,14 @@ from mongoq.model.envelope import error_document, origin_document
 from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.fence import begin_settle, is_gone, run_fenced, update_command
-from mongoq.protocol.flow.commands import Duplicate, Flow
-from mongoq.protocol.push.draft import due
+from mongoq.protocol.flow import Duplicate, Flow
 from mongoq.protocol.push.keyed import check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.push.push import check_due, check_headers, due
 from mongoq.protocol.settle.patch import Patch, check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "EXHAUSTED_REASON",
     "ONLY_RUN_REASON",
     "Destination",
     "Handover",

@@ -20,15 +20,14 @@ from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.chunking import placed
-from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow import Flow, placed
 from mongoq.protocol.settle.bulk import Settlement, settle_bulk
 from mongoq.protocol.settle.move import Destination, Handover, check_move, destination, send_move
 from mongoq.protocol.settle.patch import max_growth, merge_patch
 from mongoq.protocol.settle.settle_many import Batch, check_items, settle_all
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Moves", "Resolve", "Told", "make_move", "move_many"]
+__all__ = ["Moves", "Resolve", "make_move", "move_many"]
 
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
 """Turns a handle into its context."""

@@ -10,10 +10,10 @@ from mongoq.errors import PatchInvalid, PayloadTooLarge, ReservationLost
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.item import Item
 from mongoq.model.patch import padding, patch_update
-from mongoq.model.process.counters import Event
+from mongoq.model.process import Event
 from mongoq.protocol.base.fence import Verdict, run_fenced, update_command
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow.commands import Flow, Refused
+from mongoq.protocol.flow import Flow, Refused
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [

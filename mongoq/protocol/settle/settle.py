@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.item import Item
 from mongoq.protocol.base.fence import begin_settle, has_deleted, is_back, run_fenced, update_command
-from mongoq.protocol.flow.commands import Command, Flow, matched
+from mongoq.protocol.flow import Command, Flow, matched
 from mongoq.protocol.settle.move import bury, reason_exhausted
 from mongoq.protocol.settle.patch import check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration, listed
+from mongoq.model.clock import Clock
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key, is_held_in
-from mongoq.model.process.clock import Clock
-from mongoq.model.raw.raw_batch import RawBatch, all_held, one_due, remembers
+from mongoq.model.raw import RawBatch, all_held, one_due, remembers
 from mongoq.protocol.base.fence import check_owner, is_back, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.push.draft import due
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.push.push import due
 from mongoq.protocol.settle import settle
 from mongoq.protocol.settle.bulk import Settlement, settle_alike, settle_bulk
 from mongoq.protocol.settle.move import (

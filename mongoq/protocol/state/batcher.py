@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from mongoq.protocol.flow.commands import Flow, Interruption, Shared
+from mongoq.protocol.flow import Flow, Interruption, Shared
 
 __all__ = ["CROWD", "LARGE", "MOST", "Batcher", "Batchers", "Send", "copies"]
 

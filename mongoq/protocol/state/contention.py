@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from mongoq.model.process.jitter import dice
+from mongoq.model.process import dice
 
 __all__ = ["MOST", "Contention"]
 

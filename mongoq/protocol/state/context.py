@@ -11,13 +11,12 @@ from random import uniform
 from typing import Any, Generic, TypeVar
 
 from mongoq.errors import PayloadInvalid
+from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key, items_of, with_stored
-from mongoq.model.process.clock import Clock, VirtualClock, milliseconds, time_of
-from mongoq.model.process.counters import EVENTS, Counters, Event
-from mongoq.model.process.identity import Identity
+from mongoq.model.process import EVENTS, Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
 from mongoq.model.trail import ClaimedPayload, StageMark, kept
 from mongoq.protocol.state.batcher import Batchers
@@ -26,7 +25,7 @@ from mongoq.protocol.state.contention import Contention
 from mongoq.protocol.state.prefetch import PrefetchBuffer
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
-__all__ = ["BrokerContext", "Known", "QueueContext", "QueueState", "Topics", "context_of", "event_key"]
+__all__ = ["BrokerContext", "Known", "QueueContext", "Topics", "context_of", "event_key"]
 
 logger = logging.getLogger("mongoq.foreign")
 
@@ -171,7 +170,7 @@ class BrokerContext:
         unsettled: the reservations of ``reserved()`` blocks that the blocks settle at their end.
         received: the queues into which this process has pushed or moved items since it last wrote counters.
         look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
-        sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin.expiry``).
+        sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin``).
         settings_from: the settings that win when those in code differ from the stored ones.
     """
 

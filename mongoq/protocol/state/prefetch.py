@@ -14,9 +14,9 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from mongoq.model.process.clock import milliseconds
-from mongoq.model.raw.raw_envelope import RawEnvelope
-from mongoq.protocol.flow.commands import Begun, Command
+from mongoq.model.clock import milliseconds
+from mongoq.model.raw import RawEnvelope
+from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state.claim_hints import ScanStart
 
 __all__ = ["FRESH", "PendingRead", "PrefetchBuffer"]

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from threading import RLock
 from typing import Any, Literal, Protocol
 
-from mongoq.model.process.jitter import dice
-from mongoq.protocol.flow.event import Waiter
+from mongoq.model.process import dice
+from mongoq.protocol.flow import Waiter
 
 __all__ = ["LIVE_POLL", "POLL_IDLE", "Turn", "WaitQueue"]
 

@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.wait_queue import POLL_IDLE, WaitQueue
 
 __all__ = ["LINGER", "WaiterRegistry"]

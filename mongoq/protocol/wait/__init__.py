@@ -1,5 +1,4 @@
 """Waiting until an item is due: ``wait`` decides when a caller asks again, and which events wake it before.
 
-``change_stream`` is the one change stream of a process, read only while a caller waits. ``next_due`` reads when the
-next item of a queue is due.
+``change_stream`` is the one change stream of a process, read only while a caller waits.
 """

@@ -16,7 +16,7 @@ from typing import Any
 from mongoq.model.item import id_key
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.protocol.flow.commands import Command, Flow, Interruption, ReplyLost, Rest
+from mongoq.protocol.flow import Command, Flow, Interruption, ReplyLost, Rest
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.waiter_registry import LINGER
 

@@ -8,15 +8,14 @@ from typing import Any
 from pyspark.sql.types import StringType, StructType
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.read.queue_exists import items_of
 from mongoq.spark.read.read_options import ReadOptions
-from mongoq.spark.read.views import Branch, view_of
+from mongoq.spark.read.views import Branch, items_of, view_of
 from mongoq.spark.scan import Scan
 from mongoq.spark.types.column import NO_PAYLOAD, only, stored_path
-from mongoq.spark.types.depth import too_deep
+from mongoq.spark.types.conversion_error import PERMISSIVE
+from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, default_schema, envelope_schema
 from mongoq.spark.types.infer_types import MOST_FIELDS, ObservedValues, alike
-from mongoq.spark.types.parse_modes import PERMISSIVE
 
 __all__ = ["inferred_schema"]
 

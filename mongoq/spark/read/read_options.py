@@ -12,7 +12,7 @@ from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
 from mongoq.spark.read.queue_selection import WAYS, QueueSelection
 from mongoq.spark.read.views import VIEWS, Period
 from mongoq.spark.scan import PREFERENCES
-from mongoq.spark.types.parse_modes import FAIL, MODES
+from mongoq.spark.types.conversion_error import FAIL, MODES
 
 __all__ = ["EMPTY", "KNOWN", "MISSING", "SAMPLE", "ReadOptions"]
 
@@ -51,7 +51,7 @@ class ReadOptions:
         view: view of their items.
         period: time range.
         fields: fields of the payload to read; empty for all.
-        mode: one of ``mongoq.spark.types.parse_modes.MODES``.
+        mode: one of ``mongoq.spark.types.conversion_error.MODES``.
         sample: number of items to infer the schema from; ``None``: it is not inferred.
         pushdown: True if filters are passed to the server.
         partitions: number of tasks that read, at most; ``None``: by the number of items.

@@ -2,26 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+from bson import ObjectId
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
 from mongoq.spark.gc_pause import made_at_rest
-from mongoq.spark.read.plan import NOTHING, ScanPartition, plan
-from mongoq.spark.read.pushdown import pushed
-from mongoq.spark.read.queue_exists import refuse_unknown
+from mongoq.spark.read.pushdown import Condition, ServerFilter, pushed
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
+from mongoq.spark.read.views import refuse_unknown, view_of
+from mongoq.spark.scan import Scan
 from mongoq.spark.types.envelope_columns import default_schema
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["FilteringReader", "MongoqReader", "read_partition", "schema_of"]
+__all__ = [
+    "ITEMS",
+    "FilteringReader",
+    "MongoqReader",
+    "ScanPartition",
+    "parts_of",
+    "plan",
+    "read_partition",
+    "schema_of",
+]
+
+ITEMS = 125_000
+"""Items of a partition, unless the option ``partitions`` is given."""
+MOST_PARTITIONS = 200
+ID_INDEX = "_id_"
+FOREIGN = 8
+NOTHING = ServerFilter()
+
+
+class ScanPartition(InputPartition):
+    """Everything that one task needs, in any process. It is sent with the URI and never shows it."""
+
+    def __init__(
+        self, options: ReadOptions, filter: dict[str, Any], hint: str | None, now: datetime, place: str
+    ) -> None:
+        self.options = options
+        self.filter = filter
+        self.hint = hint
+        self.now = now
+        self.place = place
+
+    def __repr__(self) -> str:
+        return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
+
+
+def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> list[ScanPartition]:
+    """Split the view, without the items that the conditions exclude, into partitions, at least one.
+
+    Partitions have equal counts as far as the keys of the index show. The server's time is read once, so that all
+    partitions show the states of one moment.
+
+    Raises:
+        ArgumentInvalid: the queue does not exist.
+    """
+    if not options.empty_if_missing:
+        refuse_unknown(scan, options.queues)
+    # The server's clock, not the driver's: the dates of items come from it.
+    now = scan.now()
+    view = view_of(options.view, options.queues, options.period, now)
+    indexes = [None if pushed.ids else scan.index(branch.index.keys) for branch in view.branches]
+    keys = [(_all(branch.keys(), pushed.keys), hint) for branch, hint in zip(view.branches, indexes, strict=True)]
+    count = sum(scan.count(filter, hint) for filter, hint in keys)
+    hint = indexes[0] if len(indexes) == 1 else None
+    parts = parts_of(count, options.partitions)
+    # A single part needs no boundaries, and no second query.
+    ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
+    ranges = id_ranges(ids)
+    if prefer_ids(scan.size(), count, len(ranges)):
+        hint = ID_INDEX
+    documents = _all(view.documents(), (*pushed.keys, *pushed.others))
+    return [
+        ScanPartition(options, _within(documents, each), hint, now, f"{place} of {len(ranges)}")
+        for place, each in enumerate(ranges, 1)
+    ]
+
+
+def parts_of(count: int, wanted: int | None) -> int:
+    """Return the number of partitions for ``count`` items."""
+    return wanted or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
+
+
+def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:
+    """Return conditions on ``_id``; every id, of any type, meets exactly one of them.
+
+    ``$gte`` and ``$lt`` compare within one BSON type. So the first range is everything *not* at or above the first
+    boundary: lower ObjectIds, and every id that is no ObjectId.
+    """
+    if not ids:
+        return [{}]
+    middle = [{"$gte": low, "$lt": high} for low, high in pairwise(ids)]
+    return [{"$not": {"$gte": ids[0]}}, *middle, {"$gte": ids[-1]}]
+
+
+def prefer_ids(collection: int, items: int, parts: int) -> bool:
+    """Return whether to read by the index on ``_id`` instead of the queue's own index.
+
+    No index begins with ``q, _id``. By ``_id``, the server also fetches the documents of other queues, once over all
+    partitions. By the queue's index, it walks all keys of the queue once for each partition, because ``_id`` comes last
+    in it; a key costs about as much as a document, and needs far less memory.
+    """
+    return parts > 1 and collection <= items * min(parts, FOREIGN)
+
+
+def _all(filter: Condition, conditions: Sequence[Condition]) -> Condition:
+    return {"$and": [filter, *conditions]} if conditions else filter
+
+
+def _within(filter: Condition, ids: Condition) -> Condition:
+    return filter | ({"_id": ids} if ids else {})
+
 
 ROWS = 10_000
 """Rows of a record batch, at most; it has 4 MB of BSON at most as well."""

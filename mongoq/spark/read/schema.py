@@ -13,10 +13,9 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.types.arrow import arrow_field
 from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, only, stored_path
-from mongoq.spark.types.conversion_error import ConversionError, name_of
+from mongoq.spark.types.conversion_error import DROP, FAIL, PERMISSIVE, ConversionError, ParseMode, name_of
 from mongoq.spark.types.envelope_columns import PAYLOAD, default_schema
 from mongoq.spark.types.json_text import json_shown
-from mongoq.spark.types.parse_modes import DROP, FAIL, PERMISSIVE, ParseMode
 
 __all__ = ["Columns", "Rows", "default_schema"]
 
@@ -41,7 +40,7 @@ class Columns:
 
     Args:
         schema: names and types of the columns.
-        mode: treatment of values that do not fit, one of ``mongoq.spark.types.parse_modes.MODES``.
+        mode: treatment of values that do not fit, one of ``mongoq.spark.types.conversion_error.MODES``.
         fields: fields of the payload that the user chose; empty for all.
 
     Raises:

@@ -16,11 +16,9 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.indexes import HISTORY
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
-from mongoq.spark.read.plan import ITEMS, ScanPartition, parts_of
-from mongoq.spark.read.queue_exists import refuse_unknown
-from mongoq.spark.read.reader import read_partition
+from mongoq.spark.read.reader import ITEMS, ScanPartition, parts_of, read_partition
 from mongoq.spark.read.schema import Columns
-from mongoq.spark.read.views import Period, View, next_millisecond, view_of
+from mongoq.spark.read.views import Period, View, next_millisecond, refuse_unknown, view_of
 from mongoq.spark.scan import Scan
 from mongoq.spark.stream.stream_options import HistoryStreamOptions
 from mongoq.spark.types.json_text import iso_text

@@ -1,26 +1,65 @@
-"""Lease keeper: a thread in the driver's process that extends a query's leases, since no worker does during a batch."""
+"""Lease keeper: a thread in the driver's process that extends a query's leases, since no worker does during a batch.
+
+End of a query's driver-side process: Spark sends SIGTERM, or SIGHUP when its JVM ends. The cleanup runs in a thread
+that waits for it, because a signal handler may interrupt any code.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
 
 from bson import ObjectId
 
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
-from mongoq.protocol.settle.held_items import cut_ids, extend_held
+from mongoq.protocol.settle.by_token import cut_ids, extend_held
 from mongoq.sync import Broker
 
-__all__ = ["LeaseKeeper"]
+__all__ = ["LeaseKeeper", "at_the_end"]
+
+END_SECONDS = 2.0
+"""Seconds after which the process ends in any case."""
+TERMINATED = 128 + signal.SIGTERM
+
+
+def at_the_end(last: Callable[[], None]) -> None:
+    """Call ``last`` when a signal ends the process, within two seconds; no effect if another handler is installed."""
+    # signal.signal works in the main thread only; another handler is the application's own and stays.
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    told: SimpleQueue[int] = SimpleQueue()  # a SimpleQueue, because its put is reentrant: a signal may interrupt it
+
+    def wait() -> None:
+        told.get()
+        limit = threading.Timer(END_SECONDS, os._exit, (TERMINATED,))
+        limit.daemon = True
+        limit.start()
+        try:
+            last()
+        finally:
+            os._exit(TERMINATED)
+
+    def handle(number: int, _frame: Any) -> None:
+        told.put(number)
+
+    threading.Thread(target=wait, name="mongoq-ending", daemon=True).start()
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGHUP, handle)
+
 
 logger = logging.getLogger("mongoq.spark")
 
 TURNS = 4
 """Extensions of the run's lease within its length."""
-PATIENCE = 2.0
+STOP_SECONDS = 2.0
 """Seconds that giving back the run may take when it ends."""
 
 
@@ -61,7 +100,7 @@ class LeaseKeeper:
         Several threads may call it; each call returns when this is done.
         """
         self._ended.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(STOP_SECONDS)
 
     def _work(self) -> None:
         while not self._ended.wait(self._pause):

@@ -18,14 +18,13 @@ from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import StreamClaim, stream_id
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.settle.held_items import extend_and_list_held
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.settle.by_token import extend_and_list_held
 from mongoq.protocol.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, scan_at
-from mongoq.spark.read.queue_exists import refuse_unknown
 from mongoq.spark.read.queue_selection import QueueSelection
-from mongoq.spark.stream.lease_keeper import LeaseKeeper
-from mongoq.spark.stream.query_end import at_the_end
+from mongoq.spark.read.views import refuse_unknown
+from mongoq.spark.stream.lease_keeper import LeaseKeeper, at_the_end
 from mongoq.spark.stream.stream_options import QueueStreamOptions
 
 __all__ = ["QueueRun", "end_run", "run_of"]

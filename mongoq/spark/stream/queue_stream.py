@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import id_key
 from mongoq.model.stream_claim import StreamClaim, pack, unpack
-from mongoq.protocol.settle.held_items import read_held_documents
+from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.gc_pause import made_at_rest
@@ -29,7 +29,7 @@ from mongoq.spark.stream.stream_options import QueueStreamOptions
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["ClaimPartition", "QueueStreamReader"]
+__all__ = ["QueueStreamReader"]
 
 CLAIM = "claim"
 TOKEN = "token"

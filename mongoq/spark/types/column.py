@@ -12,11 +12,9 @@ from pyspark.sql.types import StringType, StructField
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.types.arrow import arrow_type, as_it_is
-from mongoq.spark.types.conversion_error import ConversionError
-from mongoq.spark.types.convert import as_json, converter, is_json
-from mongoq.spark.types.depth import too_deep
+from mongoq.spark.types.conversion_error import PERMISSIVE, ConversionError, ParseMode
+from mongoq.spark.types.convert import as_json, converter, is_json, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, Document
-from mongoq.spark.types.parse_modes import PERMISSIVE, ParseMode
 
 __all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "only", "stored_path"]
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding, codec_options
-from mongoq.spark.types.depth import too_deep
+from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
 
 __all__ = ["ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "converted", "parsed"]

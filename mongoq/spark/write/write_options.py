@@ -13,7 +13,7 @@ from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Location, RawOptions
 
-__all__ = ["CARRIED", "WriteOptions"]
+__all__ = ["WriteOptions"]
 
 CARRIED = ("when", "key", "priority", "headers")
 """Values of an item that was read, which ``carry`` may take over."""

@@ -2,26 +2,241 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+from typing import NamedTuple
 
 import pyarrow as pa
+from bson import ObjectId
+from bson.errors import InvalidId
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, BatchIncomplete
+from mongoq.model.settings import queue_options
+from mongoq.protocol.push.push_many import Push, PushOptions, push_each
+from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
+from mongoq.protocol.settle.move import Destination, Handover, check_move
+from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.clients import broker_at
-from mongoq.spark.errors import RowRefused
+from mongoq.spark.errors import RowRefused, RowsLost
 from mongoq.spark.gc_pause import resting
 from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles
 from mongoq.spark.write.payloads import Refusal, converted
-from mongoq.spark.write.push_rows import RowPusher, Rows
 from mongoq.spark.write.row_ids import ContentIds, ValueIds
-from mongoq.spark.write.settle_rows import HeldRow, RowSettler
-from mongoq.spark.write.task import Task
+from mongoq.spark.write.row_orders import RowOrder
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
 
-__all__ = ["WrittenRows", "write"]
+__all__ = ["Rows", "Task", "WrittenRows", "write"]
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A Spark task.
+
+    Attributes:
+        partition: number of its partition.
+        batch: of a streaming query: its id, which the checkpoint keeps, and the number of its batch; else ``None``.
+    """
+
+    partition: int
+    batch: tuple[str, str] | None = None
+
+    @classmethod
+    def current(cls) -> Task:
+        """Return the current task of this process; outside of Spark's workers, a task of a single partition."""
+        context = TaskContext.get()
+        if context is None:
+            return cls(0)
+        query, batch = (context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY))
+        return cls(context.partitionId(), None if query is None or batch is None else (query, batch))
+
+
+ROW_ID = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Contents of rows, by their positions.
+
+    Attributes:
+        orders: options of each row besides its payload.
+        wrapped: payloads as ``{"payload": payload}`` in BSON; ``None`` where no column belongs to payloads.
+        values: bytes that ids are made of, with ``idColumn``.
+    """
+
+    orders: Sequence[RowOrder]
+    wrapped: Sequence[bytes] | None
+    values: Sequence[bytes | None] | None
+
+
+class RowPusher:
+    """Pushes the rows of one task.
+
+    Args:
+        broker: broker of the queues.
+        options: options of the write.
+        ids: makes the ids.
+    """
+
+    def __init__(self, broker: Broker, options: WriteOptions, ids: ContentIds | ValueIds) -> None:
+        self._broker = broker
+        self._options = options
+        self._ids = ids
+
+    def push(self, rows: Rows, places: Sequence[int]) -> None:
+        """Push the rows of some positions, grouped by queue; raises ``Refusal`` before any command is sent.
+
+        Rows with the same id are one item.
+        """
+        tolds: dict[str, list[PushOptions]] = {}
+        pushes: dict[str, list[Push]] = {}
+        for order, those in _alike(rows.orders, places).items():
+            queue, wrapped = _checked(rows, order, those)
+            ids = self._made(queue, rows, order, those, wrapped)
+            told = tolds.setdefault(queue, [])
+            pushes.setdefault(queue, []).extend(zip(ids, wrapped, repeat(len(told))))
+            told.append(PushOptions(order.delay, order.when, order.priority or 0, order.headers, order.key))
+        for queue, those_pushed in pushes.items():
+            self._send(queue, tolds[queue], those_pushed)
+
+    def _send(self, queue: str, tolds: Sequence[PushOptions], pushes: list[Push]) -> None:
+        context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
+        if isinstance(self._ids, ValueIds):
+            # Rows with equal ids are one item, so only one of them is sent.
+            pushes = list({push[0]: push for push in pushes}.values())
+        pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
+        self._broker._driver.run(push_each(context, tolds, pushes, remember=self._options.once))
+
+    def _made(
+        self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
+    ) -> list[bytes]:
+        if isinstance(self._ids, ContentIds):
+            return self._ids.ids(queue, order.said, wrapped)
+        assert rows.values is not None
+        values = []
+        for place in places:
+            value = rows.values[place]
+            if value is None:
+                raise Refusal(place, str(self._options.id_column), "it is null, and idColumn makes ids of it")
+            values.append(value)
+        return self._ids.ids(queue, values)
+
+
+def _alike(orders: Sequence[RowOrder], places: Iterable[int]) -> dict[RowOrder, list[int]]:
+    alike: dict[RowOrder, list[int]] = {}
+    for place in places:
+        alike.setdefault(orders[place], []).append(place)
+    return alike
+
+
+def _checked(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple[str, list[bytes]]:
+    """Return the queue of rows with the same order, and their payloads."""
+    if order.to is None:
+        raise Refusal(places[0], "_to", "it says no queue to push to, and neither does the option to")
+    if rows.wrapped is None:
+        raise Refusal(places[0], "payload", "no column makes the payload, which a row that is pushed needs")
+    return order.to, [rows.wrapped[place] for place in places]
+
+
+logger = logging.getLogger("mongoq.spark")
+
+
+class HeldRow(NamedTuple):
+    """A row: its position, the id and the token of its item in hex, its order, and its payload if it has one."""
+
+    place: int
+    id: str
+    token: str
+    order: RowOrder
+    wrapped: bytes | None
+
+
+class RowSettler:
+    """Settles the rows of one task.
+
+    Args:
+        broker: broker of the items.
+        options: options of the write.
+    """
+
+    def __init__(self, broker: Broker, options: WriteOptions) -> None:
+        self._broker = broker
+        self._options = options
+        self._seen: set[bytes] = set()
+
+    def settle(self, rows: Iterable[HeldRow]) -> SettledByToken:
+        """Move or commit the items of rows, and return their results; all are tried before an error is raised.
+
+        Raises:
+            Refusal: a row does not identify an item; nothing was sent.
+            BatchIncomplete: some items could not be settled, for example because the target queue has the key already.
+            RowsLost: some items have another holder by now, or were settled before, with ``lost=fail``.
+        """
+        handed: dict[RowOrder, Handover] = {}
+        held = [self._held(row, handed) for row in rows]
+        if not held:
+            return SettledByToken()
+        told = self._broker._driver.run(settle_held(self._broker._context, held))
+        # Reported before failures, which raise: the log has both.
+        if told.lost:
+            self._tell_lost(told.lost)
+        if told.failed:
+            done = [one.id for one in held if one.id not in told.failed]
+            first = next(iter(told.failed.values()))
+            raise BatchIncomplete(", ".join(sorted(told.queues)), done, told.failed) from first
+        return told
+
+    def _held(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
+        id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
+        # The first row would settle the item, and the second would count as lost.
+        if id.binary in self._seen:
+            problem = "another row of this task settles the same item; what is made of it besides has no _token"
+            raise Refusal(row.place, "_token", problem)
+        self._seen.add(id.binary)
+        if row.order.to is None:
+            return FencedItem(id, token)
+        if row.order not in handed:
+            handed[row.order] = self._handover(row.order, row.order.to)
+        return FencedItem(id, token, handed[row.order], row.wrapped)
+
+    def _handover(self, order: RowOrder, to: str) -> Handover:
+        """Return the move of an order: priority and headers stay unless ``carry`` names them."""
+        context = QueueContext(self._broker._context, queue_options(to), self._broker._context.untyped)
+        carry = self._options.carry
+        return check_move(
+            context,
+            Destination(to, context.codec),
+            payload=None,
+            replace_payload=False,
+            patch=None,
+            delay=order.delay,
+            when=order.when,
+            priority=order.priority if "priority" in carry else self._options.priority,
+            headers=order.headers,
+            replace_headers="headers" in carry and order.headers is not None,
+            key=order.key,
+        )
+
+    def _tell_lost(self, lost: list[ObjectId]) -> None:
+        if self._options.lost == "fail":
+            raise RowsLost(lost)
+        logger.warning("%s", RowsLost(lost))
+
+
+def _object_id(place: int, column: str, text: str) -> ObjectId:
+    try:
+        return ObjectId(text)
+    except InvalidId:
+        raise Refusal(place, column, "it is no ObjectId in hex, which the ids and tokens of mongoq are") from None
+
 
 BYTES = 16 * 1024 * 1024
 """Bytes of a record batch that are encoded as BSON at a time, about."""

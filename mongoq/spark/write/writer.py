@@ -17,9 +17,8 @@ from pyspark.sql.types import StructType
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.clients import PLAN_PATIENCE, broker_at, scan_at
 from mongoq.spark.write.column_roles import ColumnRoles
-from mongoq.spark.write.task import BATCH_PROPERTY, QUERY_PROPERTY, Task
 from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import WrittenRows, write
+from mongoq.spark.write.write_rows import BATCH_PROPERTY, QUERY_PROPERTY, Task, WrittenRows, write
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -9,12 +9,12 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.aio.consumer_state import POLL_SECONDS
 from mongoq.worker.aio.fetcher import AsyncFetcher
 from mongoq.worker.aio.job import AsyncJob
 from mongoq.worker.aio.settler import AsyncSettler
-from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.backlog import HandlerCall
 
 __all__ = ["AsyncConsumerLoop"]
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mongoq.model.arguments import Duration
-from mongoq.model.delivery import delivery_hash
-from mongoq.model.item import Item
-from mongoq.model.process.local import Local
+from mongoq.model.item import Item, delivery_hash
+from mongoq.model.process import Local
 
 __all__ = ["AsyncJob"]
 

@@ -10,12 +10,11 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
 from mongoq.protocol.coordination import sources
 from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
-from mongoq.protocol.flow.event import WakeEvent
+from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.outcome_resolver import error_kind
-from mongoq.worker.sources.plan import SourcePlan
-from mongoq.worker.sources.reader import SourceReader
+from mongoq.worker.sources import SourcePlan, SourceReader
 
 __all__ = ["AsyncSourceRunner"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from mongoq.model.item import Item, id_key, reservation_key
 from mongoq.model.outcomes import Dead, Failed, Outcome, Release
-from mongoq.protocol.flow.event import WakeEvent
-from mongoq.worker.handler_call import HandlerCall
+from mongoq.protocol.flow import WakeEvent
+from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.threads.consumer_state import POLL_SECONDS
 from mongoq.worker.threads.fetcher import Fetcher
 from mongoq.worker.threads.job import Job

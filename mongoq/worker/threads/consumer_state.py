@@ -9,11 +9,10 @@ from typing import Any
 
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Failed
-from mongoq.protocol.flow.event import WakeEvent
-from mongoq.worker.backlog import Backlog
+from mongoq.protocol.flow import WakeEvent
+from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
-from mongoq.worker.counts import SettledCounts
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import log_failure
 from mongoq.worker.outcome_resolver import error_kind

@@ -17,18 +17,16 @@ from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
-from mongoq.protocol.flow.commands import Flow
-from mongoq.protocol.flow.event import WakeEvent
-from mongoq.protocol.settle.extend_leases import extend_leases
-from mongoq.protocol.settle.timeouts import record_timeout
-from mongoq.protocol.wait.next_due import is_drained
+from mongoq.protocol.flow import Flow, WakeEvent
+from mongoq.protocol.settle.extend_leases import extend_leases, record_timeout
+from mongoq.protocol.wait.wait import is_drained
+from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import error_line
-from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.outcome_resolver import error_kind
-from mongoq.worker.sources.plan import SourcePlan
+from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.consumer_loop import ConsumerLoop
 from mongoq.worker.threads.source_runner import SourceRunner
 from mongoq.worker.watchdog import Watchdog

@@ -26,8 +26,8 @@ from mongoq.errors import (
     StageStopped,
     TransactionsUnavailable,
 )
-from mongoq.model.delivery import delivery_hash
-from mongoq.pipeline.on_spark.frames import query_lock
+from mongoq.model.item import delivery_hash
+from mongoq.pipeline.on_spark.frames import query as query_lock
 from mongoq.pipeline.on_spark.serialization import packed, unpacked
 from mongoq.spark import ExecutorError, ExecutorsUnready
 from tests.awkward import AWKWARD, awkward

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Self
+from urllib.parse import quote
 
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.stage import Stage
-from mongoq.pipeline.on_spark.naming import consumer_of
+from mongoq.errors import ArgumentInvalid
+from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.spark.raw_options import Location
 
-__all__ = ["FramePart"]
+__all__ = ["FramePart", "consumer_of", "path_of"]
+
+LONGEST = 120
+"""Bytes of a consumer's name, at most."""
+DIGITS = 16
+
+
+def consumer_of(graph: Graph, stage: Stage, source: str) -> str:
+    """Return the name under which a frame stage reads one of its queues: ``PIPELINE/STAGE/QUEUE``.
+
+    A name that is too long is cut. A cut name, and a name that another stage might have as well, gets a hash.
+    """
+    parts = [str(graph.name), str(stage.name), source]
+    name = "/".join(parts)
+    if len(name.encode()) <= LONGEST and not any("/" in part for part in parts):
+        return name
+    # The hash is of the parts, so that a slash in one of them does not make two stages equal.
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]
+    return f"{name.encode()[: LONGEST - DIGITS - 1].decode(errors='ignore')}~{digest}"
+
+
+def path_of(checkpoint: str | None, graph: Graph, stage: Stage, source: str) -> str:
+    """Return the folder of a frame stage at one of its queues, below the folder of the run.
+
+    Raises:
+        ArgumentInvalid: the run has no folder.
+    """
+    if checkpoint is None:
+        needed = (
+            f"stage {stage.name!r} takes frames, and needs a folder that Spark can write to, the same at each start"
+        )
+        raise ArgumentInvalid("checkpoint", needed)
+    return f"{checkpoint.rstrip('/')}/{quote(consumer_of(graph, stage, source), safe='')}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

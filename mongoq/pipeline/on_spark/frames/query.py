@@ -1,4 +1,9 @@
-"""The streaming query of a frame stage at one of its queues."""
+"""The streaming query of a frame stage at one of its queues.
+
+Lock of a frame stage's queue: one query at a time reads it, in this process and in others. A query of another process
+has the consumer's name under a lease. Spark would end a running query of this process when a second one starts with
+the same checkpoint, so the second one is not started.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -13,26 +19,63 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import mongoq.spark
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, ConsumerBusy
 from mongoq.model.arguments import duration
-from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.graph.stage import Frame, Stage
+from mongoq.model.stream_claim import stream_id
+from mongoq.pipeline.graph.graph import Frame, Graph, Stage
 from mongoq.pipeline.on_spark.frames.batches import FrameBatches
 from mongoq.pipeline.on_spark.frames.part import FramePart
-from mongoq.pipeline.on_spark.frames.query_lock import ended, in_plain_words, taken
 from mongoq.pipeline.on_spark.frames.rows import HASH, ID
 from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriter
 from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
-from mongoq.pipeline.run.handles import marked
+from mongoq.pipeline.run.outcome_resolver import marked
+from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
 from mongoq.spark.raw_options import Location
-from mongoq.spark.stream.stage_option import StageOption
-from mongoq.spark.types.depth import too_deep
+from mongoq.spark.stream.stream_options import StageOption
+from mongoq.spark.types.conversion_error import PERMISSIVE
+from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
-from mongoq.spark.types.parse_modes import PERMISSIVE
 
-__all__ = ["FrameQuery"]
+__all__ = ["FrameQuery", "ended", "in_plain_words", "taken"]
+
+BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
+"""Name of the error in Spark's text when another process has the consumer."""
+
+_taken: dict[tuple[Location, str], Callable[[], bool]] = {}
+_lock = threading.Lock()
+
+
+def taken(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
+    """Register the name in this process; raises ``ConsumerBusy`` while a query of this process has it.
+
+    ``is_over`` returns whether the query has ended by itself.
+    """
+    with _lock:
+        other = _taken.get((place, consumer))
+        if other is not None and not other():
+            raise _busy(place, consumer)
+        _taken[place, consumer] = is_over
+
+
+def ended(place: Location, consumer: str) -> None:
+    """Release the name."""
+    with _lock:
+        _taken.pop((place, consumer), None)
+
+
+def in_plain_words(error: BaseException | None, place: Location, consumer: str) -> BaseException | None:
+    """Return the error of a query; as ``ConsumerBusy`` if Spark's text names this error."""
+    return error if error is None or BUSY not in str(error) else _busy(place, consumer)
+
+
+def _busy(place: Location, consumer: str) -> ConsumerBusy:
+    """Return the error with the owner and the end of the lease, from the control document of the consumer."""
+    broker = broker_at(place)
+    found = broker._driver.run(find_one(broker._context, {"_id": stream_id(consumer)}, {"by": 1, "until": 1})) or {}
+    return ConsumerBusy(consumer, found.get("by"), found.get("until"))
+
 
 logger = logging.getLogger("mongoq.spark")
 

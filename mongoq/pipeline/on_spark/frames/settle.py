@@ -22,12 +22,12 @@ from mongoq.pipeline.on_spark.frames.failures import named
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import DEFAULTS
-from mongoq.pipeline.run.handles import marked, stage_judge
+from mongoq.pipeline.run.outcome_resolver import marked, stage_judge
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow.commands import Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.settle.held_items import read_held_documents
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown

@@ -10,8 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from mongoq.errors import OutcomeInvalid
-from mongoq.pipeline.on_spark.frames.bisect import Bisection
-from mongoq.pipeline.on_spark.frames.failures import cause
+from mongoq.pipeline.on_spark.frames.failures import Bisection, cause
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY

@@ -1,0 +1,395 @@
+"""Declaration of sources; part of ``Pipeline``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from mongoq.aio import AsyncBroker
+from mongoq.model.arguments import Duration
+from mongoq.model.outcomes import Drop, Move
+from mongoq.model.policy import RetryPolicy
+from mongoq.model.settings import DEFAULT, Default, given
+from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source
+from mongoq.pipeline.graph.handlers import handler_name, names, told
+from mongoq.pipeline.graph.routes import Waiting, queues_of, waiting
+from mongoq.sync import Broker
+from mongoq.worker.consumer import OnTimeout
+
+__all__ = ["FRAME", "BatchStages", "Joins", "Sources", "SparkFrameStages"]
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+
+class Sources:
+    """Mixin of ``Pipeline`` that declares sources."""
+
+    _sources: list[Source]
+
+    def source(
+        self,
+        *,
+        to: str,
+        name: str | None = None,
+        batch: int = BATCH,
+        every: Duration | None = None,
+        lease: Duration = LEASE,
+    ) -> Callable[[H], H]:
+        """Declare a source: a generator function that yields ``Record``; the function is returned unchanged.
+
+        The run calls it with the stored position of the last record, ``None`` the first time. Records are pushed in
+        batches; one transaction holds a batch and the position of its last record (``update``, ``insert``), so a
+        replica set is needed. When a process is killed, its committed batches stay, and the next process continues
+        behind them: no record is lost or pushed twice. One process at a time runs the source; others wait until it or
+        its lease ends.
+
+        The source stops when it raises an error or yields a record that cannot be pushed; earlier records are pushed.
+
+        Args:
+            to: the queue that items go to. If it is a topic, copies go to all queues bound to it. The payloads have to
+                fit the model of the stages that take items from it, if these stages have one common model.
+            name: unique within the pipeline; default the name of the function. The position is stored under this name.
+            batch: records of one transaction, at most 10,000. A batch is smaller when records come slowly or are more
+                than 8 MiB.
+            every: pause between the end of a call and the next call, which gets the position stored by then; a
+                ``timedelta`` or seconds. ``None``: one call in this run. A ``drain`` calls it once.
+            lease: how long the source stays with a process that has died, a ``timedelta`` or seconds. The lease is
+                extended while the source runs.
+        """
+
+        def declare(handler: H) -> H:
+            own = handler_name(handler) if name is None else name
+            self._sources.append(Source(own, to, handler, batch, every, lease))
+            return handler
+
+        return declare
+
+
+Names = str | Sequence[str]
+
+
+class Joins:
+    """Mixin of ``Pipeline`` that declares joins."""
+
+    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def graph(self) -> Graph:
+        """The declared graph."""
+        raise NotImplementedError
+
+    def waiting(self, broker: Broker) -> Iterator[Waiting]:
+        """Iterate over the items that wait for their partners, join by join, earliest timeout first.
+
+        The items are read in pages by key (``find``), like ``queue.history``. Any process may call this, also while the
+        pipeline does not run.
+        """
+        for stage, queue in queues_of(self.graph):
+            for item in broker.queue(queue).history(state=None):
+                yield waiting(stage, item)
+
+    async def waiting_async(self, broker: AsyncBroker) -> AsyncIterator[Waiting]:
+        """Iterate as ``waiting`` does, with asyncio: ``async for one in pipeline.waiting_async(broker)``."""
+        for stage, queue in queues_of(self.graph):
+            async for item in broker.queue(queue).history(state=None):
+                yield waiting(stage, item)
+
+    def join(
+        self,
+        sources: Sequence[str],
+        *,
+        on: str | Mapping[str, str] | None,
+        to: Names = (),
+        timeout: Duration | None = None,
+        missing: Literal["error", "pass"] = "error",
+        late: Literal["error", "wait", "drop"] = "error",
+        name: str | None = None,
+        model: Sequence[Any] | None = None,
+        none: OnNone = "error",
+        errors: str | Default | None = DEFAULT,
+        concurrency: int | Default = DEFAULT,
+        prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
+        max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
+        batch: int | Default | None = DEFAULT,
+        probe: bool | Default = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a join: its handler takes one item of each queue, and these items belong together.
+
+        ```python
+        @pipeline.join(
+            ["orders", "payments"], on="order_id", to="settled", timeout=timedelta(days=3)
+        )
+        def settle(order, payment): ...
+        ```
+
+        The handler is called with the payloads in the order of the queues. It may take the job as one more argument. It
+        returns the same as the handler of a ``stage``. An item waits until its partners have come. Then one transaction
+        takes them out and puts in one item with an id of its own. That item is run, retried and buried like any other,
+        so every attempt has the same payloads and the same ``job.delivery_hash``.
+
+        Items with the same value are matched in the order in which they come. An item goes to the error queue when its
+        value is missing, null, a document or a list.
+
+        Joins need a server with transactions: a replica set of at least one node.
+
+        Args:
+            sources: the queues, two or more; no other stage may take items from them.
+            on: path of the common value in the payloads, such as ``"order.id"``; a mapping from queue to path where the
+                paths differ. ``None``: the first items of all queues belong together.
+            to: the queue that items go to, or several, of which the handler chooses one with ``Move``; by default items
+                end here.
+            timeout: how long an item waits for its partners, a ``timedelta`` or seconds; ``None`` for no limit.
+            missing: what happens after the timeout. ``"error"``: the item goes to the error queue. ``"pass"``: the
+                handler is called with ``None`` in place of each missing payload.
+            late: what happens to a partner that comes within seven days after the timeout, when no other item waits for
+                it. ``"error"``: it goes to the error queue. ``"wait"``: it waits for another partner. ``"drop"``.
+            name: as for ``stage``, like all further arguments.
+            model: the types of the payloads, in the order of the queues.
+            none: meaning of a returned ``None``, where there is a ``to``.
+            errors: the queue of failures.
+            concurrency: runs at the same time.
+            prefetch: further items that are reserved and wait for a run.
+            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
+                default 64 MiB, ``None`` for no limit.
+            lease: how long an item stays reserved when the process dies.
+            retry: how long a failed item waits for its next run.
+            max_retries: further runs of an item after its first.
+            success_on: exceptions that count as success.
+            max_time: the stack of a handler that runs longer is logged.
+            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
+            batch: the handler takes one list with the payloads of up to this many pairs, ``[(order, payment), …]``, and
+                the job if it takes two arguments; it returns a list with an entry for each pair.
+            probe: while the handler keeps failing, one item at a time is tried.
+        """
+        options = given(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            lease=lease,
+            retry=retry,
+            max_retries=max_retries,
+            success_on=success_on,
+            max_time=max_time,
+            on_timeout=on_timeout,
+            batch=batch,
+            probe=probe,
+        )
+        how = Join(on, timeout, missing, late)
+
+        def declare(handler: H) -> H:
+            self._add(
+                handler,
+                name=name,
+                sources=names(sources),
+                targets=names(to),
+                model=model,
+                none=none,
+                errors=errors,
+                join=how,
+                options=options,
+            )
+            return handler
+
+        return declare
+
+
+FRAME = 1_000
+"""Default of ``batch``: items of one frame, at most."""
+
+
+class BatchStages:
+    """Mixin of ``Pipeline`` that declares stages on pandas or Arrow frames."""
+
+    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
+        raise NotImplementedError
+
+    def batch_stage(
+        self,
+        source: Names,
+        *,
+        format: Literal["pandas", "arrow"],
+        to: Names = (),
+        batch: int = FRAME,
+        name: str | None = None,
+        model: Any = None,
+        where: Mapping[str, Any] | None = None,
+        otherwise: Drop | Move | None = None,
+        none: OnNone = "error",
+        errors: str | Default | None = DEFAULT,
+        shared: bool = False,
+        concurrency: int | Default = DEFAULT,
+        prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
+        max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
+        probe: bool | Default = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a stage from frame to frame: its handler takes a batch of items as a frame and returns a frame.
+
+        ```python
+        @pipeline.batch_stage("checked", to="enriched", format="pandas")
+        def enrich(flights: pandas.DataFrame) -> pandas.DataFrame:
+            return flights.assign(late=flights["delay"] > 15)
+        ```
+
+        The handler is called with a frame, or with the frame and the job. The frame has one row for each item: its
+        ``_id``, ``_delivery_hash`` and ``_attempts``, and a column for each field of the payloads. Payloads that are
+        not documents are in the column ``payload``. A field ``_x`` has the column ``__x``.
+
+        In the returned frame, ``_id`` names the item of a row, and the other columns are the item's new payload.
+        Without other columns the item keeps its payload. Several rows of one item are a ``Fork``; an item without a row
+        is dropped. ``_to`` names the target; ``_retry`` (an error) and ``_dead`` (a reason) mean ``Retry`` and ``Dead``
+        where they are not null. The handler may also return a list with an entry for each row, like the handler of a
+        ``stage`` with ``batch=``, or ``None``.
+
+        A fault in the rows of one item fails that item; a fault that makes the whole frame ambiguous fails the batch.
+        When the process dies, the batch runs again when its leases end, item by item; no item of it has moved on
+        before.
+
+        Args:
+            source: the queue that the stage takes items from, or several; a frame has items of one queue.
+            format: ``"pandas"``: a ``pandas.DataFrame``, which needs the extra ``pandas``. ``"arrow"``: a
+                ``pyarrow.Table``, which needs the extra ``arrow``.
+            to: the queue that items go to, or several, of which ``_to`` chooses one; by default items end here.
+            batch: items of one frame, at most.
+            name: as for ``stage``, like all further arguments.
+            model: the type of the payloads, for pydantic. A payload that does not fit goes to the error queue; the
+                columns hold what the model makes of the others, as it is stored.
+            where: a filter on payloads.
+            otherwise: outcome of items that do not match the filter.
+            none: meaning of a returned ``None``, where there is a ``to``.
+            errors: the queue of failures.
+            shared: other stages take items from the same queues on purpose.
+            concurrency: runs at the same time, for each queue.
+            prefetch: further items of each queue that are reserved and wait for a run.
+            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
+                default 64 MiB, ``None`` for no limit.
+            lease: how long an item stays reserved when the process dies.
+            retry: how long a failed item waits for its next run.
+            max_retries: further runs of an item after its first.
+            success_on: exceptions that count as success.
+            max_time: the stack of a handler that runs longer is logged.
+            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
+            probe: while the handler keeps failing, one item at a time is tried.
+        """
+        options = given(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            lease=lease,
+            retry=retry,
+            max_retries=max_retries,
+            success_on=success_on,
+            max_time=max_time,
+            on_timeout=on_timeout,
+            batch=batch,
+            probe=probe,
+        )
+
+        def declare(handler: H) -> H:
+            self._add(
+                handler,
+                name=name,
+                sources=names(source),
+                targets=names(to),
+                model=model,
+                where=where,
+                otherwise=otherwise,
+                none=none,
+                errors=errors,
+                shared=shared,
+                format=format,
+                options=options,
+            )
+            return handler
+
+        return declare
+
+
+class SparkFrameStages:
+    """Mixin of ``Pipeline`` that declares stages on Spark DataFrames."""
+
+    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
+        raise NotImplementedError
+
+    def frame_stage(
+        self,
+        source: Names,
+        *,
+        to: Names = (),
+        schema: Any = None,
+        items: int = ITEMS,
+        partitions: int | None = None,
+        name: str | None = None,
+        errors: str | Default | None = DEFAULT,
+        shared: bool = False,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a stage from DataFrame to DataFrame, which runs on Spark only; see [frame stages](frame-stages.md).
+
+        ```python
+        @pipeline.frame_stage(
+            "checked", to="enriched", schema="carrier string, tailnum string, dep_delay int"
+        )
+        def enrich(flights):
+            return flights.join(planes, "tailnum", "left")
+        ```
+
+        The function is called on the driver with a frame of one row for each item: ``_id``, ``_attempts``,
+        ``_delivery_hash``, and the columns of the schema. It returns a frame whose ``_id`` names the item of each row.
+        The item goes on with the other columns of its row as payload, or with its old payload if there are no other
+        columns. Several rows of one item are a fork, in one transaction. An item without a row is dropped. The columns
+        ``_to``, ``_delay``, ``_retry`` and ``_dead`` ask for other outcomes.
+
+        When the function raises, or a task of its plan fails, the function is called again with parts of the frame, so
+        that only the items that cause the failure fail. The returned rows are written beside the checkpoint before the
+        first item moves, so a driver that is killed continues with these rows.
+
+        Args:
+            source: the queue that the stage takes items from, or several; each queue has frames of its own.
+            to: the queue that items go to, or several, of which the column ``_to`` chooses one; by default items end
+                here, and the function need not return a frame.
+            schema: the columns, such as ``"carrier string, dep_delay int"``, or a ``StructType``; by default
+                ``payload`` as JSON text.
+            items: items of one frame, at most; up to 500,000.
+            partitions: number of tasks that read a frame; by default one for each 5,000 items.
+            name: unique within the pipeline; default the name of the function.
+            errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
+                pipeline's.
+            shared: other stages take items from the same queues on purpose; each of these stages has to set it.
+            lease: how long items stay reserved when the driver dies, a ``timedelta`` or seconds; at least one second.
+            retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
+            max_retries: further runs of an item after its first; ``None`` for no limit.
+        """
+        options = given(lease=lease, retry=retry, max_retries=max_retries)
+        frame = Frame(schema, items, partitions)
+
+        sources = told(source, "frame_stage")
+
+        def declare(handler: H) -> H:
+            self._add(
+                handler,
+                name=name,
+                sources=sources,
+                targets=names(to),
+                errors=errors,
+                shared=shared,
+                frame=frame,
+                options=options,
+            )
+            return handler
+
+        return declare

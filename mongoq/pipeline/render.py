@@ -1,0 +1,163 @@
+"""Text and diagrams of a graph: ``text`` for the terminal, ``mermaid`` for documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mongoq.model.outcomes import Drop, Move, Outcome
+from mongoq.model.settings import KEEP
+from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.handlers import import_path, model_name, shown
+from mongoq.pipeline.graph.routes import comes_back_to, in_words, queues, ways
+
+__all__ = ["description", "mermaid"]
+
+WIDTH = 11
+
+
+def description(graph: Graph) -> str:
+    """Return the description of a pipeline as text."""
+    graph = in_words(graph)
+    parts = [_lines(f"pipeline {shown(graph.name)}", _whole(graph))]
+    parts += [_lines(f"source {shown(source.name)}", _source(source)) for source in graph.sources]
+    parts += [_lines(f"stage {shown(stage.name)}", _stage(graph, stage)) for stage in graph.stages]
+    return "\n\n".join(parts)
+
+
+def _lines(title: str, facts: Iterable[tuple[str, str]]) -> str:
+    return "\n".join([title, *(f"  {name:<{WIDTH}} {value}" for name, value in facts)])
+
+
+def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
+    entries = graph.entries
+    # Without declared inputs, a queue of failures looks like an entry: a stage reads it, and no handler writes it.
+    if graph.inputs is None:
+        failures = {way.queue for way in ways(graph) if way.kind == "errors"}
+        entries = tuple(queue for queue in entries if queue not in failures)
+    yield "in", _listed(entries)
+    yield "out", _listed(graph.outputs)
+    yield "errors", "none: a stage stops" if graph.errors is None else shown(graph.errors)
+    if graph.trail:
+        yield "trail", "with payloads" if graph.trail == "payloads" else "yes"
+
+
+def _source(source: Source) -> Iterator[tuple[str, str]]:
+    yield "gives", shown(source.target)
+    yield "handler", shown(import_path(source.handler))
+    if source.every is not None:
+        yield "every", _brief(source.every)
+    if source.batch != BATCH:
+        yield "batch", _brief(source.batch)
+    if source.lease != LEASE:
+        yield "lease", _brief(source.lease)
+
+
+def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
+    yield "takes", _listed(stage.sources) + (", shared" if stage.shared else "")
+    yield "gives", _listed(stage.targets) if stage.targets else "nothing: items end here"
+    if stage.join is not None:
+        yield from _join(stage.join)
+    if stage.frame is not None:
+        yield from _frame(stage.frame)
+    back = comes_back_to(graph, stage)
+    if back:
+        yield "loop", f"its items may come back to {_listed(back)}"
+    errors = graph.errors_of(stage)
+    yield "errors", "none: it stops" if errors is None else shown(errors)
+    yield "handler", shown(import_path(stage.handler))
+    if stage.format is not None:
+        yield "format", shown(stage.format)
+    if stage.model is not None:
+        models = stage.model if stage.join is not None and isinstance(stage.model, list | tuple) else [stage.model]
+        yield "model", ", ".join("any" if model is None else shown(model_name(model)) for model in models)
+    if stage.where is not None:
+        yield "where", _brief(stage.where)
+    if stage.otherwise is not None:
+        yield "otherwise", _outcome(stage.otherwise)
+    yield "delivery", shown(stage.delivery)
+    if stage.none != "error":
+        yield "none", shown(stage.none)
+    for option, value in stage.options.items():
+        yield option, _brief(value)
+
+
+def _join(join: Join) -> Iterator[tuple[str, str]]:
+    on = join.on
+    if isinstance(on, Mapping):
+        on = ", ".join(f"{shown(path)} of {shown(source)}" for source, path in on.items())
+    yield "joins", "the first of each" if on is None else f"on {shown(on) if on is join.on else on}"
+    if join.timeout is not None:
+        yield "timeout", f"{_brief(join.timeout)}, then {join.missing}; who is late: {join.late}"
+
+
+def _frame(frame: Frame) -> Iterator[tuple[str, str]]:
+    yield "runs", "on Spark, on frames"
+    told = frame.schema
+    yield "schema", "the payload as JSON" if told is None else _brief(told) if isinstance(told, str) else _columns(told)
+    yield "items", f"{_brief(frame.items)} a frame at most"
+    if frame.partitions is not None:
+        yield "partitions", _brief(frame.partitions)
+
+
+def _columns(schema: Any) -> str:
+    """Return Spark's name for the type of a row; a schema that is not a type is shown as it is."""
+    named = getattr(schema, "simpleString", None)
+    return _brief(named() if callable(named) else schema)
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(shown, names)) or "none"
+
+
+def _outcome(outcome: Outcome) -> str:
+    if isinstance(outcome, Drop):
+        return "drop"
+    if not isinstance(outcome, Move):
+        return _brief(outcome)
+    told = {name: getattr(outcome, name) for name in ("delay", "when", "priority")}
+    given = {name: value for name, value in told.items() if value is not None}
+    if outcome.headers is not KEEP:
+        given["headers"] = outcome.headers
+    return ", ".join([f"move to {shown(outcome.to)}", *(f"{name} {_brief(value)}" for name, value in given.items())])
+
+
+def _brief(value: Any) -> str:
+    """Return a value on one line."""
+    if isinstance(value, type):
+        return shown(import_path(value))
+    if isinstance(value, list | tuple) and any(isinstance(part, type) for part in value):
+        return ", ".join(map(_brief, value))
+    return f"{' '.join(repr(value).split()):.500}"
+
+
+LITERAL = re.compile(r"[^\w ./:+-]")
+
+
+def mermaid(graph: Graph) -> str:
+    """Return the text of the flowchart. A node keeps its id when other nodes are added or removed."""
+    graph = in_words(graph)
+    lines = ["flowchart LR"]
+    lines += [f'    {_id("queue", queue)}(["{_label(queue)}"])' for queue in queues(graph)]
+    lines += [f'    {_id("stage", stage.name)}["{_label(stage.name)}"]' for stage in graph.stages]
+    lines += [f'    {_id("source", source.name)}[("{_label(source.name)}")]' for source in graph.sources]
+    lines += [f"    {_id('source', source.name)} --> {_id('queue', source.target)}" for source in graph.sources]
+    for stage in graph.stages:
+        lines += [f"    {_id('queue', source)} --> {_id('stage', stage.name)}" for source in stage.sources]
+    for way in ways(graph):
+        arrow = "-->" if way.kind == "to" else f"-. {way.kind} .->"
+        lines.append(f"    {_id('stage', way.stage.name)} {arrow} {_id('queue', way.queue)}")
+    return "\n".join(lines)
+
+
+def _id(kind: str, name: object) -> str:
+    """Return an id of letters, digits and underscores; different names have different ids."""
+    # A graph with faults is drawn as well, so a name may be of any type.
+    told = name if isinstance(name, str) else f"{name!r:.150}"
+    return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda found: f'_{ord(found[0]):x}_', told)}"
+
+
+def _label(name: object) -> str:
+    """Return a name that Mermaid and the browser read as text, without markup."""
+    return LITERAL.sub(lambda found: f"#{ord(found[0])};", shown(name))

@@ -1,1 +1,0 @@
-"""Text and diagrams of a graph: ``text`` for the terminal, ``mermaid`` for documents."""

@@ -1,0 +1,283 @@
+"""Deletion: purges of items, whole queues, and the control documents of queues that nobody uses.
+
+Idle queues: counters, settings and marks expire once a queue is empty and no process uses it. The TTL index deletes a
+document at its date, even if the queue was used in the meantime. So settings get no date ahead of time: a sweep, once
+an hour, looks for queues that are empty and unused, and notes since when (``idle``). Every use removes the note
+(``queue_settings.mark_used``). Only settings with a note 100 days old, of a queue that is still empty, get a date, an
+hour ahead. Where no process of mongoq runs, nothing expires.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
+from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, listed, object_id, queue_name, text
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.stream_claim import STREAM_PREFIX
+from mongoq.model.trail import STAGE_BYTES
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE, ensure_ready
+from mongoq.protocol.base.topics import read_bindings as read_topics
+from mongoq.protocol.coordination.heartbeats import workers
+from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
+from mongoq.protocol.history import read
+from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
+from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
+from mongoq.protocol.history.stats import HORIZON, MOST, flush, prefixed
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+__all__ = ["drop", "purge", "sweep", "upkeep"]
+
+PAGE = 1_000
+"""Items that one command deletes, at most, where ids are named."""
+PLACE: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
+"""Projection of the fields that define where the next page begins."""
+
+
+def purge(
+    context: QueueContext[Any],
+    state: Selection,
+    *,
+    where: Any = None,
+    limit: int | None = None,
+    ids: Iterable[ObjectId] | None = None,
+    stage: str | None = None,
+) -> Flow[int]:
+    """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
+
+    Without a limit it is one command, or one for each 1,000 ids. With a limit it is a ``find`` of ids in queue order
+    and a ``delete`` of them for each 1,000 items. A crash in between leaves the rest.
+    """
+    if all(choice is None for choice in (where, limit, ids, stage)):
+        return (yield from read.purge(context, state))
+    room = math.inf if limit is None else count(limit, "limit")
+    wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)
+    if stage is not None:
+        wanted = wanted.narrowed({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+    groups = _groups(ids, where=where, stage=stage)
+    yield from ensure_ready(context, fresh=False)
+    now = context.broker.clock.now()
+    if state is None:
+        wanted = wanted.narrowed({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
+    deleted = 0
+    for group in groups:
+        chosen = replace(wanted.narrowed(group) if group else wanted, started=now)
+        try:
+            deleted += yield from _purged(context, chosen, room - deleted)
+        except Exception as error:
+            if where is not None and is_refused_filter(error):
+                raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+            raise
+    return deleted
+
+
+def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
+    """Return filters that name the selected ids, up to 1,000 in each; one empty filter without ids."""
+    if ids is None:
+        return [{}]
+    if any(value is not None for value in others.values()):
+        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+    chosen = list(dict.fromkeys(checked))
+    return [{"_id": {"$in": chosen[start : start + PAGE]}} for start in range(0, len(chosen), PAGE)]
+
+
+def _purged(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
+    if room == math.inf:
+        return (yield from delete_many(chosen.filter(context.name)))
+    deleted, rest = 0, chosen
+    while deleted < room:
+        size = int(min(PAGE, room - deleted))
+        filter = rest.filter(context.name)
+        found = yield from find_few(context.broker, filter, chosen.order, size, projection=PLACE)
+        if not found:
+            break
+        # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
+        named = chosen.narrowed({"_id": {"$in": [document["_id"] for document in found]}})
+        deleted += yield from delete_many(named.filter(context.name))
+        # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
+        rest = replace(rest, after=found[-1])
+    return deleted
+
+
+def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
+    """Delete all stored data of a queue, and return the number of live items among it (``find``, ``delete``).
+
+    Items are deleted first and settings last. A call that was cut short therefore leaves a queue that keeps its
+    settings.
+    """
+    queue = queue_name(name)
+    if not isinstance(force, bool):
+        raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
+    yield from ensure_broker_ready(broker, write=True)
+    live, deleted = in_state(queue, None, BEGINNING), 0
+    if force:
+        deleted = yield from delete_many(live)
+    elif (yield from find_one(broker, live, {"_id": 1})) is not None:
+        number: int = yield from Command("count_documents", {"filter": live})
+        raise QueueNotEmpty(queue, max(number, 1))
+    yield from delete_many({"q": queue, "processed": {"$gte": BEGINNING}})
+    # Write this process's counts first: a later flush would create the counters again.
+    yield from flush(broker)
+    marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
+    yield from delete_many({"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}})
+    _forget(broker, queue)
+    return deleted
+
+
+def _forget(broker: BrokerContext, queue: str) -> None:
+    """Reset this process's state of the queue; a handle with options stores them again when it is used."""
+    broker.stats = None
+    state = broker.states.get(queue)
+    if state is not None:
+        state.put(paused=False, stored={})
+        state.asserted.clear()
+        state.fenced_off.clear()
+        broker.tell(queue)
+
+
+SWEEP_ID = "lease:idle-queues"
+"""``_id`` of the control document with the lease of the sweep."""
+END_PREFIX = "end:"
+"""Prefix of the ``_id`` of marks at the end of a priority."""
+EVERY = timedelta(hours=1)
+"""Time from one sweep to the next, over all processes."""
+SETTINGS_HORIZON = timedelta(days=100)
+"""Time that a queue must have been empty and unused before its settings go: longer than a quarter."""
+FUSE = timedelta(hours=1)
+"""Time from the end of a sweep's check to the deletion of settings: a push meanwhile removes the date."""
+CHUNK = 1_000
+"""Documents in one update, at most."""
+Documents = Mapping[str, Mapping[str, Any]]
+NOT_PAUSED = {"$in": [None, False]}
+"""Condition of a queue that is not paused; ``None`` also matches a missing field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlDocuments:
+    """The control documents of queues, by the names of the queues.
+
+    Attributes:
+        settings: documents of queues that have settings, or are paused.
+        counters: documents of queues that were counted.
+        marks: marks at the end of a priority, by their ``_id``.
+    """
+
+    settings: Documents
+    counters: Documents
+    marks: Documents
+
+    def dead_queues(self, held: Iterable[str]) -> Iterator[str]:
+        """Yield the dead queues of all queues that hold an item or have a document: they may receive letters."""
+        for name in {*held, *self.settings, *self.counters}:
+            yield name + DEAD_SUFFIX
+        for document in self.settings.values():
+            settings = document.get("settings")
+            if isinstance(settings, Mapping) and isinstance(settings.get("dead"), str):
+                yield settings["dead"]
+
+
+def upkeep(broker: BrokerContext) -> Flow[None]:
+    """Write this process's counts, and sweep when it is time."""
+    yield from flush(broker)
+    if time.monotonic() >= broker.sweep_at:
+        broker.sweep_at = time.monotonic() + EVERY.total_seconds()
+        yield from sweep(broker)
+
+
+def sweep(broker: BrokerContext) -> Flow[bool]:
+    """Let control documents of idle queues expire, unless another process has done so within the hour.
+
+    A crash in between leaves the rest for the next sweep. Returns whether this process did the sweep.
+    """
+    yield from ensure_broker_ready(broker, write=True)
+    now = broker.clock.now()
+    lease = {"$set": {"until": now + EVERY, "by": str(broker.identity)}}
+    free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}
+    try:
+        yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
+    # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
+    except Duplicate:
+        return False
+    found = ControlDocuments(
+        (yield from _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))),
+        (yield from _documents(broker, COUNTERS_PREFIX, ("expires",))),
+        (yield from _documents(broker, END_PREFIX, ("q", "expires"))),
+    )
+    # Read after the documents: a push in between is either seen here, or its process removes the notes.
+    held = set((yield from queues(broker)))
+    in_use = held.union(found.dead_queues(held), (yield from _bound(broker)), (yield from _consumed(broker, now)))
+    yield from _sweep_settings(found.settings, in_use, now)
+    yield from _sweep_others(COUNTERS_PREFIX, found.counters, held, now)
+    idle = {id: document for id, document in found.marks.items() if document.get("q") not in held}
+    yield from _sweep_others(END_PREFIX, found.marks, found.marks.keys() - idle.keys(), now)
+    return True
+
+
+def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
+    projection = dict.fromkeys(fields, 1)
+    found = yield from find_few(broker, prefixed(prefix), [("_id", 1)], MOST, projection=projection)
+    return {document["_id"].removeprefix(prefix): document for document in found}
+
+
+def _bound(broker: BrokerContext) -> Flow[set[str]]:
+    """Return the topics, and the queues bound to them."""
+    bound = yield from read_topics(broker)
+    return set(bound).union(*bound.values())
+
+
+def _consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:
+    """Return the queues that workers, and streams of Spark, consume."""
+    names: set[str] = set()
+    for record in (yield from workers(broker)):
+        names.update(record.queues)
+    for stream in (yield from _documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
+        if isinstance(until := stream.get("until"), datetime) and until > now - HORIZON:
+            names.add(str(stream.get("queue")))
+    return names
+
+
+def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flow[None]:
+    noted, woken, new, due = now - SETTINGS_HORIZON, [], [], []
+    for name, document in settings.items():
+        since = document.get("idle")
+        if name in in_use or document.get("paused"):
+            if document.keys() & {"idle", "expires"}:
+                woken.append(name)
+        elif not isinstance(since, datetime):
+            new.append(name)
+        elif since <= noted and "expires" not in document:
+            due.append(name)
+    yield from _update(CONTROL_PREFIX, woken, {}, IN_USE)
+    # The filters repeat the conditions on the server: a queue may have been used or paused since the documents were
+    # read.
+    untouched = {"idle": {"$exists": False}, "paused": NOT_PAUSED}
+    yield from _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
+    unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
+    yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + FUSE}})
+
+
+def _sweep_others(
+    prefix: str, found: Mapping[str, Mapping[str, Any]], kept: Iterable[str], now: datetime
+) -> Flow[None]:
+    """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
+    kept = set(kept)
+    dated = [name for name in found if name in kept and "expires" in found[name]]
+    undated = [name for name in found if name not in kept and "expires" not in found[name]]
+    yield from _update(prefix, dated, {}, {"$unset": {"expires": ""}})
+    yield from _update(prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + HORIZON}})
+
+
+def _update(prefix: str, names: Sequence[str], filter: Mapping[str, Any], update: Mapping[str, Any]) -> Flow[None]:
+    for start in range(0, len(names), CHUNK):
+        which = {"_id": {"$in": [prefix + name for name in names[start : start + CHUNK]]}, **filter}
+        yield from Command("update_many", {"filter": which, "update": update})

@@ -1,0 +1,373 @@
+"""Flows: an operation yields commands and pauses, and a driver sends them. Many items are cut into several commands.
+
+Requests and flows: an operation describes what to send, and a driver sends it. A flow is a generator that yields
+requests and returns the operation's result. A driver (``mongoq.drivers``) runs it: it performs each request and sends
+the parsed reply into the flow, or throws the error into it. One flow serves both threads and asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, BatchIncomplete, MongoqError, PayloadInvalid, PayloadTooLarge
+
+__all__ = [
+    "IDS",
+    "SENDS",
+    "Begin",
+    "Begun",
+    "Beside",
+    "Blocked",
+    "Command",
+    "Duplicate",
+    "Flow",
+    "Interruption",
+    "PartlyRefused",
+    "Refused",
+    "ReplyLost",
+    "Request",
+    "Rest",
+    "Shared",
+    "Target",
+    "Unreadable",
+    "Wait",
+    "Waiter",
+    "WakeEvent",
+    "ask",
+    "chunks",
+    "finish",
+    "hands_over",
+    "insisted",
+    "matched",
+    "own_error",
+    "persisted",
+    "placed",
+]
+
+
+class WakeEvent:
+    """An event that wakes one waiter; it may be set before the waiter waits.
+
+    Attributes:
+        alarm: called when the event is set; installed by the driver while a caller waits.
+        was_set: the event was set since the waiter last looked.
+    """
+
+    __slots__ = ("alarm", "was_set")
+
+    def __init__(self) -> None:
+        self.alarm: Callable[[], None] | None = None
+        self.was_set = False
+
+    def set(self) -> None:
+        """Set the event and wake its waiter."""
+        self.was_set = True
+        alarm, self.alarm = self.alarm, None
+        if alarm is not None:
+            alarm()
+
+
+class Waiter(WakeEvent):
+    """One caller that waits for an item of a queue; its place in the ``WaitQueue``.
+
+    Attributes:
+        called: the waiter is to ask the server next.
+        woken: the waiter was asleep when it was called.
+        asking: the waiter has sent a claim, and has not reported yet that it found nothing.
+        asleep: the waiter waits on the event.
+    """
+
+    __slots__ = ("asking", "asleep", "called", "woken")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = self.woken = self.asking = self.asleep = False
+
+
+T = TypeVar("T")
+
+Target = Literal["collection", "bytes", "history", "database", "sessions"]
+"""The object whose method is called: the collection, its database, or mongoq's sessions.
+
+``bytes`` is the collection as well, whose documents come as ``RawBSONDocument``; ``history`` has majority read concern.
+"""
+
+
+@dataclass(slots=True)
+class Command(Generic[T]):
+    """One call of a method of the collection or its database; one command to the server.
+
+    Attributes:
+        method: the method's name, the same in every driver.
+        arguments: its keyword arguments.
+        parse: turns the reply into the result; ``None`` returns it unchanged. ``find`` and ``aggregate`` reply with a
+            list.
+        undo: given the reply, returns the command that gives back what this one took, or ``None`` when it took
+            nothing. The driver runs it when the caller was cancelled before the reply, or when the flow fails later.
+        target: the object whose method is called.
+        session: the driver's session of the transaction, if any.
+        resolved: the flow handles a lost reply itself, so the command may be sent without the driver's retry.
+        here: the command takes nothing and may be cancelled with its caller: the caller's own task sends it.
+    """
+
+    method: str
+    arguments: Mapping[str, Any]
+    parse: Callable[[Any], T] | None = None
+    undo: Callable[[Any], Command[Any] | None] | None = None
+    target: Target = "collection"
+    session: Any = None
+    resolved: bool = False
+    here: bool = False
+
+    def __iter__(self) -> Flow[T]:
+        """Perform this command: ``reply = yield from command``."""
+        return (yield self)  # type: ignore[no-any-return]  # the driver sends what ``parse`` made
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Pause for ``seconds``; a cancelled caller is cancelled here."""
+
+    seconds: float
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this wait."""
+        yield self
+
+
+@dataclass(slots=True, eq=False)
+class Shared(Generic[T]):
+    """One caller's part of a command that callers share (``mongoq.protocol.state.batcher``).
+
+    Attributes:
+        batcher: the batcher in which the caller waits.
+        entry: the caller's request, in the form that the batcher's flow takes.
+        kind: callers of different kinds never share a command.
+        undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
+        waiter: the future or event by which the driver answers the caller; set by the driver.
+    """
+
+    batcher: Any
+    entry: Any
+    kind: Hashable = None
+    undo: Callable[[Any], Command[Any] | None] | None = None
+    waiter: Any = None
+
+    def __iter__(self) -> Flow[T]:
+        """Perform this part: ``answer = yield from shared``."""
+        return (yield self)  # type: ignore[no-any-return]  # the answer of the batcher's flow
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
+
+    event: WakeEvent
+    seconds: float
+
+    def __iter__(self) -> Flow[None]:
+        """Perform this rest."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Run another flow in the background, in a thread or task of the driver; its result and errors are dropped.
+
+    Attributes:
+        flow: builds the flow.
+        over: called when the flow has ended, or will never begin because its task was cancelled.
+    """
+
+    flow: Callable[[], Flow[None]]
+    over: Callable[[], object]
+
+    def __iter__(self) -> Flow[None]:
+        """Start the other flow: it has begun, or will in a moment."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Send a command without waiting for its reply; the answer is a ``Begun``, by which to wait later.
+
+    When the flow ends before that, the command still runs to its end: its reply is dropped, and nothing that it took is
+    given back.
+    """
+
+    command: Command[Any]
+
+    def __iter__(self) -> Flow[Begun]:
+        """Send the command: ``begun = yield from Begin(command)``."""
+        return (yield self)  # type: ignore[no-any-return]  # what the driver makes
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A command in flight, to be awaited for its result or its error.
+
+    Attributes:
+        command: the command.
+        reply: the driver's future or thread.
+    """
+
+    command: Command[Any]
+    reply: Any
+
+    def __iter__(self) -> Flow[Any]:
+        """Wait: ``reply = yield from begun``."""
+        return (yield self)
+
+
+Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
+Flow = Generator[Request, Any, T]
+
+
+SENDS = 4
+"""Attempts of a command that is sent without the driver's retry, the first one included."""
+
+
+def insisted(command: Command[T], begun: Begun | None = None) -> Flow[T]:
+    """Perform a command that is safe to send twice, or has ``begun``; when its reply is lost it is sent again, once."""
+    try:
+        return (yield from begun or command)
+    except ReplyLost:
+        return (yield from command)
+
+
+def persisted(send: Callable[[], Flow[T]], *, sent: int = 0) -> Flow[tuple[T, bool]]:
+    """Send such a command, which does without the driver's retry, until there is a reply, ``SENDS`` times at most.
+
+    Some of them it may have been ``sent`` for already. Returns its result, and whether a reply was lost before it.
+    """
+    for lost in range(sent, SENDS - 1):
+        try:
+            return (yield from send()), lost > 0
+        except ReplyLost:
+            pass
+    return (yield from send()), True
+
+
+def ask(command: Command[T]) -> Flow[T]:
+    """Send a command that is safe to repeat until there is a reply, ``SENDS`` times at most, and return its result."""
+    result, _ = yield from persisted(command.__iter__)
+    return result
+
+
+def matched(reply: Any) -> bool:
+    """Return whether an update found its document; a ``parse``."""
+    return bool(reply.matched_count)
+
+
+def number_matched(reply: Any) -> int:
+    """Return the number of documents that an update of many found; a ``parse``."""
+    return int(reply.matched_count)
+
+
+def delete_many(filter: Mapping[str, Any]) -> Command[int]:
+    """Return the command that deletes all matching documents and returns their number."""
+    return Command("delete_many", {"filter": filter}, lambda reply: int(reply.deleted_count))
+
+
+class Interruption(Exception):
+    """An error that flows can handle, thrown into a flow in place of the driver's own.
+
+    The driver raises its own error again when the flow lets it pass.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class ReplyLost(Interruption):
+    """The command may or may not have happened: the connection broke, or the write concern was not confirmed."""
+
+
+class Blocked(Interruption):
+    """The server gave up after the time that the command was given, most likely waiting for a transaction to end."""
+
+
+class Duplicate(Interruption):
+    """A unique index, or ``_id``, refused the write."""
+
+
+class Unreadable(Interruption):
+    """The command happened, but its reply holds bytes that cannot be decoded: the document of another program."""
+
+
+def hands_over(error: BaseException) -> bool:
+    """Return whether an error hands the claimed item to the caller, so that it must not be given back."""
+    return getattr(error, "item", None) is not None
+
+
+class Refused(Interruption):
+    """The server refused an update that does not fit the stored document."""
+
+
+class PartlyRefused(Interruption):
+    """The server refused some statements of a bulk, or some documents of an insert; the others happened.
+
+    Attributes:
+        refusals: the error of each refused statement, by its position, as for a single command.
+        total: documents that the other statements matched, deleted or inserted.
+    """
+
+    def __init__(self, cause: Exception, refusals: Mapping[int, Exception], total: int) -> None:
+        super().__init__(cause)
+        self.refusals = refusals
+        self.total = total
+
+
+IDS = 10_000
+"""Items of one command, at most."""
+BYTES = 16 * 1024 * 1024
+
+
+def chunks(
+    parts: Sequence[T], size: Callable[[T], int], *, items: Callable[[T], int] | None = None, most: int = IDS
+) -> Iterator[list[T]]:
+    """Cut parts into chunks of at most ``most`` parts, 10,000 items and 16 MiB; a larger part is a chunk of its own."""
+    if items is None and len(parts) <= min(most, IDS) and sum(map(size, parts)) <= BYTES:
+        yield from [list(parts)] if parts else []
+        return
+    run: list[T] = []
+    total = number = 0
+    for part in parts:
+        more, count = size(part), 1 if items is None else items(part)
+        if run and (len(run) == most or total + more > BYTES or number + count > IDS):
+            yield run
+            run, total, number = [], 0, 0
+        run.append(part)
+        total, number = total + more, number + count
+    if run:
+        yield run
+
+
+def finish(queue: str, done: Iterable[ObjectId], failed: Mapping[ObjectId, Exception]) -> None:
+    """Raise the error of a batch, if any: the driver's own error when nothing was done and nothing else is known."""
+    if not failed:
+        return
+    first = next(iter(failed.values()))
+    if not list(done) and not any(isinstance(error, MongoqError) for error in failed.values()):
+        raise first
+    raise BatchIncomplete(queue, done, failed) from first
+
+
+def own_error(error: Exception) -> Exception:
+    """Return the driver's error behind an interruption; any other error unchanged."""
+    return error.cause if isinstance(error, Interruption) else error
+
+
+def placed(error: ArgumentInvalid, place: str, root: str = "") -> ArgumentInvalid:
+    """Return the error with its place in the caller's argument: ``payloads[3].a`` instead of ``payload.a``."""
+    if isinstance(error, PayloadInvalid):
+        return PayloadInvalid(place + error.path.removeprefix(root), error.problem, item=error.item, raw=error.raw)
+    argument = place + error.argument.removeprefix(root)
+    if isinstance(error, PayloadTooLarge):
+        return PayloadTooLarge(argument, error.size, error.limit)
+    return type(error)(argument, error.problem)

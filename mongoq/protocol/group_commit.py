@@ -1,0 +1,202 @@
+"""Single operations with shared commands: each caller gets the exact result of its own part.
+
+Every operation here also exists by itself (``push``, ``claim``, ``settle``, ``move``): a lone caller uses that form. An
+operation in a transaction is sent by itself as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from mongoq.model.arguments import Duration, duration
+from mongoq.model.envelope import error_document
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.item import Item, id_key
+from mongoq.model.raw import RawBatch, all_held
+from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
+from mongoq.protocol.claim import reserve as claim
+from mongoq.protocol.claim.reserve import NotYet
+from mongoq.protocol.claim.reserve_many import claim_some
+from mongoq.protocol.flow import Command, Flow, Shared, own_error
+from mongoq.protocol.push.push import push
+from mongoq.protocol.settle import move as moves
+from mongoq.protocol.settle import settle
+from mongoq.protocol.settle.bulk import BulkResult, Settlement, run_bulk, run_bulk_alike
+from mongoq.protocol.settle.move_many import make_move
+from mongoq.protocol.settle.settle_many import Batch, are_committed_alike, make_commit, make_extension, make_rollback
+from mongoq.protocol.state.batcher import copies
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = ["commit", "extend", "move", "push", "reserve", "rollback"]
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """The two ways to settle an item: ``within`` in a batch, ``alone`` by a command of its own."""
+
+    within: Callable[[QueueContext[Any], Item[Any], Batch], Settlement]
+    alone: Callable[[QueueContext[Any], Item[Any]], Flow[Any]]
+
+
+_COMMIT = _Way(make_commit, partial(settle.commit, begun=True))
+
+
+@dataclass(slots=True, eq=False)
+class _Settling:
+    """One caller's part of a batch: an item that is ready to be settled, and the way to settle it."""
+
+    context: QueueContext[Any]
+    item: Item[Any]
+    way: _Way
+
+    def alone(self) -> Flow[Any]:
+        """Settle the item by a command of its own."""
+        return self.way.alone(self.context, self.item)
+
+
+def reserve(
+    context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
+) -> Flow[Item[M] | None]:
+    """Claim the first eligible item, or one of the first, when other callers claim at the same time."""
+    take = None if context.broker.batchers is None else _asked
+    return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
+
+
+def _asked(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
+    assert context.broker.batchers is not None
+    batcher = context.broker.batchers.batcher(("reserve", context.name), _claimed, max_in_flight=2, shares=3)
+    # Positional arguments: keyword arguments would take twice as long.
+    return Shared(batcher, (context, lease), lease, _released)
+
+
+def _released(item: Item[Any] | None) -> Command[Any] | None:
+    return None if item is None or item.due is None else settle.release_command(item.id, item.token, item.due)
+
+
+def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | NotYet | None]]:
+    """Claim an item for each caller: the earliest callers get the first items, the others ask again."""
+    context, lease = entries[0]
+    if len(entries) == 1:
+        with context.state.prefetch.claims_one():
+            item = yield from claim.claim_one(context, lease)
+        return [item and ((yield from claim.renew_lease(context, item, lease)) or NotYet())]
+    items = yield from claim_some(context, len(entries), lease)
+    return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
+
+
+def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
+    yield from begin_settle(context, item)
+    # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
+    if ends_by(item, context.state.calm_at + LEASE_MARGIN):
+        return (yield from way.alone(context, item))
+    assert context.broker.batchers is not None
+    batcher = context.broker.batchers.batcher(("settle", context.name), _tallied, shares=3)
+    return (yield Shared(batcher, _Settling(context, item, way)))
+
+
+def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
+    """Settle the items of several callers; if two callers settle the same item, the second one is sent by itself."""
+    if len(entries) == 1:
+        return [(yield from entries[0].alone())]
+    context = entries[0].context
+    batch = Batch(context.broker.clock)
+    items = [entry.item for entry in entries]
+    held = _held_alike(context, items) if all(map(partial(_commits, context), entries)) else None
+    if held is not None:
+        tally = yield from run_bulk_alike(context, items, make_commit(context, items[0], batch), held)
+        return [_answer(tally, id_key(item.id)) for item in items] if tally.failed else [None] * len(items)
+    first: dict[Any, _Settling] = {}
+    told: dict[_Settling, Any] = {}
+    for entry in entries:
+        first.setdefault(id_key(entry.item.id), entry)
+    wanted: dict[Any, tuple[Item[Any], Settlement]] = {}
+    for key, entry in first.items():
+        try:
+            wanted[key] = entry.item, entry.way.within(entry.context, entry.item, batch)
+        except Exception as error:
+            # The error concerns this caller only; the rest of the batch goes on.
+            told[entry] = error
+    tally = yield from run_bulk(context, list(wanted.values()))
+    for key, (_, settlement) in wanted.items():
+        told[first[key]] = _answer(tally, key, settlement.told)
+    for entry in entries:
+        if entry not in told:
+            try:
+                told[entry] = yield from entry.alone()
+            except Exception as error:
+                told[entry] = own_error(error)
+    return [told[entry] for entry in entries]
+
+
+def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
+    return settling.way is _COMMIT and settling.context is context
+
+
+def _held_alike(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
+    """Return the common facts of items that are all committed alike, else ``None``; checking each item takes longer."""
+    held = all_held(items, context.broker.namespace, context.name)
+    return held if held is not None and are_committed_alike(context, items, held) else None
+
+
+def _answer(tally: BulkResult, key: Any, told: Any = None) -> Any:
+    """Return the answer for the caller that settles the item with this key."""
+    failure = tally.failed.get(key)
+    return copies(failure, 1)[0] if failure else tally.answers.get(key, told)
+
+
+def commit(
+    context: QueueContext[Any],
+    item: Item[Any],
+    *,
+    payload: Any = None,
+    replace_payload: bool = False,
+    patch: Any = None,
+    session: Any = None,
+) -> Flow[None]:
+    """Settle an item as done; with a payload or a patch, by a command of its own."""
+    if context.broker.batchers is None or replace_payload or patch is not None or session is not None:
+        return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
+    return _settled(context, item, _COMMIT)
+
+
+def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
+    """Hand an item back after a failure; without retries left it is buried at once."""
+    if context.broker.batchers is None:
+        return settle.rollback(context, item, delay=delay, error=error)
+    length = duration(delay, "delay")
+    # Called for its check only: it raises when ``error`` is not an error.
+    error_document(error, BEGINNING)
+    alone = partial(settle.rollback, delay=delay, error=error, begun=True)
+    return _settled(context, item, _Way(partial(make_rollback, length=length, error=error), alone))
+
+
+def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
+    """Extend the lease to this length from now on, and return its new end."""
+    if context.broker.batchers is None:
+        return settle.extend(context, item, lease=lease)
+    length = None if lease is None else duration(lease, "lease", zero=False)
+
+    def within(context: QueueContext[Any], _: Item[Any], batch: Batch) -> Settlement:
+        return make_extension(context, batch, lease=length)
+
+    return _settled(context, item, _Way(within, partial(settle.extend, lease=lease, begun=True)))
+
+
+def move(
+    context: QueueContext[Any], item: Item[Any], to: moves.Destination, *, session: Any, **told: Any
+) -> Flow[None]:
+    """Hand an item on to another queue; with a key for that queue, by a command of its own."""
+    handed = moves.check_move(context, to, **told)
+    if context.broker.batchers is None or "key" in handed.changes or session is not None:
+        return moves.hand_on(context, item, handed)
+
+    def within(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+        return make_move(context, item, (handed, handed.payload), batch)
+
+    return _settled(context, item, _Way(within, partial(moves.send_move, handed=handed)))

@@ -1,0 +1,119 @@
+"""Limits of a consumer's fetches: how many items, how many bytes, and one at a time while its handler keeps failing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mongoq.model.item import Item
+from mongoq.model.policy import RetryPolicy
+
+__all__ = ["ByteLimit", "CircuitBreaker", "PrefetchSizer"]
+
+MAX_PREFETCH = 2_000
+"""Maximum number of waiting items, unless the consumer sets one: two claims, so that one can be under way."""
+FAST_SECONDS = 0.2
+"""Seconds: a batch that lasted for less should have been larger; so should one that lasted less than its claim took."""
+SLOW_SECONDS = 1.0
+"""Seconds: a batch of which items still wait after this time should have been smaller."""
+GROWTH_FACTOR = 4
+
+
+class PrefetchSizer:
+    """Finds the number of items that should wait for a run, from how long they waited.
+
+    Attributes:
+        target: the number found; changes in ``adjust``, unless it is fixed.
+    """
+
+    def __init__(self, fixed: int | None = None, *, least: int = 1) -> None:
+        self._fixed = fixed
+        self._least = least
+        self.target = least if fixed is None else fixed
+        self._claimed_at = self._empty_at = float("-inf")
+        self._fast_seconds = FAST_SECONDS
+        self._full = False
+
+    def record_claim(self, now: float, *, full: bool, seconds: float = 0.0) -> None:
+        """Record a claim that took ``seconds``; ``full``: it returned as many items as asked for."""
+        self._claimed_at, self._full, self._fast_seconds = now, full, max(FAST_SECONDS, seconds)
+
+    def record_empty(self, now: float) -> None:
+        """Record the time when no claimed item waits any more; ``adjust`` may be called much later."""
+        self._empty_at = now
+
+    def adjust(self, now: float, waiting: int) -> None:
+        """Adjust the target to the number of items that still wait."""
+        if self._fixed is not None:
+            return
+        age = now - self._claimed_at
+        lasted = self._empty_at - self._claimed_at if self._empty_at >= self._claimed_at else age
+        if waiting == 0 and self._full and lasted < self._fast_seconds:
+            self.target, self._full = max(min(self.target * GROWTH_FACTOR, MAX_PREFETCH), self._least), False
+        elif waiting and age > SLOW_SECONDS:
+            self.target, self._claimed_at = max(self.target // 2, self._least), now
+
+
+class ByteLimit:
+    """Bounds the bytes of the items that a consumer holds, from the sizes of recently claimed items."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._expected = 0
+
+    def claim_size(self, wanted: int, held: int) -> int:
+        """Return how many of the ``wanted`` items to claim beside ``held`` bytes; at least one if nothing is held."""
+        if self._limit is None or not self._expected:
+            return wanted
+        return min(wanted, max((self._limit - held) // self._expected, 0 if held else 1))
+
+    def count_fitting(self, items: Sequence[Item[Any]], held: int) -> int:
+        """Return how many of the claimed items to keep beside ``held`` bytes, and update the expected size."""
+        sizes = [item._size for item in items]
+        # Halved with each claim, not replaced: a few large items among many small ones stay remembered for some claims.
+        self._expected = max(max(sizes, default=0), self._expected // 2)
+        if self._limit is None or held + sum(sizes) <= self._limit:
+            return len(items)
+        number, total = 0, held
+        while number < len(sizes) and (total + sizes[number] <= self._limit or total == 0):
+            total += sizes[number]
+            number += 1
+        return number
+
+
+MAX_PAUSE_SECONDS = 30.0
+"""Longest pause between two tries, in seconds: the remote system may be back."""
+
+
+class CircuitBreaker:
+    """Open while the handler keeps failing. Failures do not use up attempts then: the items are not at fault.
+
+    Attributes:
+        is_open: True when the last run has failed.
+    """
+
+    def __init__(self, retry: RetryPolicy) -> None:
+        self._retry = retry
+        self._failures = 0
+        self._resume_at = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        return self._failures > 0
+
+    def record_failure(self, now: float) -> bool:
+        """Record a failure; returns whether the attempt counts. The failure that opens the breaker does."""
+        counts = not self.is_open
+        self._failures += 1
+        pause = self._retry.delay(self._failures).total_seconds()
+        self._resume_at = now + min(pause, MAX_PAUSE_SECONDS)
+        return counts
+
+    def record_success(self) -> bool:
+        """Record a success; returns whether the breaker was open."""
+        was_open, self._failures = self.is_open, 0
+        return was_open
+
+    def pause(self, now: float) -> float:
+        """Return the seconds until the next item may be tried."""
+        return max(0.0, self._resume_at - now) if self.is_open else 0.0
