@@ -43,6 +43,7 @@ NAMES = {
     "AsyncPast": "Past",
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
+    "AsyncRunner": "Runner",
     "AsyncTopics": "Topics",
     "AsyncTransaction": "Transaction",
     "AsyncTransactions": "Transactions",

@@ -12,6 +12,7 @@ from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
+from mongoq.aio.runner import AsyncRunner
 from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
 from mongoq.drivers.aio import AioDriver
@@ -39,7 +40,7 @@ __all__ = ["AsyncBroker"]
 M = TypeVar("M")
 
 
-class AsyncBroker(AsyncTransactions, AsyncTopics, Local):
+class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
@@ -12,6 +13,7 @@ from mongoq.aio.batches import AsyncBatches
 from mongoq.aio.looking import AsyncLooking
 from mongoq.aio.past import AsyncPast
 from mongoq.aio.reserved import AsyncReserved
+from mongoq.aio.runner import AsyncRunner
 from mongoq.drivers.aio import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
@@ -33,7 +35,7 @@ __all__ = ["AsyncDeadQueue", "AsyncQueue"]
 M = TypeVar("M")
 
 
-class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
+class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
@@ -74,6 +76,10 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
         return AsyncDeadQueue(self._driver, move.dead_context(self._context))
+
+    def _with(self, **changes: Any) -> Self:
+        """Return a handle of the same queue whose context has other settings or marks."""
+        return type(self)(self._driver, replace(self._context, **changes))
 
     async def push(
         self,

@@ -32,6 +32,7 @@ from mongoq.protocol.settle.move import graveyard
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync.queue import DeadQueue, Queue
+from mongoq.sync.runner import Runner
 from mongoq.sync.topics import Topics
 from mongoq.sync.transaction import Transactions
 
@@ -40,7 +41,7 @@ __all__ = ["Broker"]
 M = TypeVar("M")
 
 
-class Broker(Transactions, Topics, Local):
+class Broker(Runner[BrokerContext], Transactions, Topics, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:

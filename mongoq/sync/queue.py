@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
@@ -28,13 +29,14 @@ from mongoq.sync.batches import Batches
 from mongoq.sync.looking import Looking
 from mongoq.sync.past import Past
 from mongoq.sync.reserved import Reserved
+from mongoq.sync.runner import Runner
 
 __all__ = ["DeadQueue", "Queue"]
 
 M = TypeVar("M")
 
 
-class Queue(Batches[M], Past[M], Looking[M], Local):
+class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
@@ -75,6 +77,10 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
         return DeadQueue(self._driver, move.dead_context(self._context))
+
+    def _with(self, **changes: Any) -> Self:
+        """Return a handle of the same queue whose context has other settings or marks."""
+        return type(self)(self._driver, replace(self._context, **changes))
 
     def push(
         self,

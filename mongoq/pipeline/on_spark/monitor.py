@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 from mongoq.pipeline.graph.graph import Stage
-from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import find_next_dues, is_drained
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
@@ -51,7 +50,7 @@ class Monitor:
         if not queues:
             return False
         try:
-            whens = self._broker._driver.run_within(PATIENCE, find_next_dues(self._broker._context, queues))
+            whens = self._broker._run_within(PATIENCE, find_next_dues, queues)
         except Exception as error:
             return self._in_trouble(error)
         self._course.report_recovery("count")
@@ -61,21 +60,21 @@ class Monitor:
         """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
         try:
             return all(
-                self._broker._driver.run_within(PATIENCE, is_drained(context, lease, lingers=lingers))
+                queue._run_within(PATIENCE, is_drained, lease, lingers=lingers)
                 for _ in range(2)
-                for context, lease, lingers in self._watched(stopped)
+                for queue, lease, lingers in self._watched(stopped)
             )
         except Exception as error:
             return self._in_trouble(error)
 
-    def _watched(self, stopped: Collection[str]) -> Iterator[tuple[QueueContext[Any], timedelta, bool]]:
+    def _watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
         """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
         for one in self._consumers:
             if one.stage not in stopped:
-                yield one.queue._context, one.lease or one.queue.settings.lease, one.lingers
+                yield one.queue, one.lease or one.queue.settings.lease, one.lingers
         for stage, queue in self._frames:
             if stage.name not in stopped:
-                yield queue._context, queue.settings.lease, False
+                yield queue, queue.settings.lease, False
 
     def _in_trouble(self, error: Exception) -> bool:
         """Pause after an error of the server; returns False, because nothing is known."""

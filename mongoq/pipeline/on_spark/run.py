@@ -122,13 +122,12 @@ class SparkRun(ThreadedRun):
 
     def _machinery(self, plain: Graph) -> tuple[list[Consumer], list[SourcePlan]]:
         """Check that graph and server fit together, as every engine does, and return consumers and source plans."""
-        driver, context = self._broker._driver, self._broker._context
         own, sources = machinery(plain, self._broker, coroutines=False)
-        driver.run(suited(context, self._graph))
-        driver.run(begin(context))
+        self._broker._run(suited, self._graph)
+        self._broker._run(begin)
         for one in own:
             if one.screen is not None:
-                driver.run(check_on_server(one.queue._context, one.screen))
+                one.queue._run(check_on_server, one.screen)
         return own, sources
 
     def _try(self) -> None:
@@ -191,7 +190,7 @@ class SparkRun(ThreadedRun):
         """Ask the running tasks to end, if there are any; tasks that do not read it end when their time is over."""
         if self._crew.is_at_work:
             try:
-                self._broker._driver.run_within(PATIENCE, halt(self._broker._context, self._order.run))
+                self._broker._run_within(PATIENCE, halt, self._order.run)
             except Exception as error:
                 logger.warning("tasks of pipeline %r could not be told to end: %r", self._graph.name, error)
 
@@ -226,7 +225,7 @@ class SparkRun(ThreadedRun):
     def _tasks_left(self) -> bool:
         """Return whether tasks of the run are alive, or this is unknown."""
         try:
-            return self._broker._driver.run_within(PATIENCE, workers_of(self._broker._context, self._order.run)) > 0
+            return self._broker._run_within(PATIENCE, workers_of, self._order.run) > 0
         except Exception as error:
             logger.warning("whether tasks of pipeline %r still work is not known: %r", self._graph.name, error)
             return True
@@ -283,7 +282,7 @@ class SparkRun(ThreadedRun):
         """
         if self._last is None:
             try:
-                return self._told_with(self._broker._driver.run(stats(self._broker._context)), ended=False)
+                return self._told_with(self._broker._run(stats), ended=False)
             except BrokerClosed:  # the run has ended between the two lines
                 self.wait()
         assert self._last is not None
@@ -293,7 +292,7 @@ class SparkRun(ThreadedRun):
         """Return the final progress; without the contents of the queues if the server does not answer."""
         self._broker._context.stats = None  # the final figures must not come from the cache
         try:
-            depths = self._broker._driver.run_within(PATIENCE, stats(self._broker._context))
+            depths = self._broker._run_within(PATIENCE, stats)
             return self._told_with(depths, ended=True)
         except Exception as error:
             logger.warning("what is left in the queues of pipeline %r is not known: %r", self._graph.name, error)

@@ -116,7 +116,7 @@ def worked(order: TaskOrder) -> Report:
             pass  # reported below, with all others
         finally:
             ended.set()
-        broker._driver.run(flush(broker._context))
+        broker._run(flush)
     return Report(
         PipelineCounts.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine))
     )
@@ -189,7 +189,7 @@ class _Ear:
             return self._heard
         self._again = time.monotonic() + LISTEN
         try:
-            self._heard = self._broker._driver.run(is_halted(self._broker._context, self._run))
+            self._heard = self._broker._run(is_halted, self._run)
         except Exception as error:  # a task that does not notice the stop is cancelled by the driver
             logger.debug("whether the run is to stop is not known: %r", error)
         return self._heard

@@ -21,7 +21,6 @@ from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, marked, s
 from mongoq.protocol.join.join import arrived, given_up
 from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
-from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.consumer import Consumer, SettleGroup, consumer
 from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, is_function
 
@@ -38,7 +37,7 @@ def joining(
     options = {name: value for name, value in stage.options.items() if name in defaults}
     # One group for all sides, so that partners that arrive at the same time are settled together.
     gathering = SettleGroup()
-    spec, sides = _spec(graph, stage, broker, gathering)
+    spec, sides, parked = _spec(graph, stage, broker, gathering)
     quiet = {
         **defaults,
         "lease": options.get("lease"),
@@ -50,7 +49,7 @@ def joining(
 
     def own(handle: Any, judge: OutcomeResolver) -> Consumer:
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
-        return replace(told, stage=stage.name, resolver=judge, claims=_unlimited(handle._context))
+        return replace(told, stage=stage.name, resolver=judge, claims=_without_limit(handle)._context)
 
     judge = stage_judge(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
@@ -61,7 +60,6 @@ def joining(
         for handle in sides
     ]
     if spec.timeout is not None:
-        parked = type(sides[0])(sides[0]._driver, spec.parked)
         found.append(replace(own(parked, _GivenUp(judge, spec, partial(given_up, spec))), lingers=True))
     pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
@@ -69,27 +67,27 @@ def joining(
     return [*found, replace(runs, stage=stage.name, resolver=judge)]
 
 
-def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any]]:
+def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any], Any]:
     join = stage.join
     assert join is not None
     sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
-    parked = marked(graph, stage, broker.queue(parked_queue(graph, stage)))._context
+    parked = _without_limit(marked(graph, stage, broker.queue(parked_queue(graph, stage))))
     spec = JoinSpec(
         name=qualified(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),
-        parked=_unlimited(parked),
+        parked=parked._context,
         pairs=pairs_queue(graph, stage),
         timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
         missing=join.missing,
         late=join.late,
         coming=gathering.is_expecting,
     )
-    return spec, sides
+    return spec, sides, parked
 
 
-def _unlimited(context: QueueContext[Any]) -> QueueContext[Any]:
-    """Return the context of a queue without runs: its items come again, however often their leases expire."""
-    return replace(context, overriding={**context.overriding, "max_retries": None})
+def _without_limit(handle: Any) -> Any:
+    """Return a handle of a queue without runs: its items come again, however often their leases expire."""
+    return handle._with(overriding={**handle._context.overriding, "max_retries": None})
 
 
 def _model(stage: Stage) -> Any:

@@ -185,7 +185,7 @@ def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
     if "max_retries" in stage.options and overriding["dead"] is not None:
         overriding |= checked_options(handle.name, max_retries=stage.options["max_retries"])
     mark = StageMark(stage.name, trail=bool(graph.trail), payloads=graph.trail == "payloads")
-    return type(handle)(handle._driver, replace(handle._context, overriding=overriding, stage=mark))
+    return handle._with(overriding=overriding, stage=mark)
 
 
 def stage_judge(

@@ -173,7 +173,7 @@ class Run(ThreadedRun):
         """
         if self.ended:
             self._broker._context.stats = None  # the final figures must not come from the cache
-        told = self._broker._driver.run(stats(self._broker._context))
+        told = self._broker._run(stats)
         return _progress(self._graph, self._engine, told, ended=self.ended)
 
 
@@ -269,7 +269,7 @@ class AsyncRun(Local):
         """
         if self.ended:
             self._broker._context.stats = None  # the final figures must not come from the cache
-        told = await self._broker._driver.run(stats(self._broker._context))
+        told = await self._broker._run(stats)
         return _progress(self._graph, self._engine, told, ended=self.ended)
 
     async def __aenter__(self) -> Self:

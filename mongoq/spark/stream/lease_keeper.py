@@ -112,7 +112,7 @@ class LeaseKeeper:
             except Exception as error:
                 logger.warning("leases of consumer %r could not be extended just now: %r", self._run.consumer, error)
         try:
-            self._broker._driver.run(streams.given_back(self._broker._context, self._run))
+            self._broker._run(streams.given_back, self._run)
         except Exception as error:
             logger.debug("the run of consumer %r was not given back: %r", self._run.consumer, error)
 
@@ -128,7 +128,7 @@ class LeaseKeeper:
         if time.monotonic() < self._due:
             return
         for chunk in cut_ids(claim.ids):
-            self._broker._driver.run(extend_held(self._broker._context, claim.token, chunk, self._lease))
+            self._broker._run(extend_held, claim.token, chunk, self._lease)
             # Between two commands: the process may have only two seconds left.
             if self._ended.is_set():
                 return
@@ -138,5 +138,5 @@ class LeaseKeeper:
         self._due = time.monotonic() + third
 
     def _keep_run(self) -> None:
-        self._broker._driver.run(streams.extended(self._broker._context, self._run))
+        self._broker._run(streams.extended, self._run)
         self._extended = time.monotonic()

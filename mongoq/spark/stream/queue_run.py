@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from mongoq.errors import ConsumerBusy
@@ -20,6 +21,7 @@ from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.by_token import extend_and_list_held
+from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, scan_at
 from mongoq.spark.read.queue_selection import QueueSelection
@@ -84,7 +86,7 @@ class QueueRun:
 
     def now(self) -> datetime:
         """Return the server's time."""
-        return self._do(streams.server_time(self._broker._context))
+        return self._broker._run(streams.server_time)
 
     def bound(self) -> None:
         """Restrict all later batches to items that are eligible now, and never wait for items."""
@@ -108,7 +110,7 @@ class QueueRun:
         run = self._opened()
         if run.claim is not None and run.claim.number == number and self.token != token:
             with self._in_plain_words():
-                self._do(streams.taken_up(self._broker._context, run, after=number))
+                self._broker._run(streams.taken_up, run, after=number)
 
     def latest(self, start: int, most: int) -> int:
         """Settle the batch that ends with ``start``, and return the end of the next one, or ``start`` when it is empty.
@@ -117,21 +119,19 @@ class QueueRun:
         """
         run = self._opened()
         with self._in_plain_words():
-            self._do(streams.settled(self._queue._context, run, start))
-            claim = self._do(streams.taken_up(self._broker._context, run, after=start)) or self._next(run, start, most)
+            self._queue._run(streams.settled, run, start)
+            claim = self._broker._run(streams.taken_up, run, after=start) or self._next(run, start, most)
         return start if claim is None else claim.number
 
     def _next(self, run: StreamRun, start: int, most: int) -> StreamClaim | None:
-        def attempt() -> Flow[list[Any] | None]:
-            claim = yield from streams.next_claim(
-                self._queue._context, run, most, self._options.lease, after=start, due=self._due
-            )
+        def attempt(context: QueueContext[Any]) -> Flow[list[Any] | None]:
+            claim = yield from streams.next_claim(context, run, most, self._options.lease, after=start, due=self._due)
             return None if claim is None else []
 
         if self._due is not None:
-            self._do(attempt())
+            self._queue._run(attempt)
         else:
-            self._do(wait_for_item(self._queue._context, attempt, IDLE))
+            self._queue._run(wait_for_item, partial(attempt, self._queue._context), IDLE)
         if run.claim is not None:
             self._affirmed = run.claim.token, time.monotonic()
         return run.claim
@@ -158,7 +158,7 @@ class QueueRun:
         lease = self._lease()
         if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
             return claim.ids  # claimed a moment ago: the leases are new
-        held = self._do(extend_and_list_held(self._broker._context, claim.token, claim.ids, lease))
+        held = self._broker._run(extend_and_list_held, claim.token, claim.ids, lease)
         self._affirmed = claim.token, time.monotonic()
         if gone := len(claim.ids) - len(held):
             sentence = "%d of %d items of batch %d of consumer %r are left out: they were settled, moved or taken since"
@@ -169,7 +169,7 @@ class QueueRun:
         """Settle the batch that ends with this number, unless it is settled."""
         if self._run is not None:
             with self._in_plain_words():
-                self._do(streams.settled(self._queue._context, self._opened(), end))
+                self._queue._run(streams.settled, self._opened(), end)
 
     def end(self) -> None:
         """Give the run back at once. Its items go to the next run, or wait for their leases."""
@@ -197,7 +197,7 @@ class QueueRun:
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
-            found = self._do(streams.opened(self._broker._context, self._options.consumer, self._options.queue, LENGTH))
+            found = self._broker._run(streams.opened, self._options.consumer, self._options.queue, LENGTH)
             if isinstance(found, StreamRun):
                 return found
             # In the first second an extension may come from a process that is about to end; later it means that it
@@ -229,6 +229,3 @@ class QueueRun:
             yield
         except TakenOver as taken:
             self._busy(taken.held)
-
-    def _do(self, flow: Flow[T]) -> T:
-        return self._broker._driver.run(flow)

@@ -163,7 +163,7 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
     while done < len(ids):
         some = ids[done : done + size]
         try:
-            documents = broker._driver.run(read_held_documents(broker._context, partition.token, some, projection))
+            documents = broker._run(read_held_documents, partition.token, some, projection)
         except InvalidBSON:
             # Any document of the reply may have the text: smaller reads lead to the item.
             if len(some) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Self
 
@@ -81,7 +81,7 @@ class StageOption:
         if self.limited:
             overriding["max_retries"] = self.max_retries
         mark = StageMark(self.name, trail=self.trail, payloads=self.payloads)
-        return Queue(queue._driver, replace(queue._context, overriding=overriding, stage=mark))
+        return queue._with(overriding=overriding, stage=mark)
 
 
 KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage", PATH)

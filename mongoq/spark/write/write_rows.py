@@ -16,11 +16,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
-from mongoq.model.settings import queue_options
 from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, check_move
-from mongoq.protocol.state.context import QueueContext
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import RowRefused, RowsLost
 from mongoq.spark.gc_pause import resting
@@ -108,12 +106,11 @@ class RowPusher:
             self._send(queue, tolds[queue], those_pushed)
 
     def _send(self, queue: str, tolds: Sequence[PushOptions], pushes: list[Push]) -> None:
-        context = QueueContext(self._broker._context, queue_options(queue), self._broker._context.untyped)
         if isinstance(self._ids, ValueIds):
             # Rows with equal ids are one item, so only one of them is sent.
             pushes = list({push[0]: push for push in pushes}.values())
         pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
-        self._broker._driver.run(push_each(context, tolds, pushes, remember=self._options.once))
+        self._broker.queue(queue)._run(push_each, tolds, pushes, remember=self._options.once)
 
     def _made(
         self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
@@ -184,7 +181,7 @@ class RowSettler:
         held = [self._held(row, handed) for row in rows]
         if not held:
             return SettledByToken()
-        told = self._broker._driver.run(settle_held(self._broker._context, held))
+        told = self._broker._run(settle_held, held)
         # Reported before failures, which raise: the log has both.
         if told.lost:
             self._tell_lost(told.lost)
@@ -209,7 +206,7 @@ class RowSettler:
 
     def _handover(self, order: RowOrder, to: str) -> Handover:
         """Return the move of an order: priority and headers stay unless ``carry`` names them."""
-        context = QueueContext(self._broker._context, queue_options(to), self._broker._context.untyped)
+        context = self._broker.queue(to)._context
         carry = self._options.carry
         return check_move(
             context,

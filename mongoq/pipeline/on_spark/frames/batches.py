@@ -75,11 +75,11 @@ class FrameBatches:
 
     def _claim(self, token: ObjectId) -> ClaimNotes:
         broker = broker_at(self._part.place)
-        return broker._driver.run(noted(broker._context, self._part.consumer, token))
+        return broker._run(noted, self._part.consumer, token)
 
     def _note(self, token: ObjectId) -> None:
         broker = broker_at(self._part.place)
-        broker._driver.run(note(broker._context, self._part.consumer, token, self._part.path))
+        broker._run(note, self._part.consumer, token, self._part.path)
 
     def _is_there(self, spark: SparkSession) -> bool:
         try:

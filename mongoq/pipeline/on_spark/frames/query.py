@@ -73,7 +73,7 @@ def in_plain_words(error: BaseException | None, place: Location, consumer: str) 
 def _busy(place: Location, consumer: str) -> ConsumerBusy:
     """Return the error with the owner and the end of the lease, from the control document of the consumer."""
     broker = broker_at(place)
-    found = broker._driver.run(find_one(broker._context, {"_id": stream_id(consumer)}, {"by": 1, "until": 1})) or {}
+    found = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
     return ConsumerBusy(consumer, found.get("by"), found.get("until"))
 
 

@@ -66,7 +66,8 @@ class StageSettings:
 
     Attributes:
         broker: broker of this process.
-        context: context of the queue with the stage's settings.
+        queue: handle of the queue with the stage's settings.
+        context: its context.
         consumer: consumer with the stage's options.
         judge: outcome resolver of the stage.
         targets: queues that items may go to.
@@ -76,8 +77,8 @@ class StageSettings:
         self.broker = broker_at(part.place)
         graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
         own = marked(graph, stage, handle)
-        self.context = own._context
-        self.broker._driver.run(_prepared(self.context))
+        self.queue, self.context = own, own._context
+        own._run(_prepared)
         options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
         self.consumer = consumer(own, absent, **{**DEFAULTS, **options, "batch": ITEMS}, coroutines=False)
         self.judge = stage_judge(graph, stage, handle, self.broker)
@@ -157,7 +158,7 @@ class StageSettings:
 
     def _items(self, token: ObjectId, ids: Sequence[Any], unread: Mapping[str, int]) -> list[Item[Any]]:
         """Read the items that the token still holds; the other items were settled before, or have another holder."""
-        documents = self.broker._driver.run(read_held_documents(self.broker._context, token, ids, unread))
+        documents = self.broker._run(read_held_documents, token, ids, unread)
         if documents is None:  # more documents than one reply holds
             half = len(ids) // 2
             return [*self._items(token, ids[:half], unread), *self._items(token, ids[half:], unread)]
@@ -179,7 +180,7 @@ class StageSettings:
         for _ in range(ROUNDS):
             if not verdicts:
                 return
-            failed = self.broker._driver.run(apply_outcomes(self.context, verdicts, context_of))
+            failed = self.queue._run(apply_outcomes, verdicts, context_of)
             again = []
             for item, verdict in verdicts:
                 error = failed.get(id_key(item.id))
