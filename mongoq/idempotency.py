@@ -42,7 +42,7 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
 
     Errors of the driver pass through. After a lost reply, run it again.
     """
-    written, ready = _checked(collection, hash, document, asynchronous=False)
+    written, ready = _check_arguments(collection, hash, document, asynchronous=False)
     if _in_transaction(session) and ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
@@ -54,7 +54,7 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
 
 async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
     """Do as ``once``, for a collection of PyMongo's ``AsyncMongoClient`` or of Motor."""
-    written, ready = _checked(collection, hash, document, asynchronous=True)
+    written, ready = _check_arguments(collection, hash, document, asynchronous=True)
     if _in_transaction(session) and await ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
@@ -64,7 +64,7 @@ async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *,
     return True
 
 
-def _checked(collection: Any, hash: Any, document: Any, *, asynchronous: bool) -> tuple[dict[str, Any], Any]:
+def _check_arguments(collection: Any, hash: Any, document: Any, *, asynchronous: bool) -> tuple[dict[str, Any], Any]:
     """Return the document to write, and a handle of the collection whose writes wait for a majority."""
     if not isinstance(hash, str) or not hash:
         raise ArgumentInvalid("hash", f"a text such as job.delivery_hash, not {hash!r:.60}")

@@ -46,7 +46,7 @@ def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
         EmbeddedServerUnavailable: there is no mongod; the message says what to install.
     """
     if mongod is not None:
-        return _given(mongod)
+        return _check_binary(mongod)
     on_path = shutil.which("mongod")
     if on_path is not None:
         return Path(on_path).absolute()
@@ -60,7 +60,7 @@ def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
     )
 
 
-def _given(mongod: str | os.PathLike[str]) -> Path:
+def _check_binary(mongod: str | os.PathLike[str]) -> Path:
     found = shutil.which(mongod)
     if found is None:
         raise EmbeddedServerUnavailable(
@@ -89,7 +89,9 @@ def explain(mongod: Path, failure: int | OSError, output: str) -> str:
         failure: its exit status (minus the signal that ended it), or the error of running it at all.
         output: the relevant lines of its output, quoted at the end.
     """
-    reason = _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _ended(failure, output)
+    reason = (
+        _unrunnable(failure) if isinstance(failure, OSError) else _missing(output) or _how_it_ended(failure, output)
+    )
     return f"{mongod} {reason}" + (f"; its last words: {output}" if output else "")
 
 
@@ -117,7 +119,7 @@ def is_directory_in_use(failure: int | OSError | None, output: str) -> bool:
     return failure == _DIRECTORY_UNUSABLE and (_IN_USE in output or not output)
 
 
-def _ended(status: int, output: str) -> str:
+def _how_it_ended(status: int, output: str) -> str:
     if is_directory_in_use(status, output):
         return "did not start, because another mongod uses this directory: stop that one, or take another path"
     if status == -signal.SIGILL:

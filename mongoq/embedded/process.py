@@ -65,7 +65,7 @@ class Process:
         self.listen(0)
         if self.pid is None or self.failure is not None:
             return False
-        return not self._gone(0)
+        return not self._wait_for_end(0)
 
     def listen(self, seconds: float) -> None:
         """Read the watchdog's messages, waiting for them up to ``seconds``."""
@@ -121,9 +121,9 @@ class Process:
         """End a mongod that has lost its watchdog, which was its parent."""
         if not self._temporary:
             self._signal(signal.SIGTERM)
-        if self._temporary or not self._gone(_GRACE):
+        if self._temporary or not self._wait_for_end(_GRACE):
             self._signal(signal.SIGKILL)
-            self._gone(_GRACE)
+            self._wait_for_end(_GRACE)
         self.failure = -signal.SIGKILL
 
     def _signal(self, number: signal.Signals) -> None:
@@ -133,7 +133,7 @@ class Process:
             elif self.pid is not None:
                 os.kill(self.pid, number)
 
-    def _gone(self, seconds: float) -> bool:
+    def _wait_for_end(self, seconds: float) -> bool:
         """Return whether mongod has ended, waiting for it up to ``seconds``."""
         if self._pidfd is not None:
             return _readable(self._pidfd, seconds)

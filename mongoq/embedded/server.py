@@ -140,7 +140,7 @@ class EmbeddedServer(Local):
         Raises:
             EmbeddedServerUnavailable: the server has not been started.
         """
-        return self._started().port
+        return self._running_node().port
 
     @property
     def path(self) -> Path:
@@ -149,7 +149,7 @@ class EmbeddedServer(Local):
         Raises:
             EmbeddedServerUnavailable: it is a temporary one, and the server has not been started.
         """
-        return self._given if self._given is not None else self._started().path
+        return self._given if self._given is not None else self._running_node().path
 
     @property
     def pid(self) -> int | None:
@@ -191,7 +191,7 @@ class EmbeddedServer(Local):
             self.stop()
             raise
 
-    def _started(self) -> Node:
+    def _running_node(self) -> Node:
         if self._node is None:
             raise EmbeddedServerUnavailable("the embedded server is not running; call start() first")
         return self._node

@@ -40,7 +40,7 @@ class Watchdog:
         """Start mongod, wait until the owner asks for its end or is gone, and leave nothing behind."""
         if os.getppid() == self.owner:
             self.start(command)
-            while self.owned():
+            while self.is_owned():
                 self.reap()
         self.end()
 
@@ -55,7 +55,7 @@ class Watchdog:
         else:
             self.tell(f"started {self.mongod}")
 
-    def owned(self) -> bool:
+    def is_owned(self) -> bool:
         """Wait up to a second for an event; returns whether the owner still wants the server."""
         readable, _, _ = select.select([0, self.wake], [], [], POLL)
         if 0 in readable or os.getppid() != self.owner:

@@ -11,7 +11,7 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
 from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source
-from mongoq.pipeline.graph.handlers import handler_name, names, told
+from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.pipeline.graph.routes import Waiting, queues_of, waiting
 from mongoq.sync import Broker
 from mongoq.worker.consumer import OnTimeout
@@ -377,7 +377,7 @@ class SparkFrameStages:
         options = given(lease=lease, retry=retry, max_retries=max_retries)
         frame = Frame(schema, items, partitions)
 
-        sources = told(source, "frame_stage")
+        sources = decorator_names(source, "frame_stage")
 
         def declare(handler: H) -> H:
             self._add(

@@ -16,7 +16,7 @@ from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import BatchStages, Joins, Sources, SparkFrameStages
 from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import Delivery, Graph, OnNone, Source, Stage, Trail
-from mongoq.pipeline.graph.handlers import handler_name, names, shown, told
+from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names, quote_if_odd
 from mongoq.pipeline.recipe.recipe import graph_of
 from mongoq.pipeline.render import description, mermaid
 from mongoq.pipeline.start import Starting
@@ -77,7 +77,7 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
 
     def __repr__(self) -> str:
         """Return the pipeline's name and its stages, as text."""
-        stages = ", ".join(shown(stage.name) for stage in self._stages)
+        stages = ", ".join(quote_if_odd(stage.name) for stage in self._stages)
         return f"<{type(self).__name__} {self.name!r} of {stages or 'no stages'}>"
 
     @property
@@ -222,7 +222,7 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
             probe=probe,
         )
 
-        sources = told(source, "sink")
+        sources = decorator_names(source, "sink")
 
         def declare(handler: H) -> H:
             self._add(

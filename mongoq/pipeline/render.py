@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
-from mongoq.pipeline.graph.handlers import import_path, model_name, shown
+from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
 from mongoq.pipeline.graph.routes import comes_back_to, in_words, queues, ways
 
 __all__ = ["description", "mermaid"]
@@ -20,9 +20,9 @@ WIDTH = 11
 def description(graph: Graph) -> str:
     """Return the description of a pipeline as text."""
     graph = in_words(graph)
-    parts = [_lines(f"pipeline {shown(graph.name)}", _whole(graph))]
-    parts += [_lines(f"source {shown(source.name)}", _source(source)) for source in graph.sources]
-    parts += [_lines(f"stage {shown(stage.name)}", _stage(graph, stage)) for stage in graph.stages]
+    parts = [_lines(f"pipeline {quote_if_odd(graph.name)}", _whole(graph))]
+    parts += [_lines(f"source {quote_if_odd(source.name)}", _source(source)) for source in graph.sources]
+    parts += [_lines(f"stage {quote_if_odd(stage.name)}", _stage(graph, stage)) for stage in graph.stages]
     return "\n\n".join(parts)
 
 
@@ -36,16 +36,16 @@ def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
     if graph.inputs is None:
         failures = {way.queue for way in ways(graph) if way.kind == "errors"}
         entries = tuple(queue for queue in entries if queue not in failures)
-    yield "in", _listed(entries)
-    yield "out", _listed(graph.outputs)
-    yield "errors", "none: a stage stops" if graph.errors is None else shown(graph.errors)
+    yield "in", _join_names(entries)
+    yield "out", _join_names(graph.outputs)
+    yield "errors", "none: a stage stops" if graph.errors is None else quote_if_odd(graph.errors)
     if graph.trail:
         yield "trail", "with payloads" if graph.trail == "payloads" else "yes"
 
 
 def _source(source: Source) -> Iterator[tuple[str, str]]:
-    yield "gives", shown(source.target)
-    yield "handler", shown(import_path(source.handler))
+    yield "gives", quote_if_odd(source.target)
+    yield "handler", quote_if_odd(import_path(source.handler))
     if source.every is not None:
         yield "every", _brief(source.every)
     if source.batch != BATCH:
@@ -55,30 +55,30 @@ def _source(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
-    yield "takes", _listed(stage.sources) + (", shared" if stage.shared else "")
-    yield "gives", _listed(stage.targets) if stage.targets else "nothing: items end here"
+    yield "takes", _join_names(stage.sources) + (", shared" if stage.shared else "")
+    yield "gives", _join_names(stage.targets) if stage.targets else "nothing: items end here"
     if stage.join is not None:
         yield from _join(stage.join)
     if stage.frame is not None:
         yield from _frame(stage.frame)
     back = comes_back_to(graph, stage)
     if back:
-        yield "loop", f"its items may come back to {_listed(back)}"
+        yield "loop", f"its items may come back to {_join_names(back)}"
     errors = graph.errors_of(stage)
-    yield "errors", "none: it stops" if errors is None else shown(errors)
-    yield "handler", shown(import_path(stage.handler))
+    yield "errors", "none: it stops" if errors is None else quote_if_odd(errors)
+    yield "handler", quote_if_odd(import_path(stage.handler))
     if stage.format is not None:
-        yield "format", shown(stage.format)
+        yield "format", quote_if_odd(stage.format)
     if stage.model is not None:
         models = stage.model if stage.join is not None and isinstance(stage.model, list | tuple) else [stage.model]
-        yield "model", ", ".join("any" if model is None else shown(model_name(model)) for model in models)
+        yield "model", ", ".join("any" if model is None else quote_if_odd(model_name(model)) for model in models)
     if stage.where is not None:
         yield "where", _brief(stage.where)
     if stage.otherwise is not None:
         yield "otherwise", _outcome(stage.otherwise)
-    yield "delivery", shown(stage.delivery)
+    yield "delivery", quote_if_odd(stage.delivery)
     if stage.none != "error":
-        yield "none", shown(stage.none)
+        yield "none", quote_if_odd(stage.none)
     for option, value in stage.options.items():
         yield option, _brief(value)
 
@@ -86,8 +86,8 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
 def _join(join: Join) -> Iterator[tuple[str, str]]:
     on = join.on
     if isinstance(on, Mapping):
-        on = ", ".join(f"{shown(path)} of {shown(source)}" for source, path in on.items())
-    yield "joins", "the first of each" if on is None else f"on {shown(on) if on is join.on else on}"
+        on = ", ".join(f"{quote_if_odd(path)} of {quote_if_odd(source)}" for source, path in on.items())
+    yield "joins", "the first of each" if on is None else f"on {quote_if_odd(on) if on is join.on else on}"
     if join.timeout is not None:
         yield "timeout", f"{_brief(join.timeout)}, then {join.missing}; who is late: {join.late}"
 
@@ -107,8 +107,8 @@ def _columns(schema: Any) -> str:
     return _brief(named() if callable(named) else schema)
 
 
-def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(map(shown, names)) or "none"
+def _join_names(names: Iterable[Any]) -> str:
+    return ", ".join(map(quote_if_odd, names)) or "none"
 
 
 def _outcome(outcome: Outcome) -> str:
@@ -120,13 +120,15 @@ def _outcome(outcome: Outcome) -> str:
     given = {name: value for name, value in told.items() if value is not None}
     if outcome.headers is not KEEP:
         given["headers"] = outcome.headers
-    return ", ".join([f"move to {shown(outcome.to)}", *(f"{name} {_brief(value)}" for name, value in given.items())])
+    return ", ".join(
+        [f"move to {quote_if_odd(outcome.to)}", *(f"{name} {_brief(value)}" for name, value in given.items())]
+    )
 
 
 def _brief(value: Any) -> str:
     """Return a value on one line."""
     if isinstance(value, type):
-        return shown(import_path(value))
+        return quote_if_odd(import_path(value))
     if isinstance(value, list | tuple) and any(isinstance(part, type) for part in value):
         return ", ".join(map(_brief, value))
     return f"{' '.join(repr(value).split()):.500}"
@@ -160,4 +162,4 @@ def _id(kind: str, name: object) -> str:
 
 def _label(name: object) -> str:
     """Return a name that Mermaid and the browser read as text, without markup."""
-    return LITERAL.sub(lambda found: f"#{ord(found[0])};", shown(name))
+    return LITERAL.sub(lambda found: f"#{ord(found[0])};", quote_if_odd(name))

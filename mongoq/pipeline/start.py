@@ -14,7 +14,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.progress import Progress
-from mongoq.pipeline.run.progress_table import shown, shown_async
+from mongoq.pipeline.run.progress_table import show_progress, show_progress_async
 from mongoq.pipeline.run.run import AsyncRun, Run
 from mongoq.sync import Broker
 from mongoq.worker.signals import check_signals, listening
@@ -69,7 +69,7 @@ class Starting:
 
         While no server answers, the call waits for one, and logs it. Other errors of the server are raised.
         """
-        return self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)._begun(drain=False)
+        return self._make_run(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)._start(drain=False)
 
     def drain(
         self,
@@ -101,15 +101,15 @@ class Starting:
         And the errors of ``start``.
         """
         _check_progress(progress)
-        run = self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
+        run = self._make_run(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
         # Signals first: one that comes while the threads start must stop the run as well.
-        with listening(run._hear, signals=signals), run._begun(drain=True):
+        with listening(run._hear, signals=signals), run._start(drain=True):
             if progress:
-                shown(self.graph.name, run)
+                show_progress(self.graph.name, run)
             run.wait()
             return run.progress()
 
-    def _made(
+    def _make_run(
         self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration, signals: bool
     ) -> Run:
         self.check()
@@ -214,7 +214,7 @@ class Starting:
         lengths: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat}
         async with StartingAsync(self, broker, stages, drain=True, signals=signals, **lengths) as run:
             if progress:
-                await shown_async(self.graph.name, run)
+                await show_progress_async(self.graph.name, run)
             await run.wait()
             return await run.progress()
 
@@ -243,9 +243,9 @@ class StartingAsync:
 
     def __await__(self) -> Generator[Any, None, AsyncRun]:
         """Start the run."""
-        return self._started().__await__()
+        return self._start_run().__await__()
 
-    async def _started(self) -> AsyncRun:
+    async def _start_run(self) -> AsyncRun:
         self._pipeline.check()
         _check_broker(self._broker, AsyncBroker, Broker, "start and drain")
         check_signals(self._signals)
@@ -254,7 +254,7 @@ class StartingAsync:
 
     async def __aenter__(self) -> AsyncRun:
         """Start the run; it is stopped at the end of the block."""
-        self._run = await self._started()
+        self._run = await self._start_run()
         return self._run
 
     async def __aexit__(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["made_at_rest", "resting"]
+__all__ = ["pause_while_making", "resting"]
 
 T = TypeVar("T")
 NOTHING = object()
@@ -31,7 +31,7 @@ def resting() -> Iterator[None]:
             gc.enable()
 
 
-def made_at_rest(values: Iterator[T]) -> Iterator[T]:
+def pause_while_making(values: Iterator[T]) -> Iterator[T]:
     """Yield values, each made while the collector pauses; it runs again while the consumer handles the value."""
     while True:
         # Only around next: the code that takes the values runs with the collector.

@@ -103,7 +103,7 @@ class Scan:
         try:
             yield
         except ConnectionFailure as error:
-            servers = hosts_of(self._client, self._uri) + self._asked_for()
+            servers = hosts_of(self._client, self._uri) + self._wanted_server()
             raise ServerUnavailable(
                 f"no usable MongoDB server answered at {servers}: start it, or correct the option uri "
                 f"({connection_errors(self._client, error, self._uri)}){advice_on(self._uri)}"
@@ -111,14 +111,14 @@ class Scan:
         except ConfigurationError as error:  # found when the client connects: SRV, modules of a mechanism
             raise ArgumentInvalid("uri", refusal_of(error, self._uri)) from None
         except OperationFailure as error:
-            self._refused(error)
+            self._raise_refusal(error)
 
-    def _asked_for(self) -> str:
+    def _wanted_server(self) -> str:
         """Return the kind of server that was needed, if not the primary: other servers may be available."""
         mode: str = self._collection.read_preference.mongos_mode
         return "" if mode == "primary" else f" for readPreference {mode!r}"
 
-    def _refused(self, error: OperationFailure) -> NoReturn:
+    def _raise_refusal(self, error: OperationFailure) -> NoReturn:
         if error.code in LOGIN_REFUSED:
             raise AuthenticationFailed(
                 f"the server refused the credentials of the option uri: correct user, password, authSource or "
@@ -200,12 +200,12 @@ class Scan:
         """
         sample = SAMPLES * parts
         if count >= LARGE and sample < count:
-            ids = self._sampled(filter, hint, sample / count)
+            ids = self._sample(filter, hint, sample / count)
             places = [len(ids) * part // parts for part in range(1, parts)]
             return sorted({ids[place] for place in places}) if ids else []
         return self._exact(filter, hint, parts)
 
-    def _sampled(self, filter: Filter, hint: str | None, rate: float) -> list[ObjectId]:
+    def _sample(self, filter: Filter, hint: str | None, rate: float) -> list[ObjectId]:
         return sorted(document["_id"] for document in self._of_keys(filter, hint, {"$match": {"$sampleRate": rate}}))
 
     def _exact(self, filter: Filter, hint: str | None, parts: int) -> list[ObjectId]:

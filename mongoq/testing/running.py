@@ -19,10 +19,10 @@ from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import Consumer
 
-__all__ = ["awaited", "driven", "taken_over", "until_idle", "up_to"]
+__all__ = ["adopt_consumers", "driven", "run_steps_async", "until_idle", "up_to"]
 
 
-def taken_over(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
+def adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
     """Return the consumers of a production worker or a pipeline, bound to the queues of the same names here."""
     if isinstance(production, Pipeline):
         production.check()
@@ -95,7 +95,7 @@ def driven(steps: Steps, loop: PrivateLoop) -> list[Result]:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def awaited(steps: Steps) -> list[Result]:
+async def run_steps_async(steps: Steps) -> list[Result]:
     """Run all steps in a test that runs in an event loop; a cancelled test releases its running items."""
     try:
         coroutine = next(steps)

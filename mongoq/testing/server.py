@@ -46,7 +46,7 @@ class VirtualServer:
         """Return the same queue bound to this broker, with the same model and options."""
         return context if context.broker is self.context else replace(context, broker=self.context)
 
-    def resolved(self, to: Any) -> Any:
+    def resolve_target(self, to: Any) -> Any:
         """Return the destination of a ``Move``: a queue's name as it is, or a handle's queue here."""
         return self.bound(to._context) if isinstance(to, Queue | AsyncQueue) else to
 
@@ -73,13 +73,13 @@ class VirtualServer:
         """Make a waiting item ready now, or all retries of a queue; returns the number of items."""
         if not isinstance(target, Item | ObjectId):
             name = target.name if isinstance(target, Queue | AsyncQueue) else queue_name(target, "target")
-            return self._made_ready({"q": name, "attempts": {"$gt": 0}})
+            return self._make_ready({"q": name, "attempts": {"$gt": 0}})
         id = target.id if isinstance(target, Item) else target
-        if not self._made_ready({"_id": id}):
+        if not self._make_ready({"_id": id}):
             raise ArgumentInvalid("target", f"item {id} waits for nothing: it is ready, reserved, settled or gone")
         return 1
 
-    def _made_ready(self, filter: dict[str, Any]) -> int:
+    def _make_ready(self, filter: dict[str, Any]) -> int:
         now = self.clock.now()
         waiting = {**filter, "when": {"$gt": now}, "reserved": {"$ne": True}}
         update = {"$set": {"when": now}}

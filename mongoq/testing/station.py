@@ -141,7 +141,7 @@ class VirtualStation:
 
     def _given_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
-        self._server.driver.run(apply_outcomes(self._context, back, self._server.resolved))
+        self._server.driver.run(apply_outcomes(self._context, back, self._server.resolve_target))
 
     # --- the run ---------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class VirtualStation:
     def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
         """Settle an item, and return its result; an impossible outcome becomes a failure."""
         settled = push_outputs if self.consumer.pops else apply_outcomes
-        told = settled(self._context, [(item, verdict)], self._server.resolved)
+        told = settled(self._context, [(item, verdict)], self._server.resolve_target)
         refusal = self._server.driver.run(told).get(id_key(item.id))
         if refusal is None:
             return self._result(item, verdict, entry, error)

@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Queue
-from mongoq.testing.running import awaited, driven, taken_over, until_idle, up_to
+from mongoq.testing.running import adopt_consumers, driven, run_steps_async, until_idle, up_to
 from mongoq.testing.station import Result, Steps
 from mongoq.worker import AsyncWorker, Worker
 
@@ -42,7 +42,7 @@ class VirtualWorker(Worker):
         super().__init__(broker)
         self._server = broker._server
         if production is not None:
-            self._consumers.update(taken_over(production, self._server, broker))
+            self._consumers.update(adopt_consumers(production, self._server, broker))
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -122,7 +122,7 @@ class AsyncVirtualWorker(AsyncWorker):
         super().__init__(broker)
         self._server = broker._virtual._server
         if production is not None:
-            self._consumers.update(taken_over(production, self._server, broker))
+            self._consumers.update(adopt_consumers(production, self._server, broker))
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -135,7 +135,7 @@ class AsyncVirtualWorker(AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        results = await awaited(up_to(1, queue, self._consumers, self._server))
+        results = await run_steps_async(up_to(1, queue, self._consumers, self._server))
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -144,7 +144,7 @@ class AsyncVirtualWorker(AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        return await awaited(up_to(None, queue, self._consumers, self._server))
+        return await run_steps_async(up_to(None, queue, self._consumers, self._server))
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
@@ -153,7 +153,7 @@ class AsyncVirtualWorker(AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
-        return await awaited(until_idle(limit, self._consumers, self._server))
+        return await run_steps_async(until_idle(limit, self._consumers, self._server))
 
     def advance(self, by: Duration) -> datetime:
         """Move the broker's clock on, as ``VirtualBroker.advance``.

@@ -106,7 +106,7 @@ def main(options: str, checkpoint: str) -> None:
             time.sleep(1)
         return settled(self, spark, settler)
 
-    FrameBatches._settled = standing_still  # type: ignore[method-assign]
+    FrameBatches._run_settler = standing_still  # type: ignore[method-assign]
     query = FrameQuery(spark, place_of(told), pipeline.graph, stage, "checked", checkpoint=checkpoint)
     query.start()
     query.wait()

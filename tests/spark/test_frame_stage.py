@@ -421,7 +421,7 @@ def test_a_lost_checkpoint_loses_no_item(frames: Frames) -> None:
         return flights
 
     broken = frames.query(pipeline, available_now=True)
-    broken._batches._settled = _failing  # type: ignore[method-assign]
+    broken._batches._run_settler = _failing  # type: ignore[method-assign]
     broken.start()
     assert broken.wait(120)
     assert "not today" in str(broken.failure)

@@ -103,7 +103,7 @@ def test_partitions_of_many_items_are_balanced_within_a_tenth(
     from mongoq.spark.source import MongoqDataSource
 
     monkeypatch.setattr(scans, "LARGE", 1_000 if ways == "sampled" else 10**9)
-    monkeypatch.setattr(scans.Scan, "_exact" if ways == "sampled" else "_sampled", None)
+    monkeypatch.setattr(scans.Scan, "_exact" if ways == "sampled" else "_sample", None)
     source = MongoqDataSource(crowded.options(view="history", partitions=partitions))
     reader = source.reader(StructType().add("_id", StringType()))
     read = [ids_of(reader, partition) for partition in reader.partitions()]

@@ -99,7 +99,7 @@ def _stored(field: spark.StructField, values: list[Any]) -> tuple[pa.RecordBatch
     """Return a table of one column, and the documents that it is written as."""
     schema = pa.schema([arrow_field(field)])
     batch = pa.RecordBatch.from_arrays([pa.array(values, schema.field(0).type)], schema=schema)
-    wrapped = AsDocument.of([field]).wrapped(batch)
+    wrapped = AsDocument.of([field]).wrap_all(batch)
     return batch, [bson.decode(raw, ENCODING.options) for raw in wrapped]
 
 
@@ -138,7 +138,7 @@ def test_finer_digits_of_times_are_cut_as_in_a_push(micros: int) -> None:
 def test_nulls_are_stored_as_null() -> None:
     fields = [spark.StructField("a", spark.NullType()), spark.StructField("b", spark.StringType())]
     batch = pa.RecordBatch.from_arrays([pa.nulls(1), pa.array([None], pa.string())], ["a", "b"])
-    assert AsDocument.of(fields).wrapped(batch) == [bson.encode({"payload": {"a": None, "b": None}})]
+    assert AsDocument.of(fields).wrap_all(batch) == [bson.encode({"payload": {"a": None, "b": None}})]
 
 
 def test_an_empty_struct_is_an_empty_document() -> None:

@@ -15,7 +15,7 @@ from mongoq.pipeline.checks.joins import join_queue_faults
 from mongoq.pipeline.checks.stages import source_faults, stage_faults
 from mongoq.pipeline.checks.types import type_faults
 from mongoq.pipeline.graph.graph import Graph, Stage
-from mongoq.pipeline.graph.routes import of_strings, reached, ways
+from mongoq.pipeline.graph.routes import find_reachable, of_strings, ways
 
 __all__ = ["faults"]
 
@@ -119,7 +119,7 @@ def _of_ends(plan: _Plan) -> Iterator[str]:
 
 
 def _of_unreached(plan: _Plan) -> Iterator[str]:
-    seen = reached(plan.graph, [*plan.graph.entries, *plan.graph.fed])
+    seen = find_reachable(plan.graph, [*plan.graph.entries, *plan.graph.fed])
     for stage in plan.graph.stages:
         if stage.sources and seen.isdisjoint(stage.sources):
             names = ", ".join(f"{source!r:.150}" for source in stage.sources)

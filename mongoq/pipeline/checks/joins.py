@@ -11,7 +11,7 @@ from mongoq.model.arguments import duration, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.pipeline.graph.graph import Graph, Join, Stage
 from mongoq.pipeline.graph.handlers import in_a_line
-from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
+from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
 from mongoq.pipeline.run.join_consumers import takes_job
 from mongoq.worker.outcome_resolver import is_function
 
@@ -112,7 +112,7 @@ def join_queue_faults(graph: Graph) -> Iterator[str]:
 
 
 def _of_its_queues(graph: Graph, stage: Stage, named: set[str]) -> Iterator[str]:
-    for queue in (parked_queue(graph, stage), pairs_queue(graph, stage)):
+    for queue in (waiting_queue(graph, stage), pairs_queue(graph, stage)):
         try:
             queue_name(queue)
         except QueueNameInvalid:

@@ -16,7 +16,7 @@ from mongoq.model.stream_claim import MOST
 from mongoq.pipeline.checks.joins import join_faults
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
 from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Source, Stage
-from mongoq.pipeline.graph.handlers import classes, in_a_line, returned, taken
+from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
 from mongoq.pipeline.run.consumers import DEFAULTS
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.worker.consumer import any_handler, consumer
@@ -64,15 +64,15 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     elif stage.frame is not None:
         yield from frame_faults(stage, stage.frame)
     else:
-        yield from _refused(lambda: Codec(ENCODING, stage.model))
+        yield from _yield_fault(lambda: Codec(ENCODING, stage.model))
     if (stage.join is None and stage.frame is None) or stage.options.get("batch") is not None:
-        yield from _refused(lambda: consumer(None, stage.handler, **CONSUMER))
+        yield from _yield_fault(lambda: consumer(None, stage.handler, **CONSUMER))
     yield from _timeout_faults(stage)
     for option, value in stage.options.items():
-        yield from _refused(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]
+        yield from _yield_fault(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]
 
 
-def _refused(check: Callable[[], Any]) -> Iterator[str]:
+def _yield_fault(check: Callable[[], Any]) -> Iterator[str]:
     try:
         check()
     except ArgumentInvalid as invalid:
@@ -133,7 +133,7 @@ def _of_the_filter(stage: Stage) -> Iterator[str]:
         if stage.otherwise is not None:
             yield "otherwise: there is no where= that an item could fail to fit; add one, or leave it out"
         return
-    yield from _refused(lambda: where_filter(stage.where, ENCODING))
+    yield from _yield_fault(lambda: where_filter(stage.where, ENCODING))
     if stage.otherwise is None:
         yield "where: say what becomes of the other items, with otherwise=Drop() or otherwise=Move(queue)"
 
@@ -154,7 +154,7 @@ def _of_the_rest(stage: Stage) -> Iterator[str]:
         lambda: None if told.priority is None else priority(told.priority),
         lambda: None if told.headers is KEEP else check_headers(told.headers, ENCODING),
     ):
-        yield from (fault if fault.startswith("otherwise") else f"otherwise: {fault}" for fault in _refused(check))
+        yield from (fault if fault.startswith("otherwise") else f"otherwise: {fault}" for fault in _yield_fault(check))
 
 
 def format_faults(stage: Stage) -> Iterator[str]:
@@ -181,10 +181,10 @@ def format_faults(stage: Stage) -> Iterator[str]:
 
 
 def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
-    takes = classes(taken(stage.handler)) or []
+    takes = classes(argument_type(stage.handler)) or []
     if takes and not any(_may_be(kind, each) for each in takes):
         yield f"format: the handler takes {_names(takes)}, and is given a {kind_name(format)}; change one of them"
-    returns = classes(returned(stage.handler)) or []
+    returns = classes(return_type(stage.handler)) or []
     if returns and not any(_may_be(kind, each) or _is_listed(each) for each in returns):
         yield f"format: the handler returns {_names(returns)}, where a {kind_name(format)} is due; change one of them"
 

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from mongoq.model.outcomes import Outcome
 from mongoq.pipeline.graph.graph import Graph, Stage
-from mongoq.pipeline.graph.handlers import classes, elements, returned, taken
+from mongoq.pipeline.graph.handlers import argument_type, classes, elements, return_type
 
 __all__ = ["SCALARS", "type_faults"]
 
@@ -101,7 +101,7 @@ def _is_batch(stage: Stage) -> bool:
 
 
 def _of_what_is_taken(stage: Stage) -> Iterator[str]:
-    annotation = taken(stage.handler)
+    annotation = argument_type(stage.handler)
     kinds = classes(annotation)
     if _is_batch(stage):
         if kinds and all(map(_is_one_payload, kinds)):
@@ -142,7 +142,7 @@ def _holds(kind: type, made: type) -> bool:
 
 
 def _of_what_is_returned(graph: Graph, stage: Stage) -> Iterator[str]:
-    annotation = returned(stage.handler)
+    annotation = return_type(stage.handler)
     kinds = classes(annotation)
     if stage.is_sink or kinds is None:
         return

@@ -14,7 +14,7 @@ from bson import Decimal128, Int64, ObjectId
 from mongoq.pipeline.frames.values import ABSENT, NUMBERS, moment, plain_values
 from mongoq.spark.types.json_text import json_shown
 
-__all__ = ["KIND", "NESTED", "columns", "made"]
+__all__ = ["KIND", "NESTED", "columns", "make_frame"]
 
 KIND = pa.Table
 NESTED = True
@@ -36,14 +36,16 @@ DIGITS, MORE_DIGITS = 38, 76
 Typed = tuple[pa.DataType, list[Any]]
 
 
-def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
+def make_frame(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a table of these columns, and the values that the table returns when the function changes nothing."""
-    typed = {name: _typed([None if value is ABSENT else value for value in values]) for name, values in given.items()}
+    typed = {
+        name: _as_one_type([None if value is ABSENT else value for value in values]) for name, values in given.items()
+    }
     arrays = [pa.array(values, type) for type, values in typed.values()]
     return pa.table(arrays, names=list(typed)), {name: values for name, (_, values) in typed.items()}
 
 
-def _typed(values: list[Any]) -> Typed:
+def _as_one_type(values: list[Any]) -> Typed:
     """Return the common Arrow type of all values, and the values in it; values of several types become text."""
     kinds = frozenset(map(type, values)) - {type(None)}
     if kinds in TYPES:
@@ -83,7 +85,7 @@ def _decimal_type(values: list[Any]) -> pa.DataType | None:
 
 
 def _lists(values: list[Any]) -> Typed:
-    type, flat = _typed(list(chain.from_iterable(value for value in values if value is not None)))
+    type, flat = _as_one_type(list(chain.from_iterable(value for value in values if value is not None)))
     # One Arrow type for the elements of all lists: convert them as one flat column, and cut that again.
     ends = accumulate((len(value or ()) for value in values), initial=0)
     parts = [flat[start:end] for start, end in pairwise(ends)]
@@ -92,7 +94,7 @@ def _lists(values: list[Any]) -> Typed:
 
 def _structs(values: list[Any]) -> Typed:
     fields = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
-    typed = {field: _typed([None if value is None else value.get(field) for value in values]) for field in fields}
+    typed = {field: _as_one_type([None if value is None else value.get(field) for value in values]) for field in fields}
     shown = [
         None if value is None else {field: typed[field][1][place] for field in value}
         for place, value in enumerate(values)

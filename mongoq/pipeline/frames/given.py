@@ -14,7 +14,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.pipeline.frames.values import ABSENT, is_document
 
-__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "FrameRows", "field_of", "given"]
+__all__ = ["ATTEMPTS", "DELIVERY_HASH", "ID", "PAYLOAD", "FrameRows", "field_of", "make_rows"]
 
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
 PAYLOAD = "payload"
@@ -46,7 +46,7 @@ class FrameRows:
         return self.envelope[ID]
 
 
-def given(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> FrameRows:
+def make_rows(items: Sequence[Item[Any]], payloads: Sequence[Any], job: Any) -> FrameRows:
     """Return the rows of a batch. Beside documents, an item with another payload has no row, and it alone fails."""
     # If one payload is a document, fields are columns, and other payloads of the batch have no place in the frame.
     documents = [place for place, payload in enumerate(payloads) if is_document(payload)]

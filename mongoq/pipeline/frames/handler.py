@@ -11,13 +11,13 @@ from pydantic import TypeAdapter
 
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.encoding.typed import TypedValues
-from mongoq.pipeline.frames.given import FrameRows, given
+from mongoq.pipeline.frames.given import FrameRows, make_rows
 from mongoq.pipeline.frames.results import Results, checked_columns
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result, type_name
 
-__all__ = ["FORMATS", "FrameHandler", "framed", "frames_of", "kind_name"]
+__all__ = ["FORMATS", "FrameHandler", "frames_of", "kind_name", "wrap_frame_handler"]
 
 FORMATS = {"pandas": "pandas.DataFrame", "arrow": "pyarrow.Table"}
 
@@ -43,7 +43,7 @@ def frames_of(format: str) -> Any:
         raise ModuleNotFoundError(hint, name=error.name) from error
 
 
-def framed(consumer: Consumer, stage: Stage) -> Consumer:
+def wrap_frame_handler(consumer: Consumer, stage: Stage) -> Consumer:
     """Return the consumer of a stage on frames: its handler takes and returns lists, like any batch handler."""
     if stage.format is None:
         return consumer
@@ -68,9 +68,9 @@ class _Frames:
         return f"<{type(self).__name__} of {self.function!r}, {self.format}>"
 
     def _run(self, payloads: Sequence[Any], job: Any) -> _Run:
-        return _Run(self, given(job.items, self._stored(payloads), job))
+        return _Run(self, make_rows(job.items, self._dump_payloads(payloads), job))
 
-    def _stored(self, payloads: Sequence[Any]) -> Sequence[Any]:
+    def _dump_payloads(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return payloads as they are stored. A model has validated them before and may have changed values."""
         if self.model is None:
             return payloads
@@ -106,7 +106,7 @@ class _Run:
         self._shown: Any = None
 
     def arguments(self, job: Any) -> tuple[Any, ...]:
-        frame, self._shown = self._module.made({**self._given.envelope, **self._given.fields})
+        frame, self._shown = self._module.make_frame({**self._given.envelope, **self._given.fields})
         return (frame, job) if self._frames.takes_job else (frame,)
 
     def entries(self, returned: Any) -> Any:
@@ -118,7 +118,7 @@ class _Run:
         elif isinstance(returned, self._module.KIND):
             told = self._results(returned).entries()
         else:
-            told = self._listed(check_result(returned))
+            told = self._check_returned(check_result(returned))
         # Items without a row come back at their positions in the batch, each with its own error.
         return self._with_refused(told)
 
@@ -130,7 +130,7 @@ class _Run:
         frames = self._frames
         return Results(self._given, self._shown, frames.targets, self._module.NESTED, checked_columns(columns))
 
-    def _listed(self, returned: Any) -> Sequence[Any]:
+    def _check_returned(self, returned: Any) -> Sequence[Any]:
         if not isinstance(returned, list | tuple):
             kind = kind_name(self._frames.format)
             hint = f"return a {kind}, a list with an entry for each row, or None"

@@ -12,14 +12,14 @@ from bson import Decimal128, Int64
 
 from mongoq.pipeline.frames.values import ABSENT, NUMBERS, is_missing, moment, plain_values
 
-__all__ = ["KIND", "NESTED", "columns", "made"]
+__all__ = ["KIND", "NESTED", "columns", "make_frame"]
 
 KIND = pandas.DataFrame
 NESTED = False
 """False: pandas returns documents and lists as the very objects it was given."""
 
 
-def made(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
+def make_frame(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a frame of these columns, and the values that the frame returns when the function changes nothing."""
     shown = {name: [None if value is ABSENT else value for value in values] for name, values in given.items()}
     return pandas.DataFrame({name: _array(values) for name, values in shown.items()}), shown
@@ -42,7 +42,7 @@ def _is_double(value: Any) -> bool:
     return value is None or type(value) is float or float(value) == value
 
 
-def _masked(kind: Callable[..., Any], dtype: str, empty: Any) -> Callable[[list[Any]], Any]:
+def _make_masked(kind: Callable[..., Any], dtype: str, empty: Any) -> Callable[[list[Any]], Any]:
     def make(values: list[Any]) -> Any:
         mask = list(map(is_missing, values))
         if any(mask):
@@ -52,8 +52,8 @@ def _masked(kind: Callable[..., Any], dtype: str, empty: Any) -> Callable[[list[
     return make
 
 
-_floats = _masked(pandas.arrays.FloatingArray, "float64", 0.0)
-_integers = _masked(pandas.arrays.IntegerArray, "int64", 0)
+_floats = _make_masked(pandas.arrays.FloatingArray, "float64", 0.0)
+_integers = _make_masked(pandas.arrays.IntegerArray, "int64", 0)
 
 
 def _moments(values: list[Any]) -> Any:
@@ -73,7 +73,7 @@ ARRAYS: Mapping[frozenset[type], Callable[[list[Any]], Any]] = {
     frozenset({Int64}): _integers,
     frozenset({int, Int64}): _integers,
     frozenset({float}): _floats,
-    frozenset({bool}): _masked(pandas.arrays.BooleanArray, "bool", False),
+    frozenset({bool}): _make_masked(pandas.arrays.BooleanArray, "bool", False),
     frozenset({str}): lambda values: pandas.array(values, dtype="string"),
     MOMENTS: _moments,
 }

@@ -9,7 +9,7 @@ from typing import Any
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.outcomes import Dead, Drop, Fork, Move, Retry
 from mongoq.pipeline.frames.given import ATTEMPTS, DELIVERY_HASH, ID, PAYLOAD, FrameRows, field_of
-from mongoq.pipeline.frames.values import ABSENT, is_document, restored
+from mongoq.pipeline.frames.values import ABSENT, is_document, restore_value
 
 __all__ = ["Results", "checked_columns"]
 
@@ -145,7 +145,7 @@ class Results:
             return values
         shown, stored = self.shown[name], self.given.fields[name]
         return [
-            restored(value, shown[place], stored[place], nested=self.nested)
+            restore_value(value, shown[place], stored[place], nested=self.nested)
             for value, place in zip(values, places, strict=True)
         ]
 

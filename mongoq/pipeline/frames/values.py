@@ -14,7 +14,17 @@ from bson.datetime_ms import DatetimeMS
 
 from mongoq.model.encoding.codec import NESTING_LIMIT
 
-__all__ = ["ABSENT", "NUMBERS", "PLAIN", "is_document", "is_missing", "moment", "plain", "plain_values", "restored"]
+__all__ = [
+    "ABSENT",
+    "NUMBERS",
+    "PLAIN",
+    "is_document",
+    "is_missing",
+    "moment",
+    "plain",
+    "plain_values",
+    "restore_value",
+]
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""
@@ -99,7 +109,7 @@ def _of_numpy(value: Any, depth: int) -> Any:
     return told if type(told) is type(value) else plain(told, depth + 1)
 
 
-def restored(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:
+def restore_value(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:
     """Return the item's original value where a frame returned it unchanged, else the new value.
 
     A number that is equal is unchanged, whatever its type. ``nested`` compares inside documents and lists, which Arrow
@@ -108,7 +118,7 @@ def restored(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:
     if value is None:
         return original if is_missing(shown) else None
     if type(value) in (dict, list):
-        return _restored_parts(value, shown, original) if nested else value
+        return _restore_parts(value, shown, original) if nested else value
     return original if _is_same(value, shown) else value
 
 
@@ -131,16 +141,16 @@ def _is_same_decimal(value: Decimal128, shown: Any) -> bool:
     return isinstance(shown, Decimal) and not shown.is_nan() and bool(value.to_decimal() == shown)
 
 
-def _restored_parts(value: Any, shown: Any, original: Any) -> Any:
+def _restore_parts(value: Any, shown: Any, original: Any) -> Any:
     if type(value) is dict and isinstance(shown, dict) and isinstance(original, Mapping):
-        return _restored_document(value, shown, original)
+        return _restore_document(value, shown, original)
     if type(value) is list and isinstance(shown, list) and len(value) == len(shown):
         triples = zip(value, shown, original, strict=True)
-        return [restored(part, was, stored, nested=True) for part, was, stored in triples]
+        return [restore_value(part, was, stored, nested=True) for part, was, stored in triples]
     return value
 
 
-def _restored_document(value: dict[str, Any], shown: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_document(value: dict[str, Any], shown: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document without the nulls that a struct adds for absent fields; fields keep their original order."""
-    kept = {key: restored(value[key], shown[key], original[key], nested=True) for key in original if key in value}
+    kept = {key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value}
     return kept | {key: part for key, part in value.items() if key not in original and part is not None}

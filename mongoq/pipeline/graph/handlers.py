@@ -15,18 +15,18 @@ from mongoq.errors import ArgumentInvalid
 
 __all__ = [
     "ImportFailed",
+    "argument_type",
     "classes",
+    "decorator_names",
     "elements",
     "handler_name",
+    "import_object",
     "import_path",
-    "imported",
     "in_a_line",
     "model_name",
     "names",
-    "returned",
-    "shown",
-    "taken",
-    "told",
+    "quote_if_odd",
+    "return_type",
 ]
 
 
@@ -34,7 +34,7 @@ class ImportFailed(Exception):
     """The path cannot be imported; the message has the reason."""
 
 
-def imported(path: Any) -> Any:
+def import_object(path: Any) -> Any:
     """Return the object that a path names.
 
     Raises:
@@ -61,24 +61,24 @@ PLAIN = re.compile(r"[\w.:@/+-]+")
 
 def handler_name(handler: Any) -> str:
     """Return the name of a function, of the function inside a ``partial``, or of the class of a callable object."""
-    return str(getattr(_called(handler), "__name__", None) or type(handler).__name__)
+    return str(getattr(_called_function(handler), "__name__", None) or type(handler).__name__)
 
 
 def import_path(thing: Any) -> str:
     """Return the import path of a function or class, such as ``app.stages:check``; other objects have their class's."""
-    called = _called(thing)
+    called = _called_function(thing)
     if not getattr(called, "__qualname__", None):
         called = type(called)
     return f"{getattr(called, '__module__', None) or 'builtins'}:{called.__qualname__}"
 
 
-def _called(handler: Any) -> Any:
+def _called_function(handler: Any) -> Any:
     while isinstance(handler, partial):
         handler = handler.func
     return handler
 
 
-def shown(name: Any) -> str:
+def quote_if_odd(name: Any) -> str:
     """Return a plain name unchanged; a name with blanks, quotes or unprintable characters is quoted."""
     if isinstance(name, str) and PLAIN.fullmatch(name):
         return name
@@ -100,7 +100,7 @@ def names(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
-def told(given: Any, decorator: str) -> tuple[Any, ...]:
+def decorator_names(given: Any, decorator: str) -> tuple[Any, ...]:
     """Return the names that a decorator was called with.
 
     Raises:
@@ -115,7 +115,7 @@ UNTOLD: Final = object()
 LISTS = (list, Sequence, MutableSequence, Collection, Iterable)
 
 
-def taken(handler: Any) -> Any:
+def argument_type(handler: Any) -> Any:
     """Return the annotation of a handler's first argument."""
     try:
         first = next(iter(inspect.signature(handler).parameters))
@@ -124,7 +124,7 @@ def taken(handler: Any) -> Any:
     return _annotation(handler, first)
 
 
-def returned(handler: Any) -> Any:
+def return_type(handler: Any) -> Any:
     """Return the annotation of a handler's return value."""
     return _annotation(handler, "return")
 

@@ -16,14 +16,14 @@ from mongoq.protocol.join.spec import FOREVER
 __all__ = [
     "Waiting",
     "comes_back_to",
+    "find_reachable",
     "in_words",
     "of_strings",
     "pairs_queue",
-    "parked_queue",
     "queues",
     "queues_of",
-    "reached",
     "waiting",
+    "waiting_queue",
     "ways",
 ]
 
@@ -49,7 +49,7 @@ class Waiting:
     item: Item[Any]
 
 
-def parked_queue(graph: Graph, stage: Stage) -> str:
+def waiting_queue(graph: Graph, stage: Stage) -> str:
     """Return the name of the queue where items wait for their partners."""
     return f"{qualified(graph.name, stage.name, '.')}.waiting"
 
@@ -61,7 +61,7 @@ def pairs_queue(graph: Graph, stage: Stage) -> str:
 
 def queues_of(graph: Graph) -> Iterator[tuple[Stage, str]]:
     """Return the joins, each with the queue where its items wait."""
-    return ((stage, parked_queue(graph, stage)) for stage in graph.stages if stage.join is not None)
+    return ((stage, waiting_queue(graph, stage)) for stage in graph.stages if stage.join is not None)
 
 
 def waiting(stage: Stage, item: Item[Any]) -> Waiting:
@@ -117,7 +117,7 @@ def queues(graph: Graph) -> list[str]:
     return list(dict.fromkeys([*found, *graph.outputs]))
 
 
-def reached(graph: Graph, start: Iterable[str]) -> set[str]:
+def find_reachable(graph: Graph, start: Iterable[str]) -> set[str]:
     """Return the queues that an item from the start queues can reach, the start queues included."""
     next_to: dict[str, list[str]] = {}
     for way in ways(graph):
@@ -136,21 +136,21 @@ def reached(graph: Graph, start: Iterable[str]) -> set[str]:
 
 def comes_back_to(graph: Graph, stage: Stage) -> list[str]:
     """Return the sources of a stage that its own items may come back to."""
-    later = reached(graph, [way.queue for way in ways(replace(graph, stages=(stage,)))])
+    later = find_reachable(graph, [way.queue for way in ways(replace(graph, stages=(stage,)))])
     return [source for source in stage.sources if source in later]
 
 
 def of_strings(graph: Graph) -> Graph:
     """Return the graph without queue names that are not strings."""
-    return _converted(graph, lambda names: tuple(name for name in names if isinstance(name, str)))
+    return _convert_targets(graph, lambda names: tuple(name for name in names if isinstance(name, str)))
 
 
 def in_words(graph: Graph) -> Graph:
     """Return the graph with queue names that are not strings replaced by their ``repr``."""
-    return _converted(graph, lambda names: tuple(n if isinstance(n, str) else f"{n!r:.150}" for n in names))
+    return _convert_targets(graph, lambda names: tuple(n if isinstance(n, str) else f"{n!r:.150}" for n in names))
 
 
-def _converted(graph: Graph, convert: Callable[[tuple[Any, ...]], tuple[str, ...]]) -> Graph:
+def _convert_targets(graph: Graph, convert: Callable[[tuple[Any, ...]], tuple[str, ...]]) -> Graph:
     def one(name: Any) -> str | None:
         return None if name is None else next(iter(convert((name,))), None)
 

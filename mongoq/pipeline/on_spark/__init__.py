@@ -23,6 +23,6 @@ __all__ = ["run_of"]
 def run_of(graph: Graph, spark: Any, place: Location, **options: Any) -> SparkRun:
     """Return a run; raises ``SparkUnavailable`` before anything of Spark is imported."""
     check_packages()
-    from mongoq.pipeline.on_spark.preflight import started
+    from mongoq.pipeline.on_spark.preflight import start_run
 
-    return started(graph, spark, place, **options)
+    return start_run(graph, spark, place, **options)

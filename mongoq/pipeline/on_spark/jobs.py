@@ -15,14 +15,14 @@ from mongoq.pipeline.on_spark.task import TaskOrder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ENDED", "cancel", "has_ended", "is_connect", "told"]
+__all__ = ["ENDED", "cancel", "has_ended", "is_connect", "run_tasks"]
 
 T = TypeVar("T")
 TOLD = "told"
 ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start both again"
 
 
-def told(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order: TaskOrder, tasks: int) -> list[T]:
+def run_tasks(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order: TaskOrder, tasks: int) -> list[T]:
     """Run a function in ``tasks`` Spark tasks, and return the result of each.
 
     Executors must be able to import the function and the types of its results.
@@ -39,7 +39,7 @@ def told(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order:
     _describe(spark, title)
     # mapInArrow on a range: it works with Spark Connect as well, which has no RDDs.
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
-    with _tagged(spark, order):
+    with _tag_jobs(spark, order):
         return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks
 
 
@@ -50,7 +50,7 @@ def cancel(spark: SparkSession, order: TaskOrder) -> None:
 
 
 @contextmanager
-def _tagged(spark: Any, order: TaskOrder) -> Iterator[None]:
+def _tag_jobs(spark: Any, order: TaskOrder) -> Iterator[None]:
     """Tag the jobs that this thread starts inside the block as jobs of the run."""
     context, tag = getattr(spark, "_sc", None), _tag(order)
     (spark.addTag if context is None else context.addJobTag)(tag)

@@ -62,12 +62,12 @@ class Monitor:
             return all(
                 queue._run_within(PATIENCE, is_drained, lease, lingers=lingers)
                 for _ in range(2)
-                for queue, lease, lingers in self._watched(stopped)
+                for queue, lease, lingers in self._find_watched(stopped)
             )
         except Exception as error:
             return self._in_trouble(error)
 
-    def _watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
+    def _find_watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
         """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
         for one in self._consumers:
             if one.stage not in stopped:

@@ -13,12 +13,12 @@ from mongoq.pipeline.on_spark.jobs import has_ended, is_connect
 from mongoq.pipeline.on_spark.run import SparkRun
 from mongoq.spark.raw_options import Location
 
-__all__ = ["started"]
+__all__ = ["start_run"]
 
 MOST_TASKS = 10_000
 
 
-def started(
+def start_run(
     graph: Graph,
     spark: Any,
     place: Location,

@@ -18,12 +18,12 @@ from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.on_spark.frames.part import path_of
 from mongoq.pipeline.on_spark.frames.queries import FrameQueries
 from mongoq.pipeline.on_spark.frames.query import FrameQuery
-from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, told
+from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, run_tasks
 from mongoq.pipeline.on_spark.monitor import Monitor
 from mongoq.pipeline.on_spark.scheduler import Scheduler, TaskSlot, Trigger
-from mongoq.pipeline.on_spark.serialization import SerializedGraph, packed
-from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder, ready_for, worked
-from mongoq.pipeline.run.consumers import machinery, suited
+from mongoq.pipeline.on_spark.serialization import SerializedGraph, pack_graph
+from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder, ready_for, run_task
+from mongoq.pipeline.run.consumers import check_server, machinery
 from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
 from mongoq.pipeline.run.run import ThreadedRun
@@ -92,7 +92,7 @@ class SparkRun(ThreadedRun):
         parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
         plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
         consumers, sources = self._machinery(plain)
-        cargo = SerializedGraph.of(packed(plain), spark)
+        cargo = SerializedGraph.of(pack_graph(plain), spark)
         seconds = grace.total_seconds()
         self._order = order = TaskOrder(
             place, ObjectId(), cargo, parts, SECONDS, once=False, grace=seconds, heartbeat=heartbeat
@@ -123,7 +123,7 @@ class SparkRun(ThreadedRun):
     def _machinery(self, plain: Graph) -> tuple[list[Consumer], list[SourcePlan]]:
         """Check that graph and server fit together, as every engine does, and return consumers and source plans."""
         own, sources = machinery(plain, self._broker, coroutines=False)
-        self._broker._run(suited, self._graph)
+        self._broker._run(check_server, self._graph)
         self._broker._run(begin)
         for one in own:
             if one.screen is not None:
@@ -140,7 +140,7 @@ class SparkRun(ThreadedRun):
         """Let a task check that an executor has everything it needs; raises ``ExecutorError`` when Spark has ended."""
         if has_ended(self._spark):
             raise ExecutorError(ENDED)
-        told(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
+        run_tasks(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
 
     def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[TaskSlot]:
         context = getattr(self._spark, "_sc", None)
@@ -164,7 +164,9 @@ class SparkRun(ThreadedRun):
             yield stage.name, query
 
     def _shifts(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
-        return told(self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", worked, order, tasks)
+        return run_tasks(
+            self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", run_task, order, tasks
+        )
 
     # --- at work ---------------------------------------------------------------------------------
 
@@ -179,7 +181,11 @@ class SparkRun(ThreadedRun):
                 self._frame_crew.end(self._order.grace)
                 self._wait_for_crew()
                 self._wait_for_tasks()
-            if error := self._broken or _stopped(self._crew.stops) or next(iter(self._frame_crew.stops.values()), None):
+            if (
+                error := self._broken
+                or _find_stop(self._crew.stops)
+                or next(iter(self._frame_crew.stops.values()), None)
+            ):
                 raise error
         finally:
             self._last = self._last_progress()
@@ -282,7 +288,7 @@ class SparkRun(ThreadedRun):
         """
         if self._last is None:
             try:
-                return self._told_with(self._broker._run(stats), ended=False)
+                return self._make_progress(self._broker._run(stats), ended=False)
             except BrokerClosed:  # the run has ended between the two lines
                 self.wait()
         assert self._last is not None
@@ -293,17 +299,17 @@ class SparkRun(ThreadedRun):
         self._broker._context.stats = None  # the final figures must not come from the cache
         try:
             depths = self._broker._run_within(PATIENCE, stats)
-            return self._told_with(depths, ended=True)
+            return self._make_progress(depths, ended=True)
         except Exception as error:
             logger.warning("what is left in the queues of pipeline %r is not known: %r", self._graph.name, error)
-            return self._told_with({}, ended=True)
+            return self._make_progress({}, ended=True)
 
-    def _told_with(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
+    def _make_progress(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
         tallies = PipelineCounts.sum([self._crew.tallies, self._frame_crew.tallies])
         return progress_of(self._graph, tallies, depths, ended=ended, interrupted=self._interrupted)
 
 
-def _stopped(stops: Any) -> StageStopped | None:
+def _find_stop(stops: Any) -> StageStopped | None:
     """Return the error of the first stage that has stopped by itself, if any."""
     first: Stop | None = next(iter(stops.values()), None)
     if first is None:

@@ -26,7 +26,7 @@ from pyspark import cloudpickle
 from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph.graph import Graph
 
-__all__ = ["SerializedGraph", "absent", "dumps", "packed", "unpacked"]
+__all__ = ["SerializedGraph", "absent", "dumps", "pack_graph", "unpack_graph"]
 
 Cached = type(lru_cache(abs))
 
@@ -43,7 +43,7 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Cached) and not _is_found(obj):
             told = {"function": obj.__wrapped__}
-            return _empty, (obj.cache_parameters(),), told, None, None, _filled
+            return _empty, (obj.cache_parameters(),), told, None, None, _fill_cached
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
@@ -69,7 +69,7 @@ def _empty(parameters: Mapping[str, Any]) -> Any:
     return lru_cache(**parameters)(_Behind())
 
 
-def _filled(cached: Any, told: Mapping[str, Any]) -> None:
+def _fill_cached(cached: Any, told: Mapping[str, Any]) -> None:
     cached.__wrapped__.function = told["function"]
     update_wrapper(cached, told["function"])
 
@@ -98,9 +98,9 @@ class SerializedGraph:
         context = getattr(spark, "_sc", None)
         return cls(data if context is None or len(data) < LARGE else context.broadcast(data))
 
-    def unpacked(self) -> Graph:
+    def unpack(self) -> Graph:
         """Return the graph, in an executor."""
-        return unpacked(self.data if isinstance(self.data, bytes) else self.data.value)
+        return unpack_graph(self.data if isinstance(self.data, bytes) else self.data.value)
 
     def discard(self) -> None:
         """Free the broadcast; no task needs it any more."""
@@ -111,7 +111,7 @@ class SerializedGraph:
                 logger.debug("a broadcast could not be destroyed: %r", error)
 
 
-def packed(graph: Graph) -> bytes:
+def pack_graph(graph: Graph) -> bytes:
     """Return a graph as bytes; functions of stages and sources that the run does not work on are left out.
 
     Functions of modules are pickled by name, functions of a script or a notebook by value.
@@ -143,10 +143,10 @@ def _fault(title: str, part: Any) -> str | None:
     culprits = ", ".join(map(repr, sorted(_unfit(part.handler, set()))))
     where = f" (of {culprits})" if culprits else ""
     hint = "make what it needs inside of it, or in a module that the executors can import"
-    return f"{title}: it cannot be sent to the executors: {_shown(error)}{where}; {hint}"
+    return f"{title}: it cannot be sent to the executors: {_describe_error(error)}{where}; {hint}"
 
 
-def _shown(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     try:
         return f"{error!r:.200}"
     except Exception:  # repr of a foreign error may raise anything
@@ -189,7 +189,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @lru_cache(KEPT)
-def unpacked(data: bytes) -> Graph:
+def unpack_graph(data: bytes) -> Graph:
     """Return the graph, the same object in each task of this process, so that state of its handlers lasts."""
     graph = pickle.loads(data)  # noqa: S301  # the data comes from the driver of this application
     assert isinstance(graph, Graph)

@@ -28,7 +28,7 @@ from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
 from mongoq.worker.threads.engine import Engine
 
-__all__ = ["Report", "Stop", "TaskOrder", "ready_for", "worked"]
+__all__ = ["Report", "Stop", "TaskOrder", "ready_for", "run_task"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -87,7 +87,7 @@ class Report:
 def ready_for(order: TaskOrder) -> None:
     """Raise the error that would keep a task from working: a missing module, or a server out of reach."""
     # Unpickling imports the modules of the handlers: a missing one raises here.
-    graph = order.graph.unpacked()
+    graph = order.graph.unpack()
     machinery(graph, broker_at(order.place), coroutines=Engine.asynchronous)
     for stage in graph.own_stages:
         if stage.format is not None:
@@ -95,7 +95,7 @@ def ready_for(order: TaskOrder) -> None:
     broker_at(order.place).ping()
 
 
-def worked(order: TaskOrder) -> Report:
+def run_task(order: TaskOrder) -> Report:
     """Work on the stages and sources, and return the counts; nothing, if the run was asked to stop before.
 
     A killed task leaves its items to their leases, and its counts are lost; settled items stay settled. When Spark ends
@@ -105,7 +105,7 @@ def worked(order: TaskOrder) -> Report:
     ear = _Ear(broker, order.run)
     if ear.hears():
         return Report(PipelineCounts())
-    own, sources = machinery(order.graph.unpacked().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
+    own, sources = machinery(order.graph.unpack().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
     engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources, run=order.run)
     ended = threading.Event()
     threading.Thread(target=_watch, args=(engine, order, ear, ended), name="mongoq-shift", daemon=True).start()

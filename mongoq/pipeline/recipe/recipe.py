@@ -15,7 +15,7 @@ from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import FRAME
 from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, Source, Stage
-from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, imported, in_a_line, names
+from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 from mongoq.worker.consumer import PREFETCH_BYTES
 
@@ -32,7 +32,7 @@ class Part(BaseModel):
         """Return the keys that a part may have."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
-    def given(self) -> dict[str, Any]:
+    def given_keys(self) -> dict[str, Any]:
         """Return the keys that the recipe has, with their values; defaults are left out."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
@@ -224,7 +224,7 @@ class _Reading:
         part = self._part(SourcePart, told, at, handler=SOURCE_STAND_IN)
         if part is None:
             return None
-        handler = self._imported(part.handler, f"{at}: handler", _source_stand_in)
+        handler = self._import(part.handler, f"{at}: handler", _source_stand_in)
         default = at if handler is _source_stand_in else handler_name(handler)
         name = default if part.name is None else part.name
         return Source(name, part.to, handler, part.batch, part.every, part.lease)
@@ -234,8 +234,8 @@ class _Reading:
         part = self._part(StagePart, told, at, handler=STAND_IN)
         if part is None:
             return None
-        given = part.given()
-        handler = self._imported(part.handler, f"{at}: handler", _stand_in)
+        given = part.given_keys()
+        handler = self._import(part.handler, f"{at}: handler", _stand_in)
         default = at if handler is _stand_in else handler_name(handler)
         return Stage(
             name=default if part.name is None else part.name,
@@ -259,7 +259,7 @@ class _Reading:
         if isinstance(told, list):
             return [self._model(one, f"{at}[{place}]") for place, one in enumerate(told)]
         if told is None or isinstance(told, str):
-            return None if told is None else self._imported(told, at, None)
+            return None if told is None else self._import(told, at, None)
         self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {told!r:.60}")
         return None
 
@@ -267,15 +267,15 @@ class _Reading:
         if isinstance(told, Mapping) and True in told and "on" not in told:  # YAML 1.1 reads on without quotes as True
             told = {"on" if key is True else key: value for key, value in told.items()}
         part = None if told is None else self._part(JoinPart, told, at, on=None)
-        return None if part is None else Join(**part.given())
+        return None if part is None else Join(**part.given_keys())
 
     def _frame(self, told: Any, at: str) -> Frame | None:
         part = None if told is None else self._part(FramePart, told, at)
         return None if part is None else Frame(part.columns, part.items, part.partitions)
 
-    def _imported(self, path: Any, at: str, stand_in: Any) -> Any:
+    def _import(self, path: Any, at: str, stand_in: Any) -> Any:
         try:
-            return imported(path)
+            return import_object(path)
         except ImportFailed as failed:
             self.faults.append(f"{at}: {failed}")
             return stand_in
@@ -287,7 +287,7 @@ class _Reading:
             self.faults.append(f"{at}: 'drop', or {{'move': {{'to': …}}}}, not {told!r:.60}")
             return Drop()
         part = self._part(MovePart, told["move"], f"{at}.move")
-        return Drop() if part is None else Move(**part.given())
+        return Drop() if part is None else Move(**part.given_keys())
 
     def _options(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
         options = {option: given[option] for option in OPTIONS if option in given}
@@ -297,7 +297,7 @@ class _Reading:
             options["retry"] = self._retry(given["retry"], f"{at}: retry")
         if "success_on" in given:
             options["success_on"] = tuple(
-                self._imported(path, f"{at}: success_on", Exception) for path in names(given["success_on"])
+                self._import(path, f"{at}: success_on", Exception) for path in names(given["success_on"])
             )
         return options
 
@@ -311,7 +311,7 @@ class _Reading:
         part, policy = POLICIES[kind]
         values = self._part(part, {} if told[kind] is None else told[kind], f"{at}.{kind}")
         try:
-            return None if values is None else policy(**values.given())
+            return None if values is None else policy(**values.given_keys())
         except ArgumentInvalid as invalid:
             self.faults.append(f"{at}.{kind}: {in_a_line(invalid)}")
             return None

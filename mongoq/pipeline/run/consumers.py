@@ -7,9 +7,9 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, GraphInvalid, TransactionsUnavailable
 from mongoq.model.outcomes import Fork
-from mongoq.pipeline.frames.handler import framed
+from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
-from mongoq.pipeline.graph.handlers import classes, elements, returned
+from mongoq.pipeline.graph.handlers import classes, elements, return_type
 from mongoq.pipeline.run.join_consumers import joining
 from mongoq.pipeline.run.outcome_resolver import marked, model_behind, stage_judge
 from mongoq.protocol.base.transaction import ensure_transactional
@@ -20,7 +20,7 @@ from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, consumer
 from mongoq.worker.sources import SourcePlan, source_plan
 
-__all__ = ["consumers", "machinery", "suited"]
+__all__ = ["check_server", "consumers", "machinery"]
 
 DEFAULTS: dict[str, Any] = {
     "concurrency": 1,
@@ -69,7 +69,7 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
     handle = broker.queue(source, model=stage.model)
     told = consumer(marked(graph, stage, handle), stage.handler, **{**DEFAULTS, **options}, coroutines=coroutines)
     return replace(
-        framed(told, stage),
+        wrap_frame_handler(told, stage),
         stage=stage.name,
         resolver=stage_judge(graph, stage, handle, broker),
         screen=_screen(graph, stage, handle, broker),
@@ -134,12 +134,12 @@ def _forks(stage: Stage) -> bool:
     # At most once, outputs are pushed one by one after the item has left, without a transaction.
     if stage.delivery == "at-most-once":
         return False
-    annotation = returned(stage.handler)
+    annotation = return_type(stage.handler)
     told = elements(annotation) if stage.options.get("batch") is not None else annotation
     return any(issubclass(kind, Fork) for kind in classes(told) or [])
 
 
-def suited(broker: BrokerContext, graph: Graph) -> Flow[None]:
+def check_server(broker: BrokerContext, graph: Graph) -> Flow[None]:
     """Refuse a server without transactions, before anything is written, when a part of the graph needs them."""
     parts = transactional_parts(graph)
     if not parts:

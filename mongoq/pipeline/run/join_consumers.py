@@ -16,7 +16,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.join_state import Unjoinable, qualified, value_key
 from mongoq.model.outcomes import Failed, Release, SettledElsewhere
 from mongoq.pipeline.graph.graph import Graph, Stage
-from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
+from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
 from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, marked, stage_judge
 from mongoq.protocol.join.join import arrived, given_up
 from mongoq.protocol.join.match import Arrival
@@ -71,7 +71,7 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
     join = stage.join
     assert join is not None
     sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
-    parked = _without_limit(marked(graph, stage, broker.queue(parked_queue(graph, stage))))
+    parked = _without_limit(marked(graph, stage, broker.queue(waiting_queue(graph, stage))))
     spec = JoinSpec(
         name=qualified(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),
@@ -136,15 +136,15 @@ def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
         async def called_async(payloads: Sequence[Any], job: Any) -> Any:
             return await handler(*payloads, *([job] if with_job else []))
 
-        return _named(called_async, handler)
+        return _copy_name(called_async, handler)
 
     def called(payloads: Sequence[Any], job: Any) -> Any:
         return handler(*payloads, *([job] if with_job else []))
 
-    return _named(called, handler)
+    return _copy_name(called, handler)
 
 
-def _named(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+def _copy_name(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
     """Copy the handler's name, so that errors name the handler."""
     function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
     return function
@@ -207,7 +207,7 @@ class _Arrivals(_Quiet):
 
     def _arrival(self, consumer: Consumer, item: Item[Any]) -> Verdict:
         try:
-            value = None if self._path is None else _found(item.payload, self._path)
+            value = None if self._path is None else _find_value(item.payload, self._path)
             key = ANY if self._path is None else value_key(value)
         # The value will not change: no retry, the item goes to the error queue.
         except Unjoinable as unfit:
@@ -222,7 +222,7 @@ class _GivenUp(_Quiet):
         return [self._apart(item, item) for item in items]
 
 
-def _found(payload: Any, path: str) -> Any:
+def _find_value(payload: Any, path: str) -> Any:
     """Return the value at a path of keys, or ``None``."""
     for step in path.split("."):
         if not isinstance(payload, Mapping):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
-from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
+from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
 from mongoq.pipeline.run.counts import PipelineCounts, SourceCounts, StageCounts
 from mongoq.protocol.history.stats import QueueStats
 
@@ -117,7 +117,7 @@ def progress_of(
     stages = {}
     for stage in graph.own_stages:
         own = tallies.stages.get(stage.name, StageCounts())
-        depths = [stats[queue].counts for queue in _worked_off(graph, stage) if queue in stats]
+        depths = [stats[queue].counts for queue in _queues_of_stage(graph, stage) if queue in stats]
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,
@@ -126,7 +126,7 @@ def progress_of(
             scheduled=sum(depth.scheduled for depth in depths),
             reserved=sum(depth.reserved for depth in depths),
             running=own.running,
-            unpaired=_unpaired(graph, stage, stats),
+            unpaired=_count_unpaired(graph, stage, stats),
             seconds=own.seconds,
             stopped=own.stopped,
             **{name: own.endings[name] for name in COUNTED},
@@ -142,10 +142,10 @@ def _of_source(source: Source, tallies: PipelineCounts) -> SourceProgress:
     return SourceProgress(source.name, source.target, told.pushed, told.ended, told.stopped)
 
 
-def _worked_off(graph: Graph, stage: Stage) -> tuple[str, ...]:
+def _queues_of_stage(graph: Graph, stage: Stage) -> tuple[str, ...]:
     return stage.sources if stage.join is None else (*stage.sources, pairs_queue(graph, stage))
 
 
-def _unpaired(graph: Graph, stage: Stage, stats: Mapping[str, QueueStats]) -> int:
-    queue = parked_queue(graph, stage)
+def _count_unpaired(graph: Graph, stage: Stage, stats: Mapping[str, QueueStats]) -> int:
+    queue = waiting_queue(graph, stage)
     return stats[queue].counts.total if stage.join is not None and queue in stats else 0

@@ -7,14 +7,14 @@ from typing import Any
 from mongoq.pipeline.run.progress import Progress
 from mongoq.pipeline.run.run import AsyncRun, Run
 
-__all__ = ["shown", "shown_async", "table"]
+__all__ = ["show_progress", "show_progress_async", "table"]
 
 OFTEN = 0.25
 """Seconds between two updates."""
 COLUMNS = ("stage", "waiting", "running", "settled", "a second", "retried", "errors")
 
 
-def shown(title: str, run: Run) -> None:
+def show_progress(title: str, run: Run) -> None:
     """Show the table until the run ends."""
     with _live() as live:
         ended = False
@@ -23,7 +23,7 @@ def shown(title: str, run: Run) -> None:
             live.update(table(title, run.progress()))
 
 
-async def shown_async(title: str, run: AsyncRun) -> None:
+async def show_progress_async(title: str, run: AsyncRun) -> None:
     """Show the table until the run ends."""
     with _live() as live:
         ended = False

@@ -15,7 +15,7 @@ from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
 from mongoq.model.process import Local
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.run.consumers import machinery, suited
+from mongoq.pipeline.run.consumers import check_server, machinery
 from mongoq.pipeline.run.counts import PipelineCounts
 from mongoq.pipeline.run.progress import Progress, progress_of
 from mongoq.protocol.claim.filtering import check_on_server
@@ -148,7 +148,7 @@ class Run(ThreadedRun):
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(*_checks(broker._context, graph, own))
 
-    def _begun(self, *, drain: bool) -> Self:
+    def _start(self, *, drain: bool) -> Self:
         """Start the run; called once, by the method that made it."""
         self._begin(self._work, drain)
         return self
@@ -300,4 +300,4 @@ def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ende
 def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
     """Return the checks before a run begins, the checks that must come before any write first."""
     screens = [partial(check_on_server, one.queue._context, one.screen) for one in own if one.screen is not None]
-    return [partial(suited, broker, graph), partial(begin, broker), *screens]
+    return [partial(check_server, broker, graph), partial(begin, broker), *screens]

@@ -11,18 +11,18 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.views import Branch, items_of, view_of
 from mongoq.spark.scan import Scan
-from mongoq.spark.types.column import NO_PAYLOAD, only, stored_path
+from mongoq.spark.types.column import NO_PAYLOAD, only, path_in_payload
 from mongoq.spark.types.conversion_error import PERMISSIVE
 from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, default_schema, envelope_schema
 from mongoq.spark.types.infer_types import MOST_FIELDS, ObservedValues, alike
 
-__all__ = ["inferred_schema"]
+__all__ = ["infer_schema"]
 
 RESERVED = {name.lower() for name in (*ENVELOPE, PAYLOAD, CORRUPT, "")}
 
 
-def inferred_schema(scan: Scan, options: ReadOptions) -> StructType:
+def infer_schema(scan: Scan, options: ReadOptions) -> StructType:
     """Return the envelope's columns, and a column for each field that the payloads of a sample have.
 
     A field goes into the column ``payload``, a struct, if its name is that of another column, or differs from another
@@ -78,7 +78,7 @@ def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
     So the cost is that of the sample, each call has the same result, and old as well as new items are in it.
     """
     view = view_of(options.view, options.queues, options.period, scan.now())
-    named = options.queues.listed(dead=options.view == "dead") or items_of(scan, view.branches[0].queues)
+    named = options.queues.names_of(dead=options.view == "dead") or items_of(scan, view.branches[0].queues)
     # With too many queues for the sample, some queues with two items each, instead of one item of each.
     queues = _some(named, options.sample or 0)
     rows = max(2, (options.sample or 0) // max(1, len(queues) * len(view.branches)))
@@ -101,5 +101,5 @@ def _some(queues: list[str], sample: int) -> list[str]:
 
 
 def _projection(fields: tuple[str, ...]) -> dict[str, int]:
-    paths = {stored_path(name) or PAYLOAD for name in fields or ("",)}
+    paths = {path_in_payload(name) or PAYLOAD for name in fields or ("",)}
     return dict.fromkeys({PAYLOAD} if PAYLOAD in paths else paths, 1)

@@ -23,11 +23,11 @@ from pyspark.sql.types import DataType, StructType
 
 from mongoq.model.encoding.codec import codec_options
 from mongoq.spark.read.queue_selection import beginning_with
-from mongoq.spark.types.column import stored_path
+from mongoq.spark.types.column import path_in_payload
 from mongoq.spark.types.convert import is_json
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, ENVELOPE, PAYLOAD
 
-__all__ = ["Condition", "Kind", "ServerFilter", "Target", "pushed"]
+__all__ = ["Condition", "Kind", "ServerFilter", "Target", "push_down"]
 
 LONG = 64
 DECIMAL_DIGITS = 34
@@ -210,7 +210,7 @@ class Target:
         """Path of the field, as the server writes it."""
         return ".".join(self.steps)
 
-    def left_to_spark(self) -> list[Condition]:
+    def conditions_for_spark(self) -> list[Condition]:
         """Return conditions that match all values which the server does not compare as Spark does."""
         own = [_other_than(*self.kind.types), ARRAY, *self.kind.beside]
         return [*self._above(), *({self.path: condition} for condition in own)]
@@ -236,7 +236,7 @@ def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
     steps = (*_root(name), *within)
     if kind is None or name in COMPUTED or (steps == (PAYLOAD,) and kind.types == ("string",)):
         raise Unsuited
-    if any(stored_path(step) is None for step in steps):
+    if any(path_in_payload(step) is None for step in steps):
         raise Unsuited
     return Target(steps, kind, len(steps) == 1 and steps[0] in INDEXED | {DATE_FIELDS.get(view, "when")})
 
@@ -284,7 +284,7 @@ class ServerFilter:
     ids: bool = False
 
 
-def pushed(filters: Sequence[datasource.Filter], schema: StructType, view: str) -> ServerFilter:
+def push_down(filters: Sequence[datasource.Filter], schema: StructType, view: str) -> ServerFilter:
     """Return the server's part of filters, all of which hold, on these columns of a view."""
     keys: list[Condition] = []
     others: list[Condition] = []
@@ -311,7 +311,7 @@ def _condition(filter: datasource.Filter, schema: StructType, view: str) -> tupl
     if target.steps == ("_id",):
         make = OF_IDS.get(make, make)
     condition = {target.path: make(target, getattr(inner, "value", None))}
-    return target, condition if target.indexed else {"$or": [condition, *target.left_to_spark()]}
+    return target, condition if target.indexed else {"$or": [condition, *target.conditions_for_spark()]}
 
 
 def _equal(target: Target, value: Any) -> Condition:

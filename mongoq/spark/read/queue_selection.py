@@ -48,7 +48,7 @@ class QueueSelection:
         if way == "queue":
             return cls((queue_name(options[way]),))
         if way == "queues":
-            return cls(_listed(options[way]))
+            return cls(_parse_names(options[way]))
         if not options[way]:
             raise ArgumentInvalid("prefix", "this option is empty")
         return cls(prefix=queue_name(options[way], "prefix"))
@@ -56,7 +56,7 @@ class QueueSelection:
     def __repr__(self) -> str:
         return f"prefix {self.prefix!r}" if self.prefix else ", ".join(map(repr, self.names))
 
-    def listed(self, *, dead: bool) -> list[str]:
+    def names_of(self, *, dead: bool) -> list[str]:
         """Return the names of the queues themselves, or of their dead queues; empty if a prefix is given."""
         return sorted({_dead(name) if dead else name for name in self.names})
 
@@ -72,11 +72,11 @@ class QueueSelection:
                 # The range bounds the index scan; the ending is checked on its keys.
                 return {**named, "$not": {"$regex": ending}}
             return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
-        names = self.listed(dead=dead)
+        names = self.names_of(dead=dead)
         return names[0] if len(names) == 1 else {"$in": names}
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(queue_name(name, "queues") for name in json_list(text, "queues", '["orders", "refunds"]'))
 
 

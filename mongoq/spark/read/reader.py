@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
-from mongoq.spark.gc_pause import made_at_rest
-from mongoq.spark.read.pushdown import Condition, ServerFilter, pushed
+from mongoq.spark.gc_pause import pause_while_making
+from mongoq.spark.read.pushdown import Condition, ServerFilter, push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.read.views import refuse_unknown, view_of
@@ -138,12 +138,12 @@ def schema_of(options: ReadOptions) -> StructType:
     """
     if options.sample is None:
         return default_schema()
-    from mongoq.spark.read.infer_schema import inferred_schema
+    from mongoq.spark.read.infer_schema import infer_schema
 
     with scan_at(options.place, preference=options.preference) as scan, scan.in_plain_words():
         if not options.empty_if_missing:
             refuse_unknown(scan, options.queues)
-        return inferred_schema(scan, options)
+        return infer_schema(scan, options)
 
 
 class MongoqReader(DataSourceReader):
@@ -178,7 +178,7 @@ class FilteringReader(MongoqReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Store the filters, and return all of them to Spark: the server excludes fewer items than they do."""
-        self._pushed = pushed(filters, self._schema, self._options.view)
+        self._pushed = push_down(filters, self._schema, self._options.view)
         return filters
 
 
@@ -190,4 +190,6 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[Re
     columns = Columns(schema, options.mode, options.fields)
     with scan_at(options.place, patience=TASK_PATIENCE, preference=options.preference) as scan:
         batches = scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS, naive=True)
-        yield from made_at_rest(map(partial(columns.batch, now=now), batches))  # a loop would keep the last documents
+        yield from pause_while_making(
+            map(partial(columns.batch, now=now), batches)
+        )  # a loop would keep the last documents

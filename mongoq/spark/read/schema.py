@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.types.arrow import arrow_field
-from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, only, stored_path
+from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, only, path_in_payload
 from mongoq.spark.types.conversion_error import DROP, FAIL, PERMISSIVE, ConversionError, ParseMode, name_of
 from mongoq.spark.types.envelope_columns import PAYLOAD, default_schema
 from mongoq.spark.types.json_text import json_shown
@@ -67,7 +67,7 @@ class Columns:
 
     def projection(self) -> dict[str, int]:
         """Return the projection for the server: fields that columns need, and the id for errors."""
-        stored = {field for column in self._columns for field in self._stored(column)}
+        stored = {field for column in self._columns for field in self._stored_fields(column)}
         if self._shows_corrupt:
             stored.add(PAYLOAD)
         if PAYLOAD in stored:
@@ -75,11 +75,11 @@ class Columns:
             stored = {field for field in stored if not field.startswith(f"{PAYLOAD}.")}
         return dict.fromkeys(["_id", *sorted(stored - {"_id"})], 1)
 
-    def _stored(self, column: Column) -> Iterable[str]:
+    def _stored_fields(self, column: Column) -> Iterable[str]:
         if column.is_corrupt:
             return ()
         if column.is_payload and self._fields:
-            return [stored_path(name) or PAYLOAD for name in self._fields]
+            return [path_in_payload(name) or PAYLOAD for name in self._fields]
         return column.stored
 
     def batch(self, documents: list[dict[str, Any]], now: datetime) -> pa.RecordBatch:
@@ -93,7 +93,7 @@ class Columns:
             ColumnMismatch: a value does not fit, and the mode or a NOT NULL column requires it.
         """
         misfits = ParseMode(self._mode, documents)
-        taken = self._taken(documents, misfits, now)
+        taken = self._read_batch(documents, misfits, now)
         arrays = [None if column.is_corrupt else column.array(taken, misfits) for column in self._columns]
         corrupt = self._corrupt(documents, misfits)
         filled = [corrupt if array is None else array for array in arrays]
@@ -111,7 +111,7 @@ class Columns:
             shown[place] = json_shown(documents[place].get(PAYLOAD))
         return pa.array(shown, pa.string())
 
-    def _taken(self, documents: list[dict[str, Any]], misfits: ParseMode, now: datetime) -> DocumentBatch:
+    def _read_batch(self, documents: list[dict[str, Any]], misfits: ParseMode, now: datetime) -> DocumentBatch:
         payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]
         if not self._of_fields:
             return DocumentBatch(documents, payloads, (), now)

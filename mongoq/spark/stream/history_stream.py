@@ -90,7 +90,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the parts of a batch, from its offset; users see the same times in the checkpoint."""
         until, read = _moment(end), self._options.read
         times = [_moment(start), *_cuts(end), until]
-        scan = self._opened()
+        scan = self._open_scan()
         with scan.in_plain_words():
             hint = scan.index(HISTORY.keys)
         return [
@@ -108,7 +108,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._scan.close()
             self._scan = None
 
-    def _opened(self) -> Scan:
+    def _open_scan(self) -> Scan:
         if self._scan is None:
             read = self._options.read
             self._scan = scan_at(read.place, patience=TASK_PATIENCE, preference=read.preference)
@@ -119,7 +119,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _frontier(self) -> datetime:
         """Return the latest time that may be read now."""
-        scan, until = self._opened(), self._options.read.period.until
+        scan, until = self._open_scan(), self._options.read.period.until
         with scan.in_plain_words():
             old_enough = scan.now() - self._options.lag
         return old_enough if until is None else min(until, old_enough)
@@ -153,7 +153,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The batch fits into one part, so no count is needed.
         if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
             return []
-        scan = self._opened()
+        scan = self._open_scan()
         with scan.in_plain_words():
             count = scan.count(self._view(begin, end).keys(), scan.index(HISTORY.keys))
         share = -(-count // parts_of(count, wanted))
@@ -163,7 +163,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _place(self, begin: datetime, end: datetime, place: int) -> datetime | None:
         """Return the processing time of the item at a position between the two times, from the keys of the index."""
-        scan = self._opened()
+        scan = self._open_scan()
         with scan.in_plain_words():
             hint = scan.index(HISTORY.keys)
             return scan.date(self._view(begin, end).keys(), "processed", place=place, hint=hint)

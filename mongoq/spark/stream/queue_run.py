@@ -77,7 +77,7 @@ class QueueRun:
         self._options = options
         self._broker = broker_at(options.place)
         queue = self._broker.queue(options.queue)
-        self._queue = queue if options.stage is None else options.stage.marked(queue)
+        self._queue = queue if options.stage is None else options.stage.mark_queue(queue)
         self._run: StreamRun | None = None
         self._keeper: LeaseKeeper | None = None
         self._due: datetime | None = None
@@ -94,7 +94,7 @@ class QueueRun:
 
     def last(self) -> int:
         """Return the number of the last settled claim; an unsettled claim is the next batch."""
-        run = self._opened()
+        run = self._open_run()
         return run.number - (run.claim is not None)
 
     @property
@@ -107,7 +107,7 @@ class QueueRun:
 
         Otherwise the claim would be settled in place of that batch, unread.
         """
-        run = self._opened()
+        run = self._open_run()
         if run.claim is not None and run.claim.number == number and self.token != token:
             with self._in_plain_words():
                 self._broker._run(streams.taken_up, run, after=number)
@@ -117,7 +117,7 @@ class QueueRun:
 
         The next batch is an earlier unsettled claim, if there is one.
         """
-        run = self._opened()
+        run = self._open_run()
         with self._in_plain_words():
             self._queue._run(streams.settled, run, start)
             claim = self._broker._run(streams.taken_up, run, after=start) or self._next(run, start, most)
@@ -136,12 +136,12 @@ class QueueRun:
             self._affirmed = run.claim.token, time.monotonic()
         return run.claim
 
-    def held(self, start: int, end: int) -> tuple[StreamClaim | None, Sequence[Any]]:
+    def find_held(self, start: int, end: int) -> tuple[StreamClaim | None, Sequence[Any]]:
         """Return the claim of a batch, and the ids that it still holds; their leases begin anew.
 
         ``None`` and no ids if the batch was settled: its checkpoint is older than the consumer.
         """
-        run = self._opened()
+        run = self._open_run()
         claim = run.claim
         if start == end:
             return None, ()
@@ -169,7 +169,7 @@ class QueueRun:
         """Settle the batch that ends with this number, unless it is settled."""
         if self._run is not None:
             with self._in_plain_words():
-                self._queue._run(streams.settled, self._opened(), end)
+                self._queue._run(streams.settled, self._open_run(), end)
 
     def end(self) -> None:
         """Give the run back at once. Its items go to the next run, or wait for their leases."""
@@ -182,17 +182,17 @@ class QueueRun:
             self.end()
             self._broker.close()
 
-    def _opened(self) -> StreamRun:
+    def _open_run(self) -> StreamRun:
         if self._run is None or self._keeper is None or self._keeper.ended:
             with self._in_plain_words():
-                self._run = self._begun()
+                self._run = self._begin_run()
             self._keeper = LeaseKeeper(self._broker, self._run, self._lease())
             self._keeper.start()
         elif self._keeper.lost is not None:
             self._busy(self._keeper.lost)
         return self._run
 
-    def _begun(self) -> StreamRun:
+    def _begin_run(self) -> StreamRun:
         """Begin the run. A living process extends its lease, so it is busy; a dead one's lease is waited for."""
         self._check_queue()
         began, until = time.monotonic(), None

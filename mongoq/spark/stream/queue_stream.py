@@ -20,7 +20,7 @@ from mongoq.model.stream_claim import StreamClaim, pack, unpack
 from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
-from mongoq.spark.gc_pause import made_at_rest
+from mongoq.spark.gc_pause import pause_while_making
 from mongoq.spark.raw_options import Location
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.stream.queue_run import QueueRun, end_run, run_of
@@ -88,14 +88,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         If the queue is empty, the call waits up to half a second for an item: Spark asks again at once.
         """
         most = min(self._options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.most)
-        run, before = self._told(start)
+        run, before = self._find_run(start)
         number = run.latest(before, most)
         return start if number == before else {CLAIM: number, TOKEN: run.token}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Split a claim; a restart gives the same parts, without items that were settled or taken since."""
-        run, last = self._told(end)
-        claim, held = run.held(_number(start), last)
+        run, last = self._find_run(end)
+        claim, held = run.find_held(_number(start), last)
         return [] if claim is None else self._split(claim, {id_key(id) for id in held}, run.now())
 
     def _split(self, claim: StreamClaim, held: Set[Any], now: datetime) -> list[InputPartition]:
@@ -123,11 +123,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return  # Spark's own partition, for a batch without items
         columns = Columns(self._schema, self._options.mode)
         documents = _documents(partition, columns.projection())
-        yield from made_at_rest(map(partial(columns.batch, now=partition.now), documents))
+        yield from pause_while_making(map(partial(columns.batch, now=partition.now), documents))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle the batch, if it is unsettled: most likely it is, because Spark asks for the next batch first."""
-        run, number = self._told(end)
+        run, number = self._find_run(end)
         run.settle(number)
 
     def stop(self) -> None:
@@ -137,7 +137,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _run(self) -> QueueRun:
         return run_of(self._options)
 
-    def _told(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
+    def _find_run(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
         """Return the run, and the number of an offset in it."""
         run, number = self._run(), _number(offset)
         run.tell_apart(number, offset.get(TOKEN))

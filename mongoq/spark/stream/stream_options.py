@@ -55,12 +55,12 @@ class StageOption:
         if text is None:
             return None
         try:
-            return cls(**json.loads(text))._checked()
+            return cls(**json.loads(text))._check()
         except (TypeError, ValueError, AttributeError):
             problem = "a frame stage of a pipeline sets this option; leave it out"
             raise ArgumentInvalid("stage", problem) from None
 
-    def _checked(self) -> Self:
+    def _check(self) -> Self:
         StageMark(self.name)
         for flag in (self.trail, self.payloads, self.limited):
             if not isinstance(flag, bool):
@@ -75,7 +75,7 @@ class StageOption:
         """Return the value of the option, as text."""
         return json.dumps(asdict(self))
 
-    def marked(self, queue: Queue[Any]) -> Queue[Any]:
+    def mark_queue(self, queue: Queue[Any]) -> Queue[Any]:
         """Return a handle with the settings of the stage, whose burials name the stage."""
         overriding: dict[str, Any] = {"dead": self.dead}
         if self.limited:

@@ -31,14 +31,14 @@ def decimal_array(values: Sequence[Decimal128 | None], type: spark.DecimalType) 
         if value is None:
             parts.append(NULL)
             continue
-        number = _scaled(value.bid, scale)
+        number = _scale_digits(value.bid, scale)
         if number is None or not -limit < number < limit:
             return None
         parts.append(number.to_bytes(16, "little", signed=True))
     return _array(values, pa.decimal128(type.precision, scale), b"".join(parts))
 
 
-def _scaled(bid: bytes, scale: int) -> int | None:
+def _scale_digits(bid: bytes, scale: int) -> int | None:
     """Return the number in units of ``10 ** -scale``, or ``None`` if it is no whole number of them, or is special."""
     low, high = HALVES.unpack(bid)
     coefficient: int = (high & HIGH_MASK) << 64 | low

@@ -16,7 +16,7 @@ from mongoq.spark.types.conversion_error import PERMISSIVE, ConversionError, Par
 from mongoq.spark.types.convert import as_json, converter, is_json, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, Document
 
-__all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "only", "stored_path"]
+__all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "only", "path_in_payload"]
 
 NO_PAYLOAD = object()
 """Stands for the payload of a document that has none; ``None`` is a payload."""
@@ -39,7 +39,7 @@ class DocumentBatch:
     now: datetime
 
 
-def stored_path(name: str) -> str | None:
+def path_in_payload(name: str) -> str | None:
     """Return the path of a payload's field, or ``None`` if a path cannot name it: for dots, a leading ``$`` and NUL."""
     return None if not name or name.startswith("$") or set(name) & set(".\0") else f"{PAYLOAD}.{name}"
 
@@ -91,14 +91,14 @@ class Column:
         """Stored fields that the column needs."""
         if self._envelope is not None:
             return self._envelope.stored
-        return (stored_path(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
+        return (path_in_payload(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
     def array(self, taken: DocumentBatch, misfits: ParseMode) -> pa.Array:
         """Return the column of these documents; a value that does not fit becomes null and is noted, or raises."""
         values = self._values(taken)
         # Fast path; a value that Arrow refuses is converted one by one, for an error that names it.
         array = as_it_is(values, self.field, self.arrow) if self._plain else None
-        return pa.array(self._converted(values, misfits), self.arrow) if array is None else array
+        return pa.array(self._convert_values(values, misfits), self.arrow) if array is None else array
 
     def _values(self, taken: DocumentBatch) -> list[Any]:
         if self.of_payload:
@@ -110,7 +110,7 @@ class Column:
             return list(taken.payloads)
         return [None if payload is NO_PAYLOAD else payload for payload in taken.payloads]
 
-    def _converted(self, values: list[Any], misfits: ParseMode) -> list[Any]:
+    def _convert_values(self, values: list[Any], misfits: ParseMode) -> list[Any]:
         converted = []
         for place, value in enumerate(values):
             try:

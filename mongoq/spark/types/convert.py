@@ -216,11 +216,11 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(int(value))
     if isinstance(value, str):
-        return _parsed_number(type, value)
+        return _parse_number(type, value)
     raise ConversionError(type, name_of(value))
 
 
-def _parsed_number(type: spark.DataType, value: str) -> Decimal:
+def _parse_number(type: spark.DataType, value: str) -> Decimal:
     # Decimal itself accepts underscores, spaces and digits of other scripts.
     if not NUMBER.fullmatch(value):
         raise ConversionError(type, "a string that is no number")
@@ -245,11 +245,11 @@ def _timestamp(type: spark.DataType, value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
     if isinstance(value, str):
-        return _parsed(type, value)
+        return _parse_moment(type, value)
     raise ConversionError(type, _name_of_date(value))
 
 
-def _parsed(type: spark.DataType, value: str) -> datetime:
+def _parse_moment(type: spark.DataType, value: str) -> datetime:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:

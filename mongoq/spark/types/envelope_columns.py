@@ -130,7 +130,7 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     return "ready" if due else "scheduled"
 
 
-def _pushed(documents: Sequence[Document], _now: datetime) -> list[Any]:
+def _read_entry_times(documents: Sequence[Document], _now: datetime) -> list[Any]:
     return [_entry(document) for document in documents]
 
 
@@ -143,10 +143,10 @@ def _entry(document: Document) -> Any:
 
 def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | Garbled | None]:
     """Return each payload as ``{"payload": payload}`` in BSON; text that is not UTF-8 has no such form."""
-    return [_encoded(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
+    return [_encode_payload(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
 
 
-def _encoded(payload: Any) -> bytes | Garbled:
+def _encode_payload(payload: Any) -> bytes | Garbled:
     try:
         return bson.encode({PAYLOAD: payload}, codec_options=OPTIONS)
     except InvalidDocument:
@@ -174,7 +174,7 @@ ENVELOPE: dict[str, Field] = {
     "_q": _field("q", STRING),
     "_state": Field(STRING, ("when", "reserved", "processed"), _states),
     "_when": _field("when", MOMENT),
-    "_pushed": Field(MOMENT, ("pushed", "when", "reserved", "attempts"), _pushed),
+    "_pushed": Field(MOMENT, ("pushed", "when", "reserved", "attempts"), _read_entry_times),
     "_priority": _field("priority", INTEGER),
     "_attempts": _field("attempts", INTEGER),
     "_reserved": _field("reserved", BooleanType()),

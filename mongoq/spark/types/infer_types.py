@@ -115,14 +115,14 @@ class ObservedValues:
         """Return the type that holds all values exactly, or ``None``."""
         if len(self.kinds) == 1:
             [kind] = self.kinds
-            return ALONE[kind] if kind in ALONE else self._composed(kind)
+            return ALONE[kind] if kind in ALONE else self._compose_type(kind)
         if self.kinds == {"integer", "double"}:
             return None if self.beyond_double else DoubleType()
         if self.kinds == {"integer", "decimal"}:
             return self._decimals()
         return StringType() if self.kinds == {"text", "decimal"} else None
 
-    def _composed(self, kind: str) -> DataType | None:
+    def _compose_type(self, kind: str) -> DataType | None:
         if kind == "decimal":
             return self._decimals() or StringType()
         if kind == "array" and self.element is not None:

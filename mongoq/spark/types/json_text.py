@@ -39,7 +39,7 @@ PLAIN: dict[type, Callable[[Any], Any]] = {
     DatetimeMS: int,
     Timestamp: lambda value: {"t": value.time, "i": value.inc},
     Regex: lambda value: value.pattern,
-    DBRef: lambda value: _named_doubles(value.as_doc()),
+    DBRef: lambda value: _name_doubles(value.as_doc()),
 }
 
 
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
     return type(value).__name__  # MinKey and MaxKey have no content
 
 
-def _shown(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     return value.text if isinstance(value, Garbled) else _plain(value)
 
 
@@ -66,7 +66,7 @@ def _encoder(default: Callable[[Any], Any]) -> Callable[[Any], str]:
     ).encode
 
 
-_encode, _show = _encoder(_plain), _encoder(_shown)
+_encode, _show = _encoder(_plain), _encoder(_make_plain)
 
 
 def json_text(value: Any) -> str:
@@ -74,19 +74,19 @@ def json_text(value: Any) -> str:
     try:
         return _encode(value)
     except ValueError:  # NaN or an infinity, which JSON lacks; replaced only on this error
-        return _encode(_named_doubles(value))
+        return _encode(_name_doubles(value))
 
 
 def json_shown(value: Any) -> str:
     """Return a BSON value as plain JSON, with U+FFFD in text that is not UTF-8."""
-    return _show(_named_doubles(value))
+    return _show(_name_doubles(value))
 
 
-def _named_doubles(value: Any) -> Any:
+def _name_doubles(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _named_doubles(part) for key, part in value.items()}
+        return {key: _name_doubles(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_named_doubles(part) for part in value]
+        return [_name_doubles(part) for part in value]
     return value

@@ -92,7 +92,7 @@ def _decimals(type: spark.DecimalType) -> Values:
         """Build the values from their bits, which is twice as fast as with ``decimal``."""
         return [
             unscaled if unscaled is None else Decimal128.from_bid(_bid(unscaled, exponent))
-            for unscaled in _unscaled(array)
+            for unscaled in _read_unscaled(array)
         ]
 
     return convert
@@ -102,7 +102,7 @@ def _bid(unscaled: int, exponent: int) -> bytes:
     return (abs(unscaled) | exponent | (SIGN if unscaled < 0 else 0)).to_bytes(WIDTH, "little")
 
 
-def _unscaled(array: pa.Array) -> Iterator[int | None]:
+def _read_unscaled(array: pa.Array) -> Iterator[int | None]:
     """Yield the decimals as integers, without their decimal points."""
     if array.null_count == len(array):
         yield from [None] * len(array)
@@ -144,7 +144,7 @@ def _check_range(numbers: pa.Array, first: int, last: int, name: str) -> None:
         raise Unfit(BEYOND.format(name))
 
 
-def _nulled(array: pa.Array, values: list[Any]) -> list[Any]:
+def _restore_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
     if not array.null_count:
         return values
     return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
@@ -164,7 +164,7 @@ def _arrays(type: spark.ArrayType) -> Values:
         first, number, spans = _spans(array)
         # Convert the elements of all lists as one column, then cut it into the lists.
         flat = parts(array.values.slice(first, number))
-        return _nulled(array, [flat[span] for span in spans])
+        return _restore_nulls(array, [flat[span] for span in spans])
 
     return convert
 
@@ -178,7 +178,7 @@ def _maps(type: spark.MapType) -> Values:
         first, number, spans = _spans(array)
         keys = array.keys.slice(first, number).to_pylist()
         items = parts(array.items.slice(first, number))
-        return _nulled(array, [dict(zip(keys[span], items[span], strict=True)) for span in spans])
+        return _restore_nulls(array, [dict(zip(keys[span], items[span], strict=True)) for span in spans])
 
     return convert
 
@@ -191,7 +191,7 @@ def _structs(type: spark.StructType) -> Values:
     def convert(array: pa.Array) -> list[Any]:
         columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
         rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        return _nulled(array, [dict(zip(names, row, strict=True)) for row in rows])
+        return _restore_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
 
     return convert
 

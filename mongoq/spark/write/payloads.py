@@ -17,7 +17,17 @@ from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding, codec_options
 from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
 
-__all__ = ["ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "converted", "parsed"]
+__all__ = [
+    "ENCODING",
+    "AsDocument",
+    "AsJson",
+    "AsRaw",
+    "AsValue",
+    "Payloads",
+    "Refusal",
+    "convert_column",
+    "parse_column",
+]
 
 PAYLOAD = "payload"
 ENCODING = Encoding(codec_options())
@@ -37,7 +47,7 @@ class Refusal(Exception):
 class Payloads(Protocol):
     """Converter of rows to payloads."""
 
-    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return each payload as ``{"payload": payload}`` in BSON, checked; raises ``Refusal``."""
         ...
 
@@ -53,7 +63,7 @@ def _values_for(field: StructField) -> Values:
         raise ArgumentInvalid("schema", f"column {field.name!r}: {error}") from None
 
 
-def converted(name: str, values: Values, batch: pa.RecordBatch) -> list[Any]:
+def convert_column(name: str, values: Values, batch: pa.RecordBatch) -> list[Any]:
     """Return the values of a column; raises ``Refusal`` for the first value that cannot be stored."""
     column = batch.column(name)
     try:
@@ -86,12 +96,12 @@ class AsDocument:
         columns = tuple((field.name, _values_for(field)) for field in fields)
         return cls(columns, any(has_maps(field.dataType) for field in fields))
 
-    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
         """Encode the documents."""
         names = [name for name, _ in self.columns]
-        columns = [converted(name, values, batch) for name, values in self.columns]
+        columns = [convert_column(name, values, batch) for name, values in self.columns]
         documents = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        return _encoded(documents, PAYLOAD, lambda path: path.removeprefix("payload."), checked=self.checked)
+        return _encode_values(documents, PAYLOAD, lambda path: path.removeprefix("payload."), checked=self.checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +117,9 @@ class AsValue:
         """Return the converter of this column; raises ``ArgumentInvalid`` if it cannot be stored."""
         return cls(field.name, _values_for(field), has_maps(field.dataType))
 
-    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
         """Encode the values."""
-        return _encoded(converted(self.name, self.values, batch), self.name, checked=self.checked)
+        return _encode_values(convert_column(self.name, self.values, batch), self.name, checked=self.checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +128,9 @@ class AsJson:
 
     name: str
 
-    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
         """Parse and encode the texts."""
-        return _encoded(parsed(self.name, batch), self.name)
+        return _encode_values(parse_column(self.name, batch), self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,7 @@ class AsRaw:
 
     name: str
 
-    def wrapped(self, batch: pa.RecordBatch) -> list[bytes]:
+    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
         """Check that each value is a document of this form."""
         found: list[bytes] = batch.column(self.name).to_pylist()
         for row, raw in enumerate(found):
@@ -147,7 +157,7 @@ def _raw_problem(raw: bytes | None) -> str | None:
     return str(PayloadTooLarge(PAYLOAD, len(raw), SIZE_LIMIT).problem) if len(raw) > SIZE_LIMIT else None
 
 
-def parsed(name: str, batch: pa.RecordBatch) -> list[Any]:
+def parse_column(name: str, batch: pa.RecordBatch) -> list[Any]:
     """Return the values of the JSON texts of a column, and ``None`` for null; raises ``Refusal``."""
     values = []
     for row, text in enumerate(batch.column(name).to_pylist()):
@@ -162,14 +172,14 @@ def _no_constant(_name: str) -> NoReturn:
     raise ValueError("JSON has no such number")
 
 
-def _encoded(
+def _encode_values(
     values: Iterable[Any], column: str, named: Callable[[str], str] = str, *, checked: bool = True
 ) -> list[bytes]:
     """Encode values. Without ``checked`` the check is skipped: it takes as long as the encoding.
 
     The caller skips it for types whose values are always valid.
     """
-    encode = ENCODING.wrapped if checked else _wrapped
+    encode = ENCODING.wrapped if checked else _wrap_value
     encoded = []
     for row, value in enumerate(values):
         try:
@@ -179,7 +189,7 @@ def _encoded(
     return encoded
 
 
-def _wrapped(name: str, value: Any, *, limit: int) -> bytes:
+def _wrap_value(name: str, value: Any, *, limit: int) -> bytes:
     raw = bson.encode({name: value}, codec_options=ENCODING.options)
     if len(raw) > limit:
         raise PayloadTooLarge(name, len(raw), limit)

@@ -75,7 +75,7 @@ class ContentIds:
     """
 
     def __init__(self, job: Sequence[str], partition: int) -> None:
-        self._job = _joined("content", *job)
+        self._job = _join_texts("content", *job)
         self._partition = str(partition)
         self._prefix = _prefix(self._job)
         self._occurrences = Occurrences()
@@ -83,7 +83,7 @@ class ContentIds:
 
     def ids(self, queue: str, told: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
         """Return the ids of pushes to one queue with the same options and these payloads as BSON."""
-        begun, digests = self._begun(queue, told), []
+        begun, digests = self._begin_hash(queue, told), []
         for payload in payloads:
             hashed = begun.copy()
             hashed.update(payload)
@@ -93,14 +93,14 @@ class ContentIds:
         prefix = self._prefix
         return [prefix + digest for digest in digests]
 
-    def _begun(self, queue: str, told: Hashable) -> Any:
+    def _begin_hash(self, queue: str, told: Hashable) -> Any:
         key = queue, told
         if key not in self._told:
             # A bound for memory: with a new key for each row the cache would grow forever.
             if len(self._told) >= FIRST_SLOTS:
                 self._told.clear()
-            named = _joined(self._partition, queue, repr(told))
-            self._told[key] = blake2b(key=_keyed(named, self._job), digest_size=HASH_BYTES)
+            named = _join_texts(self._partition, queue, repr(told))
+            self._told[key] = blake2b(key=_hash_within(named, self._job), digest_size=HASH_BYTES)
         return self._told[key]
 
 
@@ -118,19 +118,19 @@ class ValueIds:
     def ids(self, queue: str, values: Sequence[bytes]) -> list[bytes]:
         """Return the ids of pushes by their values, given as ``canonical_of`` converts them."""
         if queue not in self._queues:
-            named = _joined("value", queue, self._label)
-            self._queues[queue] = _prefix(named), _keyed(named)
+            named = _join_texts("value", queue, self._label)
+            self._queues[queue] = _prefix(named), _hash_within(named)
         prefix, key = self._queues[queue]
         return [prefix + blake2b(value, key=key, digest_size=HASH_BYTES).digest() for value in values]
 
 
-def _joined(*parts: str) -> bytes:
+def _join_texts(*parts: str) -> bytes:
     """Return texts as bytes; different texts give different bytes."""
     encoded = [part.encode(errors="surrogatepass") for part in parts]
     return b"".join(len(part).to_bytes(4) + part for part in encoded)
 
 
-def _keyed(named: bytes, within: bytes = b"") -> bytes:
+def _hash_within(named: bytes, within: bytes = b"") -> bytes:
     return blake2b(named, key=blake2b(within, digest_size=KEY_BYTES).digest(), digest_size=KEY_BYTES).digest()
 
 

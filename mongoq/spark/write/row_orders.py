@@ -17,7 +17,7 @@ from mongoq.model.arguments import duration, moment, priority, queue_name
 from mongoq.protocol.push.keyed import check_key
 from mongoq.protocol.push.push import check_headers
 from mongoq.spark.types.values import Values, values_of
-from mongoq.spark.write.payloads import ENCODING, Refusal, converted
+from mongoq.spark.write.payloads import ENCODING, Refusal, convert_column
 from mongoq.spark.write.write_options import WriteOptions
 
 __all__ = ["ORDERS", "Orders", "RowOrder"]
@@ -123,7 +123,9 @@ class Orders:
     """
 
     def __init__(self, fields: Iterable[spark.StructField], options: WriteOptions) -> None:
-        self._names = [field.name for field in map(_checked, fields) if not isinstance(field.dataType, spark.NullType)]
+        self._names = [
+            field.name for field in map(_check_field, fields) if not isinstance(field.dataType, spark.NullType)
+        ]
         self._default = RowOrder((), options.to, options.delay, options.when, options.priority)
         self._known: dict[tuple[Any, ...], RowOrder] = {}
 
@@ -131,14 +133,14 @@ class Orders:
         """Return the order of each row; rows with equal values share one. Raises ``Refusal``."""
         if not self._names:
             return [self._default] * batch.num_rows
-        columns = [converted(name, ORDERS[name].read, batch) for name in self._names]
+        columns = [convert_column(name, ORDERS[name].read, batch) for name in self._names]
         return [self._known.get(said) or self._order(row, said) for row, said in enumerate(zip(*columns, strict=True))]
 
     def _order(self, row: int, said: tuple[Any, ...]) -> RowOrder:
         given = {}
         for name, value in zip(self._names, said, strict=True):
             if value is not None:
-                given[ORDERS[name].field] = _parsed(row, name, value)
+                given[ORDERS[name].field] = _convert_value(row, name, value)
         if "delay" in given and "when" in given:
             raise Refusal(row, "_when", "says when the item is due, and so does '_delay'; leave one of them null")
         if "delay" not in given and "when" not in given:
@@ -151,7 +153,7 @@ class Orders:
         return order
 
 
-def _parsed(row: int, name: str, value: Any) -> Any:
+def _convert_value(row: int, name: str, value: Any) -> Any:
     """Return the converted value; an error does not quote it."""
     kind = ORDERS[name]
     try:
@@ -160,7 +162,7 @@ def _parsed(row: int, name: str, value: Any) -> Any:
         raise Refusal(row, name, f"it is to be {kind.called}") from None
 
 
-def _checked(field: spark.StructField) -> spark.StructField:
+def _check_field(field: spark.StructField) -> spark.StructField:
     kind, type = ORDERS[field.name], field.dataType
     if not isinstance(type, (*kind.types, spark.NullType)) or not _is_of_strings(type):
         given = type.simpleString()

@@ -23,7 +23,7 @@ from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import RowRefused, RowsLost
 from mongoq.spark.gc_pause import resting
 from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles
-from mongoq.spark.write.payloads import Refusal, converted
+from mongoq.spark.write.payloads import Refusal, convert_column
 from mongoq.spark.write.row_ids import ContentIds, ValueIds
 from mongoq.spark.write.row_orders import RowOrder
 from mongoq.spark.write.write_options import WriteOptions
@@ -97,8 +97,8 @@ class RowPusher:
         tolds: dict[str, list[PushOptions]] = {}
         pushes: dict[str, list[Push]] = {}
         for order, those in _alike(rows.orders, places).items():
-            queue, wrapped = _checked(rows, order, those)
-            ids = self._made(queue, rows, order, those, wrapped)
+            queue, wrapped = _check_payloads(rows, order, those)
+            ids = self._make_ids(queue, rows, order, those, wrapped)
             told = tolds.setdefault(queue, [])
             pushes.setdefault(queue, []).extend(zip(ids, wrapped, repeat(len(told))))
             told.append(PushOptions(order.delay, order.when, order.priority or 0, order.headers, order.key))
@@ -112,7 +112,7 @@ class RowPusher:
         pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
         self._broker.queue(queue)._run(push_each, tolds, pushes, remember=self._options.once)
 
-    def _made(
+    def _make_ids(
         self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
     ) -> list[bytes]:
         if isinstance(self._ids, ContentIds):
@@ -134,7 +134,7 @@ def _alike(orders: Sequence[RowOrder], places: Iterable[int]) -> dict[RowOrder, 
     return alike
 
 
-def _checked(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple[str, list[bytes]]:
+def _check_payloads(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple[str, list[bytes]]:
     """Return the queue of rows with the same order, and their payloads."""
     if order.to is None:
         raise Refusal(places[0], "_to", "it says no queue to push to, and neither does the option to")
@@ -178,7 +178,7 @@ class RowSettler:
             RowsLost: some items have another holder by now, or were settled before, with ``lost=fail``.
         """
         handed: dict[RowOrder, Handover] = {}
-        held = [self._held(row, handed) for row in rows]
+        held = [self._make_fenced(row, handed) for row in rows]
         if not held:
             return SettledByToken()
         told = self._broker._run(settle_held, held)
@@ -191,7 +191,7 @@ class RowSettler:
             raise BatchIncomplete(", ".join(sorted(told.queues)), done, told.failed) from first
         return told
 
-    def _held(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
+    def _make_fenced(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
         id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
         # The first row would settle the item, and the second would count as lost.
         if id.binary in self._seen:
@@ -312,7 +312,7 @@ class _Writing:
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a slice: pushes come first, because a pushed row may be all that is left of an item that is settled."""
         rows = self._rows(batch)
-        held = self._held(batch, rows) if self._layout.fenced else {}
+        held = self._find_held(batch, rows) if self._layout.fenced else {}
         new = [place for place in range(batch.num_rows) if place not in held]
         if new:
             self._pushes().push(rows, new)
@@ -323,8 +323,8 @@ class _Writing:
         layout = self._layout
         return Rows(
             layout.orders.of(batch),
-            None if layout.payloads is None else layout.payloads.wrapped(batch),
-            None if layout.id_values is None else converted(str(self._options.id_column), layout.id_values, batch),
+            None if layout.payloads is None else layout.payloads.wrap_all(batch),
+            None if layout.id_values is None else convert_column(str(self._options.id_column), layout.id_values, batch),
         )
 
     def _pushes(self) -> RowPusher:
@@ -340,7 +340,7 @@ class _Writing:
             raise ArgumentInvalid("label", problem)
         return ContentIds(self._job, self._partition)
 
-    def _held(self, batch: pa.RecordBatch, rows: Rows) -> dict[int, HeldRow]:
+    def _find_held(self, batch: pa.RecordBatch, rows: Rows) -> dict[int, HeldRow]:
         """Return the rows that settle an item, by their positions."""
         held = {}
         ids, tokens = batch.column(ID).to_pylist(), batch.column(TOKEN).to_pylist()

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from mongoq.errors import StageStopped
-from mongoq.pipeline.on_spark.frames.failures import named
+from mongoq.pipeline.on_spark.frames.failures import make_named_error
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import FATES
 from mongoq.pipeline.on_spark.frames.settle import TOLD, Settler, StageSettings
@@ -95,9 +95,9 @@ class FrameBatches:
 
     def _settle(self, spark: SparkSession, token: ObjectId, others: dict[str, Any]) -> None:
         """Settle the items that have a row, and then the items without a row."""
-        told, halted = self._settled(spark, Settler(self._part, token, others, left=False))
+        told, halted = self._run_settler(spark, Settler(self._part, token, others, left=False))
         if told["left"]:
-            more, also = self._settled(spark, Settler(self._part, token, others, left=True))
+            more, also = self._run_settler(spark, Settler(self._part, token, others, left=True))
             told, halted = told + more, [*halted, *also]
         if told["lost"]:
             sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
@@ -106,9 +106,9 @@ class FrameBatches:
         if halted:
             item, text = halted[0]
             id = others[item] if item in others else ObjectId(item)
-            raise StageStopped(self._part.name, self._part.source, id) from named("StageFailed", text)
+            raise StageStopped(self._part.name, self._part.source, id) from make_named_error("StageFailed", text)
 
-    def _settled(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
+    def _run_settler(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
         told: Counter[str] = Counter()
         halted = []
         for ending, number, item, text in self._fates(spark).mapInArrow(settler, TOLD).collect():

@@ -10,7 +10,7 @@ from mongoq.model.encoding.error_text import text_of, type_name
 from mongoq.model.envelope import shorten
 from mongoq.spark.raw_options import Location
 
-__all__ = ["Bisection", "cause", "named"]
+__all__ = ["Bisection", "cause", "make_named_error"]
 
 MOST = 100
 """Runs of the function, at most; the parts that are left then are not split further."""
@@ -54,13 +54,13 @@ class Bisection:
         self._mixed = []
         return None
 
-    def passed(self) -> None:
+    def record_success(self) -> None:
         """Record that the last part has succeeded."""
         self._parts.pop()
         self._runs += 1
         self._passed += 1
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """Record that the last part has failed."""
         self._runs += 1
         self._failed += 1
@@ -93,14 +93,14 @@ HIDDEN = "…"
 def cause(error: BaseException, place: Location) -> str:
     """Return the cause of a failure as JSON, for ``named``: the error raised in a task if any, without credentials."""
     text = text_of(error, LONGEST)
-    kind, message = _raised(text) or (type_name(error), text)
+    kind, message = _find_error(text) or (type_name(error), text)
     # The text is Spark's or the user's, and may quote the URI or the password.
     for secret in _secrets(place):
         message = message.replace(secret, HIDDEN)
     return json.dumps([kind, shorten(message, BYTES)])
 
 
-def _raised(text: str) -> tuple[str, str] | None:
+def _find_error(text: str) -> tuple[str, str] | None:
     """Return type and message of the error in the last Python traceback of Spark's text; ``None`` without one."""
     _, found, trace = text.rpartition(TRACE)
     if not found:
@@ -120,7 +120,7 @@ def _secrets(place: Location) -> list[str]:
     return [secret for secret in told if secret]
 
 
-def named(kind: str, message: str) -> Exception:
+def make_named_error(kind: str, message: str) -> Exception:
     """Return an exception whose type has this name, for the record of the item."""
     module, _, name = kind.rpartition(".")
     made: type[Exception] = type(name, (Exception,), {"__module__": module or "builtins", "__qualname__": name})

@@ -38,7 +38,7 @@ from mongoq.spark.types.conversion_error import PERMISSIVE
 from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
 
-__all__ = ["FrameQuery", "ended", "in_plain_words", "taken"]
+__all__ = ["FrameQuery", "in_plain_words", "register_query", "release_query"]
 
 BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """Name of the error in Spark's text when another process has the consumer."""
@@ -47,7 +47,7 @@ _taken: dict[tuple[Location, str], Callable[[], bool]] = {}
 _lock = threading.Lock()
 
 
-def taken(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
+def register_query(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
     """Register the name in this process; raises ``ConsumerBusy`` while a query of this process has it.
 
     ``is_over`` returns whether the query has ended by itself.
@@ -59,7 +59,7 @@ def taken(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
         _taken[place, consumer] = is_over
 
 
-def ended(place: Location, consumer: str) -> None:
+def release_query(place: Location, consumer: str) -> None:
     """Release the name."""
     with _lock:
         _taken.pop((place, consumer), None)
@@ -195,11 +195,11 @@ class FrameQuery:
             ConsumerBusy: this process has a query with this consumer already.
             ArgumentInvalid: Spark cannot write to the folder of the checkpoint.
         """
-        taken(self._part.place, self.consumer, lambda: self._query is not None and not self._query.isActive)
+        register_query(self._part.place, self.consumer, lambda: self._query is not None and not self._query.isActive)
         try:
             self._start()
         except BaseException as error:
-            ended(self._part.place, self.consumer)
+            release_query(self._part.place, self.consumer)
             # An error of Java's files: most likely the checkpoint's folder.
             if isinstance(error, Py4JJavaError) and error.java_exception.getClass().getName().startswith("java.io."):
                 problem = f"stage {self._part.name!r}: Spark cannot write there: {error.java_exception.getMessage()}"
@@ -270,7 +270,7 @@ class FrameQuery:
         finally:
             if turn:
                 self._turn.release()
-            ended(self._part.place, self.consumer)
+            release_query(self._part.place, self.consumer)
 
     def _work_off(self, frame: DataFrame, _number: int) -> None:
         """Process a batch. To Spark a return means that the batch is done, so its remaining items are settled."""

@@ -161,7 +161,7 @@ class Encoder:
         if self._payloads is None:
             return [None] * batch.num_rows
         try:
-            return self._payloads.wrapped(batch)
+            return self._payloads.wrap_all(batch)
         except Refusal as refusal:
             if batch.num_rows == 1:
                 return [refusal]

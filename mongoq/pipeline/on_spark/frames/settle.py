@@ -18,7 +18,7 @@ from mongoq.model.envelope import shorten
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Retry
 from mongoq.model.settings import KEEP
-from mongoq.pipeline.on_spark.frames.failures import named
+from mongoq.pipeline.on_spark.frames.failures import make_named_error
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import DEFAULTS
@@ -99,7 +99,7 @@ class StageSettings:
             refused = self.judge.refusal(self.consumer, [item])
             return self._told(item, Retry()) if refused is None else refused[0]
         if kind == "unblamed":
-            return Failed(named(*json.loads(text)), retry_delay(self.consumer, item), counted=False)
+            return Failed(make_named_error(*json.loads(text)), retry_delay(self.consumer, item), counted=False)
         try:
             return self._told(item, self._entry(kind, text, fate))
         except MongoqError as error:
@@ -121,7 +121,7 @@ class StageSettings:
         if kind == "refused":
             return OutcomeInvalid(text or "")
         if kind == "fault":
-            return named(*json.loads(text or ""))
+            return make_named_error(*json.loads(text or ""))
         moves = [self._move(output) for output in fate["outputs"]]
         return moves[0] if len(moves) == 1 else Fork(moves)
 

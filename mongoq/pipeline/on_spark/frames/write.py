@@ -83,10 +83,10 @@ class FrameWriter:
         while (part := found.next()) is not None:
             failed = self._failure(within(part), most, file)
             if failed is None:
-                found.passed()
+                found.record_success()
             else:
                 failures[part] = failed
-                found.failed()
+                found.record_failure()
         frame.count()
         for kind, parts in (("fault", found.blamed), ("unblamed", found.put_off)):
             for part in parts:
@@ -109,7 +109,7 @@ class FrameWriter:
     def _fates(self, frame: DataFrame, most: int | None) -> DataFrame:
         own = self._kind(most)
         rows = frame.select(f.col(ID).alias("id"), own.alias("kind"), *_nulls(ROW))
-        made = self._made(frame.where(own == "item"))
+        made = self._call_function(frame.where(own == "item"))
         if made is not None:
             rows = rows.union(made)
         number = self._parts(frame)
@@ -123,7 +123,7 @@ class FrameWriter:
             kind = f.when(f.col(ATTEMPTS) > most, "spent").otherwise(kind)
         return f.when(f.col(CORRUPT).isNotNull(), "misfit").otherwise(kind) if self._tells_misfits else kind
 
-    def _made(self, given: DataFrame) -> DataFrame | None:
+    def _call_function(self, given: DataFrame) -> DataFrame | None:
         """Call the function, and return its rows as ``ROWS``; ``None`` where the result has no outcomes of items."""
         stage = self._part.stage
         mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
