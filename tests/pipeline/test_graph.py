@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.graph.handlers import handler_name, import_path, shown
+from mongoq.pipeline.graph.handlers import handler_name, import_path, quote_if_odd
 from tests.pipeline import stations
 
 
@@ -148,7 +148,7 @@ def test_a_stage_is_named_after_its_handler(handler: Callable[..., Any], name: s
     ],
 )
 def test_names_are_quoted_where_they_could_be_misread(name: Any, expected: str) -> None:
-    assert shown(name) == expected
+    assert quote_if_odd(name) == expected
 
 
 def test_the_repr_names_the_stages() -> None:

@@ -10,7 +10,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
+from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
 from tests.pipeline.stations import Flight, Numbered
 
 
@@ -189,7 +189,7 @@ def test_no_two_joins_share_their_queues_whatever_they_are_called() -> None:
         made = mongoq.Pipeline(name, errors="errors", outputs="out")
         made.join(["a", "b"], to="out", on="id", name=stage)(together)
         [one] = made.graph.stages
-        return {parked_queue(made.graph, one), pairs_queue(made.graph, one)}
+        return {waiting_queue(made.graph, one), pairs_queue(made.graph, one)}
 
     assert queues("shop", "settle") == {"shop.settle.waiting", "shop.settle.joined"}
     told = [queues("a.b", "c"), queues("a", "b.c"), queues("a%2Eb", "c"), queues("a/b", "c"), queues("a", "b/c")]

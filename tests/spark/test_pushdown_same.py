@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mongoq.model.encoding.codec import codec_options
-from mongoq.spark.read.pushdown import pushed
+from mongoq.spark.read.pushdown import push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.reader import plan
 from mongoq.spark.read.schema import Columns
@@ -212,7 +212,7 @@ class Crowd:
     def shown(self, view: str, *filters: Filter, parts: int = 1) -> list[str]:
         """Return the ids of what the server shows under these filters."""
         options = ReadOptions.parse(self._options | {"view": view, "partitions": str(parts)})
-        partitions = plan(self._scan, options, pushed(filters, self._schema, view))
+        partitions = plan(self._scan, options, push_down(filters, self._schema, view))
         found = [self._collection.find(each.filter, {"_id": 1}, hint=each.hint) for each in partitions]
         return [repr(document["_id"]) for cursor in found for document in cursor]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mongoq.spark.gc_pause import made_at_rest, resting
+from mongoq.spark.gc_pause import pause_while_making, resting
 
 
 def test_it_rests_while_a_value_is_made_and_works_for_who_takes_it() -> None:
@@ -15,7 +15,7 @@ def test_it_rests_while_a_value_is_made_and_works_for_who_takes_it() -> None:
         yield gc.isenabled()
         yield gc.isenabled()
 
-    found = [(inside, gc.isenabled()) for inside in made_at_rest(made())]
+    found = [(inside, gc.isenabled()) for inside in pause_while_making(made())]
     assert found == [(False, True), (False, True)]
     assert gc.isenabled()
 
@@ -25,7 +25,7 @@ def test_it_works_again_after_an_error() -> None:
         yield 1
         raise ValueError("no more")
 
-    values = made_at_rest(failing())
+    values = pause_while_making(failing())
     assert next(values) == 1
     with pytest.raises(ValueError, match="no more"):
         next(values)

@@ -28,7 +28,7 @@ from mongoq.errors import (
 )
 from mongoq.model.item import delivery_hash
 from mongoq.pipeline.on_spark.frames import query as query_lock
-from mongoq.pipeline.on_spark.serialization import packed, unpacked
+from mongoq.pipeline.on_spark.serialization import pack_graph, unpack_graph
 from mongoq.spark import ExecutorError, ExecutorsUnready
 from tests.awkward import AWKWARD, awkward
 from tests.docs.blocks import blocks
@@ -605,9 +605,9 @@ def test_a_graph_with_faults_does_not_start(start: Any) -> None:
 
 def test_a_graph_is_the_same_once_it_was_sent() -> None:
     pipeline = graph()
-    data = packed(pipeline.graph)
-    there = unpacked(data)
-    assert unpacked(data) is there
+    data = pack_graph(pipeline.graph)
+    there = unpack_graph(data)
+    assert unpack_graph(data) is there
     again = mongoq.Pipeline(there.name)
     again._whole, again._stages, again._sources = there, list(there.stages), list(there.sources)
     again.check()
