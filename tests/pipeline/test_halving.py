@@ -19,10 +19,10 @@ def tried(size: int, guilty: Collection[int]) -> tuple[set[int], set[int], set[i
     while (part := found.next()) is not None:
         runs += 1
         if any(place in part for place in guilty):
-            found.failed()
+            found.record_failure()
         else:
             passed |= set(part)
-            found.passed()
+            found.record_success()
     blamed = {place for part in found.blamed for place in part}
     return blamed, {place for part in found.put_off for place in part}, passed, runs
 

@@ -178,12 +178,12 @@ def test_a_batch_of_an_old_checkpoint_is_empty_and_the_next_one_is_what_is_held(
     store.add_many(2)
     run = run()
     assert [run.latest(number, 1) for number in range(2)] == [1, 2]
-    assert run.held(0, 1) == (None, ())
+    assert run.find_held(0, 1) == (None, ())
     assert "batch 1 of consumer 'etl' was settled before" in caplog.text
     assert run.latest(1, 1) == 2
-    assert len(run.held(1, 2)[1]) == 1
+    assert len(run.find_held(1, 2)[1]) == 1
     assert run.latest(7, 1) == 8
-    assert len(run.held(7, 8)[1]) == 1
+    assert len(run.find_held(7, 8)[1]) == 1
     assert run.latest(8, 1) == 8
     assert store.collection.count_documents({"q": "orders"}) == 0
 
@@ -207,7 +207,7 @@ def test_what_others_took_is_left_out_with_a_warning(store: Any, run: Any, caplo
     assert one.latest(0, 10) == 1
     one.end()
     store.collection.update_one({"_id": first}, {"$set": {"token": ObjectId()}})
-    claim, ids = run().held(0, 1)
+    claim, ids = run().find_held(0, 1)
     assert claim is not None
     assert list(ids) == [second]
     assert "1 of 2 items of batch 1 of consumer 'etl' are left out" in caplog.text
