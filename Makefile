@@ -5,8 +5,10 @@ ROWS ?= 5000
 ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 4
-# Mutants that `make prove` draws by chance; `make mutants` runs all of them.
+# Mutants that `make prove` and `make sample` draw by chance; `make mutants` runs all of them.
 MUTANTS ?= 15
+# Minutes that `make sample` has for campaigns; `make prove` runs all of them.
+MINUTES ?= 5
 # The first PySpark that has all that the format uses.
 OLDEST_SPARK ?= 4.2.0
 
@@ -24,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help setup demo test prove spark-oldest mutants bench lint types public-types docs build format unasync clean $(REDO)
+.PHONY: help setup demo test prove sample spark-oldest mutants bench lint types public-types docs build format unasync clean $(REDO)
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +35,7 @@ help: ## Show this list
 	@echo "  ROWS=5000       the flights that the demo takes"
 	@echo "  ENGINE=spark    what runs the demo's stages: spark, threads or asyncio"
 	@echo "  JOBS=4          the processes that the tests are spread over"
+	@echo "  MINUTES=5       the time for campaigns in sample"
 	@echo "  LONG=1          the longest campaigns too, in prove; they double its time"
 
 setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
@@ -49,6 +52,10 @@ test: setup ## Run all tests but the campaigns
 prove: setup ## Run the campaigns, and a sample of the mutants; with LONG=1 the longest campaigns as well
 	@$(BIN)/python -m pytest -m prove tests/crash -n 2 # with nothing else: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m "prove$(if $(LONG),, and not long)" --ignore tests/crash -n $(JOBS) --dist loadgroup
+	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
+
+sample: setup ## Run campaigns drawn by chance, for some minutes, and a sample of the mutants
+	@$(BIN)/python scripts/campaigns.py --jobs $(JOBS) --minutes $(MINUTES)
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
 spark-oldest: setup ## Run the tests of streams and writes with the oldest PySpark that will do
