@@ -47,9 +47,10 @@ RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 
 
-def test_the_readme_runs(uri: str, database: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_first_page_runs(page: str, uri: str, database: str) -> None:
     own = urlsplit(uri)._replace(path=f"/{database}").geturl()
-    blocks.run("README.md", spark=False, replacements={README_URI: own})
+    blocks.run(page, spark=False, replacements={README_URI: own})
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -80,7 +81,7 @@ def test_a_page_runs_with_spark(page: str) -> None:
     assert run.returncode == 0, run.stderr[-4000:]
 
 
-@pytest.mark.parametrize("page", ["README.md", *RUN])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", *RUN])
 def test_what_is_run_is_not_little(page: str) -> None:
     """A fence that the expression does not find would be a block that nobody runs."""
     found = list(blocks.blocks(page))
