@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ENDED", "cancel", "has_ended", "is_connect", "run_tasks"]
 
 T = TypeVar("T")
-TOLD = "told"
+RESULT = "result"
 ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start both again"
 
 
@@ -34,13 +34,13 @@ def run_tasks(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], o
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield pa.RecordBatch.from_pydict({TOLD: [pickle.dumps(work(order))]})
+        yield pa.RecordBatch.from_pydict({RESULT: [pickle.dumps(work(order))]})
 
     _describe(spark, title)
     # mapInArrow on a range: it works with Spark Connect as well, which has no RDDs.
-    frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{TOLD} binary")
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{RESULT} binary")
     with _tag_jobs(spark, order):
-        return [pickle.loads(row[TOLD]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks
+        return [pickle.loads(row[RESULT]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks
 
 
 def cancel(spark: SparkSession, order: TaskOrder) -> None:

@@ -15,7 +15,7 @@ from mongoq.worker.coordinator import Coordinator
 
 __all__ = ["Monitor"]
 
-PATIENCE = 10.0
+SERVER_SECONDS = 10.0
 """Seconds for one check: a run that is asked to stop while the server is away waits no longer than this."""
 
 
@@ -26,7 +26,7 @@ class Monitor:
         broker: broker of the driver.
         consumers: consumers of the stages that tasks work on.
         frames: stages that run as streaming queries, each with one of its queues.
-        course: records errors and recoveries of the server.
+        coordinator: records errors and recoveries of the server.
         stopping: ends the pause.
     """
 
@@ -35,13 +35,13 @@ class Monitor:
         broker: Broker,
         consumers: Sequence[Consumer],
         frames: Sequence[tuple[Stage, Queue[Any]]],
-        course: Coordinator,
+        coordinator: Coordinator,
         stopping: threading.Event,
     ) -> None:
         self._broker = broker
         self._consumers = consumers
         self._frames = frames
-        self._course = course
+        self._coordinator = coordinator
         self._stopping = stopping
 
     def is_due(self, stopped: Collection[str]) -> bool:
@@ -50,22 +50,22 @@ class Monitor:
         if not queues:
             return False
         try:
-            whens = self._broker._run_within(PATIENCE, find_next_dues, queues)
+            whens = self._broker._run_within(SERVER_SECONDS, find_next_dues, queues)
         except Exception as error:
-            return self._in_trouble(error)
-        self._course.report_recovery("count")
+            return self._pause_after(error)
+        self._coordinator.report_recovery("count")
         return any(when <= self._broker._context.clock.now() for when in whens.values())
 
     def is_empty(self, stopped: Collection[str]) -> bool:
         """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
         try:
             return all(
-                queue._run_within(PATIENCE, is_drained, lease, lingers=lingers)
+                queue._run_within(SERVER_SECONDS, is_drained, lease, lingers=lingers)
                 for _ in range(2)
                 for queue, lease, lingers in self._find_watched(stopped)
             )
         except Exception as error:
-            return self._in_trouble(error)
+            return self._pause_after(error)
 
     def _find_watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
         """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
@@ -76,7 +76,7 @@ class Monitor:
             if stage.name not in stopped:
                 yield queue, queue.settings.lease, False
 
-    def _in_trouble(self, error: Exception) -> bool:
+    def _pause_after(self, error: Exception) -> bool:
         """Pause after an error of the server; returns False, because nothing is known."""
-        self._stopping.wait(self._course.report_error("count", error) or 0)
+        self._stopping.wait(self._coordinator.report_error("count", error) or 0)
         return False

@@ -45,15 +45,15 @@ __all__ = ["SparkRun"]
 
 logger = logging.getLogger("mongoq.spark")
 
-LOOK, LONGEST_LOOK = 0.1, 0.5
+CHECK_SECONDS, MAX_CHECK_SECONDS = 0.1, 0.5
 """Seconds between two checks for work: at first, and after a while without work."""
-SECONDS = 5.0
+TASK_SECONDS = 5.0
 """Seconds that a task on stages lasts, and so the age of its counts."""
-PATIENCE = 10.0
+SERVER_SECONDS = 10.0
 """Seconds for one command to the server, and for tasks to end after the grace before they are cancelled."""
-GIVEN_BACK = "its tasks have given back what they had not settled"
-LEFT = "some of its tasks do not say that they have ended: what they hold comes back when its leases end"
-MOST_LANES = 8
+GIVEN_BACK = "its tasks have released the items that they had not settled"
+LEFT = "some of its tasks have not reported their end: their items come back when their leases end"
+MAX_JOBS = 8
 """Jobs on stages at the same time, at most; their tasks are shared out among them."""
 
 
@@ -88,33 +88,33 @@ class SparkRun(ThreadedRun):
         self._spark = spark
         self._broker = broker
         self._drain = drain
-        framing = [stage for stage in graph.own_stages if stage.frame is not None]
+        frame_stages = [stage for stage in graph.own_stages if stage.frame is not None]
         parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
         plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
         consumers, sources = self._machinery(plain)
-        cargo = SerializedGraph.of(pack_graph(plain), spark)
+        serialized = SerializedGraph.of(pack_graph(plain), spark)
         seconds = grace.total_seconds()
         self._order = order = TaskOrder(
-            place, ObjectId(), cargo, parts, SECONDS, once=False, grace=seconds, heartbeat=heartbeat
+            place, ObjectId(), serialized, parts, TASK_SECONDS, once=False, grace=seconds, heartbeat=heartbeat
         )
-        queues = ((stage, queue) for stage in framing for queue in stage.sources)
+        queues = ((stage, queue) for stage in frame_stages for queue in stage.sources)
         self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
-        self._rounds = Trigger(every)
+        self._trigger = Trigger(every)
         self._stopping = threading.Event()
-        self._course = Coordinator(broker._context.registry)
-        self._lookout = Monitor(broker, consumers, self._frames, self._course, self._stopping)
-        self._crew = Scheduler(
-            f"mongoq-{graph.name}", order, self._lanes(tasks, parts, sources), self._shifts, self._check
+        self._coordinator = Coordinator(broker._context.registry)
+        self._monitor = Monitor(broker, consumers, self._frames, self._coordinator, self._stopping)
+        self._scheduler = Scheduler(
+            f"mongoq-{graph.name}", order, self._make_slots(tasks, parts, sources), self._run_order, self._check
         )
         self._interrupted = False
         self._last: Progress | None = None
         try:
             # Before any query starts: a missing module is one clear error here, and many failed tasks later.
-            self._try()
-            self._frame_crew = FrameQueries(self._queries(place, checkpoint, every))
-            self._frame_crew.start()
+            self._check_before_start()
+            self._frame_queries = FrameQueries(self._queries(place, checkpoint, every))
+            self._frame_queries.start()
         except BaseException:
-            cargo.discard()
+            serialized.discard()
             raise
         self._begin(self._work)
 
@@ -122,15 +122,15 @@ class SparkRun(ThreadedRun):
 
     def _machinery(self, plain: Graph) -> tuple[list[Consumer], list[SourcePlan]]:
         """Check that graph and server fit together, as every engine does, and return consumers and source plans."""
-        own, sources = machinery(plain, self._broker, coroutines=False)
+        consumers, sources = machinery(plain, self._broker, coroutines=False)
         self._broker._run(check_server, self._graph)
         self._broker._run(begin)
-        for one in own:
+        for one in consumers:
             if one.screen is not None:
                 one.queue._run(check_on_server, one.screen)
-        return own, sources
+        return consumers, sources
 
-    def _try(self) -> None:
+    def _check_before_start(self) -> None:
         try:
             self._check()
         except Exception as error:
@@ -142,17 +142,18 @@ class SparkRun(ThreadedRun):
             raise ExecutorError(ENDED)
         run_tasks(self._spark, f"mongoq {self._graph.name}: is all there", ready_for, self._order, 1)
 
-    def _lanes(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[TaskSlot]:
+    def _make_slots(self, tasks: int, parts: frozenset[str], sources: Sequence[SourcePlan]) -> list[TaskSlot]:
         context = getattr(self._spark, "_sc", None)
-        slots = tasks if context is None else context.defaultParallelism
-        too = parts if len(sources) >= slots else frozenset[str]()  # otherwise sources would leave no slot to stages
-        fed = [
-            TaskSlot(1, too | {one.name}, source=one.name, every=None if self._drain else one.every) for one in sources
+        cores = tasks if context is None else context.defaultParallelism
+        shared = parts if len(sources) >= cores else frozenset[str]()  # otherwise sources would leave no slot to stages
+        source_slots = [
+            TaskSlot(1, shared | {one.name}, source=one.name, every=None if self._drain else one.every)
+            for one in sources
         ]
-        number = min(tasks, MOST_LANES) if parts else 0
+        number = min(tasks, MAX_JOBS) if parts else 0
         # Spread the tasks evenly: job n has the tasks from places[n] to places[n + 1].
         places = [tasks * place // number for place in range(number + 1)] if number else []
-        return [*fed, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
+        return [*source_slots, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
 
     def _queries(
         self, place: Location, checkpoint: str | None, every: timedelta | None
@@ -163,7 +164,7 @@ class SparkRun(ThreadedRun):
             query = FrameQuery(self._spark, place, self._graph, stage, queue.name, checkpoint=path, every=seconds)
             yield stage.name, query
 
-    def _shifts(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
+    def _run_order(self, order: TaskOrder, tasks: int) -> Sequence[Report]:
         return run_tasks(
             self._spark, f"mongoq {self._graph.name}: {', '.join(sorted(order.parts))}", run_task, order, tasks
         )
@@ -172,19 +173,19 @@ class SparkRun(ThreadedRun):
 
     def _work(self) -> None:
         try:
-            self._crew.start()
+            self._scheduler.start()
             try:
                 self._coordinate()
             finally:
-                self._crew.end()
+                self._scheduler.end()
                 self._halt()
-                self._frame_crew.end(self._order.grace)
-                self._wait_for_crew()
+                self._frame_queries.end(self._order.grace)
+                self._wait_for_scheduler()
                 self._wait_for_tasks()
             if (
                 error := self._broken
-                or _find_stop(self._crew.stops)
-                or next(iter(self._frame_crew.stops.values()), None)
+                or _find_stop(self._scheduler.stops)
+                or next(iter(self._frame_queries.stops.values()), None)
             ):
                 raise error
         finally:
@@ -194,23 +195,25 @@ class SparkRun(ThreadedRun):
 
     def _halt(self) -> None:
         """Ask the running tasks to end, if there are any; tasks that do not read it end when their time is over."""
-        if self._crew.is_at_work:
+        if self._scheduler.is_at_work:
             try:
-                self._broker._run_within(PATIENCE, halt, self._order.run)
+                self._broker._run_within(SERVER_SECONDS, halt, self._order.run)
             except Exception as error:
-                logger.warning("tasks of pipeline %r could not be told to end: %r", self._graph.name, error)
+                logger.warning("cannot ask the tasks of pipeline %r to end: %r", self._graph.name, error)
 
-    def _wait_for_crew(self) -> None:
+    def _wait_for_scheduler(self) -> None:
         """Wait for the running tasks, and cancel tasks that do not end."""
-        if self._crew.join(self._order.grace + PATIENCE):
+        if self._scheduler.join(self._order.grace + SERVER_SECONDS):
             return
-        sentence = "tasks of pipeline %r do not end; they are cancelled, and what they held comes back with its leases"
+        sentence = (
+            "tasks of pipeline %r do not end; they are cancelled, and their items come back when their leases end"
+        )
         logger.warning(sentence, self._graph.name)
         try:
             cancel(self._spark, self._order)
         except Exception as error:
             logger.warning("the tasks could not be cancelled: %r", error)
-        self._crew.join(PATIENCE)
+        self._scheduler.join(SERVER_SECONDS)
 
     def _wait_for_tasks(self) -> None:
         """Wait for tasks that Spark does not report on any more, if it has ended: they release their items.
@@ -221,9 +224,9 @@ class SparkRun(ThreadedRun):
         if not has_ended(self._spark):
             return
         left = self._tasks_left()
-        until = time.monotonic() + self._order.grace + PATIENCE
+        until = time.monotonic() + self._order.grace + SERVER_SECONDS
         while left and time.monotonic() < until:
-            time.sleep(LOOK)
+            time.sleep(CHECK_SECONDS)
             left = self._tasks_left()
         if left or not self._interrupted:
             raise ExecutorError(f"{ENDED}; {LEFT if left else GIVEN_BACK}")
@@ -231,41 +234,41 @@ class SparkRun(ThreadedRun):
     def _tasks_left(self) -> bool:
         """Return whether tasks of the run are alive, or this is unknown."""
         try:
-            return self._broker._run_within(PATIENCE, workers_of, self._order.run) > 0
+            return self._broker._run_within(SERVER_SECONDS, workers_of, self._order.run) > 0
         except Exception as error:
-            logger.warning("whether tasks of pipeline %r still work is not known: %r", self._graph.name, error)
+            logger.warning("cannot read whether tasks of pipeline %r still run: %r", self._graph.name, error)
             return True
 
     def _coordinate(self) -> None:
         """Report to the scheduler whether there is work, until the end of the run."""
-        pause = LOOK
+        pause = CHECK_SECONDS
         while not self._stopping.wait(pause):
             if has_ended(self._spark):
                 return
-            self._frame_crew.look()
+            self._frame_queries.look()
             if self._broken or self._has_stopped():
                 return
-            stopped = self._crew.stops.keys() | self._frame_crew.stops.keys()
-            due = self._lookout.is_due(stopped)
-            self._crew.want(due and self._rounds.is_open())
-            if due or self._crew.is_at_work:
-                pause = LOOK
+            stopped = self._scheduler.stops.keys() | self._frame_queries.stops.keys()
+            due = self._monitor.is_due(stopped)
+            self._scheduler.want(due and self._trigger.is_open())
+            if due or self._scheduler.is_at_work:
+                pause = CHECK_SECONDS
                 continue
-            # Nothing to do: check less often, up to LONGEST_LOOK.
-            pause = min(pause * 2, LONGEST_LOOK)
-            self._rounds.close()
-            if self._drain and self._crew.sources_are_over and self._lookout.is_empty(stopped):
+            # Nothing to do: check less often, up to MAX_CHECK_SECONDS.
+            pause = min(pause * 2, MAX_CHECK_SECONDS)
+            self._trigger.close()
+            if self._drain and self._scheduler.sources_are_over and self._monitor.is_empty(stopped):
                 return
 
     @property
     def _broken(self) -> BaseException | None:
         """Error that the run cannot go on with."""
-        return self._crew.failure or self._frame_crew.failure or self._course.failure
+        return self._scheduler.failure or self._frame_queries.failure or self._coordinator.failure
 
     def _has_stopped(self) -> bool:
         """Return whether all stages have stopped by themselves, or there are none, and no source goes on."""
-        stopped = self._crew.stages_have_stopped and self._frame_crew.have_stopped
-        return stopped and self._crew.sources_are_over and not self._crew.is_at_work
+        stopped = self._scheduler.stages_have_stopped and self._frame_queries.have_stopped
+        return stopped and self._scheduler.sources_are_over and not self._scheduler.is_at_work
 
     # --- calls from outside ----------------------------------------------------------------------
 
@@ -298,15 +301,15 @@ class SparkRun(ThreadedRun):
         """Return the final progress; without the contents of the queues if the server does not answer."""
         self._broker._context.stats = None  # the final figures must not come from the cache
         try:
-            depths = self._broker._run_within(PATIENCE, stats)
+            depths = self._broker._run_within(SERVER_SECONDS, stats)
             return self._make_progress(depths, ended=True)
         except Exception as error:
-            logger.warning("what is left in the queues of pipeline %r is not known: %r", self._graph.name, error)
+            logger.warning("cannot read what is left in the queues of pipeline %r: %r", self._graph.name, error)
             return self._make_progress({}, ended=True)
 
     def _make_progress(self, depths: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-        tallies = PipelineCounts.sum([self._crew.tallies, self._frame_crew.tallies])
-        return progress_of(self._graph, tallies, depths, ended=ended, interrupted=self._interrupted)
+        counts = PipelineCounts.sum([self._scheduler.counts, self._frame_queries.counts])
+        return progress_of(self._graph, counts, depths, ended=ended, interrupted=self._interrupted)
 
 
 def _find_stop(stops: Any) -> StageStopped | None:

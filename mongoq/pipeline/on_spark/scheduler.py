@@ -52,7 +52,7 @@ FAILURES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds of rest after a failure: at first, and at most."""
 
-Shifts = Callable[[TaskOrder, int], Sequence[Report]]
+RunOrder = Callable[[TaskOrder, int], Sequence[Report]]
 """Runs an order in a number of tasks, and returns their reports."""
 Check = Callable[[], None]
 """Raises the error that keeps executors from working."""
@@ -80,34 +80,34 @@ class TaskSlot:
 
     def order(self, order: TaskOrder, stopped: frozenset[str], *, wanted: bool) -> TaskOrder | None:
         """Return the order of the next task; ``None`` while there is no work."""
-        parts, feeds = self.parts - stopped, self.source is not None
-        if self.has_stopped(stopped) or time.monotonic() < self._again or not (feeds or wanted):
+        parts, has_source = self.parts - stopped, self.source is not None
+        if self.has_stopped(stopped) or time.monotonic() < self._again or not (has_source or wanted):
             return None
-        return replace(order, parts=parts, once=feeds, seconds=SOURCE_SECONDS if feeds else order.seconds)
+        return replace(order, parts=parts, once=has_source, seconds=SOURCE_SECONDS if has_source else order.seconds)
 
     def has_stopped(self, stopped: Collection[str]) -> bool:
         """Return whether no work is left when these stages and sources have stopped by themselves."""
         return self.source in stopped if self.source is not None else self.parts <= set(stopped)
 
-    def note(self, told: PipelineCounts) -> None:
+    def record(self, counts: PipelineCounts) -> None:
         """Record the counts of a task: a source that has ended rests, and so does a slot that has settled nothing.
 
         Such a state may last, for example while a queue is paused or another process runs the source. So each rest is
         twice as long as the one before.
         """
-        source = told.sources.get(self.source or "", SourceCounts())
+        source = counts.sources.get(self.source or "", SourceCounts())
         if source.ended:
             self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
             return
-        idle = not (source.pushed or any(stage.endings for stage in told.stages.values()))
+        idle = not (source.pushed or any(stage.endings for stage in counts.stages.values()))
         self._pause = min(max(self._pause * 2, IDLE[0]), IDLE[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
 
-    def lasting(self, told: PipelineCounts) -> PipelineCounts:
+    def lasting(self, counts: PipelineCounts) -> PipelineCounts:
         """Return a task's counts as they hold for the run: a source that is called again has not ended."""
         if self.source is None or self._every is None:
-            return told
-        return PipelineCounts(told.stages, {name: replace(one, ended=False) for name, one in told.sources.items()})
+            return counts
+        return PipelineCounts(counts.stages, {name: replace(one, ended=False) for name, one in counts.sources.items()})
 
     @property
     def is_over(self) -> bool:
@@ -123,20 +123,22 @@ class Scheduler:
         stops: stages and sources that have stopped by themselves, by name; set by the threads.
     """
 
-    def __init__(self, title: str, order: TaskOrder, lanes: Sequence[TaskSlot], shifts: Shifts, check: Check) -> None:
+    def __init__(
+        self, title: str, order: TaskOrder, slots: Sequence[TaskSlot], run_order: RunOrder, check: Check
+    ) -> None:
         self.failure: BaseException | None = None
         self.stops: dict[str, Stop] = {}
         self._order = order
-        self._lanes = lanes
-        self._shifts = shifts
+        self._slots = slots
+        self._run_order = run_order
         self._check = check
-        self._tallies = PipelineCounts()
+        self._counts = PipelineCounts()
         self._changed = threading.Condition()
         self._ending = False
         self._wanted = self._working = 0
         self._threads = [
-            threading.Thread(target=self._work, args=(place, lane), name=f"{title}-{place}", daemon=True)
-            for place, lane in enumerate(lanes)
+            threading.Thread(target=self._work, args=(place, slot), name=f"{title}-{place}", daemon=True)
+            for place, slot in enumerate(slots)
         ]
 
     def start(self) -> None:
@@ -150,7 +152,7 @@ class Scheduler:
         So a single item does not start tasks in all slots.
         """
         with self._changed:
-            self._wanted = min(self._wanted + 1, len(self._lanes)) if more else 0
+            self._wanted = min(self._wanted + 1, len(self._slots)) if more else 0
             self._changed.notify_all()
 
     @property
@@ -161,18 +163,18 @@ class Scheduler:
     @property
     def sources_are_over(self) -> bool:
         """True when no source has more work."""
-        return all(lane.is_over or lane.has_stopped(self.stops) for lane in self._lanes if lane.source is not None)
+        return all(slot.is_over or slot.has_stopped(self.stops) for slot in self._slots if slot.source is not None)
 
     @property
     def stages_have_stopped(self) -> bool:
         """True when all stages have stopped by themselves."""
-        return all(lane.has_stopped(self.stops) for lane in self._lanes if lane.source is None)
+        return all(slot.has_stopped(self.stops) for slot in self._slots if slot.source is None)
 
     @property
-    def tallies(self) -> PipelineCounts:
+    def counts(self) -> PipelineCounts:
         """Counts of the tasks that have ended."""
         with self._changed:
-            return PipelineCounts.sum([self._tallies])
+            return PipelineCounts.sum([self._counts])
 
     def end(self) -> None:
         """Start no more tasks."""
@@ -187,46 +189,46 @@ class Scheduler:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _work(self, place: int, lane: TaskSlot) -> None:
-        while (order := self._next(place, lane)) is not None:
+    def _work(self, place: int, slot: TaskSlot) -> None:
+        while (order := self._next(place, slot)) is not None:
             try:
-                reports = self._shifts(order, lane.tasks)
+                reports = self._run_order(order, slot.tasks)
             except Exception as error:
-                self._got_over(error)
+                self._wait_for_executors(error)
             else:
-                self._note(lane, reports)
+                self._record(slot, reports)
             finally:
                 with self._changed:
                     self._working -= 1
                     self._changed.notify_all()
 
-    def _next(self, place: int, lane: TaskSlot) -> TaskOrder | None:
+    def _next(self, place: int, slot: TaskSlot) -> TaskOrder | None:
         """Wait for the next order; ``None`` at the end."""
         with self._changed:
-            while not (self._ending or self.failure or lane.is_over):
-                order = lane.order(self._order, frozenset(self.stops), wanted=place < self._wanted)
+            while not (self._ending or self.failure or slot.is_over):
+                order = slot.order(self._order, frozenset(self.stops), wanted=place < self._wanted)
                 if order is not None:
                     self._working += 1
                     return order
                 self._changed.wait(LOOK)
         return None
 
-    def _note(self, lane: TaskSlot, reports: Sequence[Report]) -> None:
+    def _record(self, slot: TaskSlot, reports: Sequence[Report]) -> None:
         with self._changed:
-            told = PipelineCounts.sum(report.tallies for report in reports)
-            self._tallies = PipelineCounts.sum([self._tallies, lane.lasting(told)])
+            counts = PipelineCounts.sum(report.counts for report in reports)
+            self._counts = PipelineCounts.sum([self._counts, slot.lasting(counts)])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
-                words = stop.stage, stop.queue, stop.cause
-                logger.error("stage or source %r has stopped by itself, at queue %r: %s", *words)
-            lane.note(told)
+                details = stop.stage, stop.queue, stop.cause
+                logger.error("stage or source %r has stopped by itself, at queue %r: %s", *details)
+            slot.record(counts)
 
-    def _got_over(self, error: Exception) -> None:
+    def _wait_for_executors(self, error: Exception) -> None:
         """Wait until executors can work again after a task has failed; ends the run if this takes too long.
 
         Most likely a process has died, maybe because of an item, whose attempt then counts. That does not end the run.
         """
-        sentence = "a shift has failed, and what it held comes back when its leases end: %s"
+        sentence = "a task has failed, and its items come back when their leases end: %s"
         logger.warning(sentence, in_short(error))
         for failed in range(FAILURES):
             self._rest(min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE))
@@ -234,11 +236,11 @@ class Scheduler:
                 return
             try:
                 self._check()
-            except ExecutorError as gone:
-                error = gone
+            except ExecutorError as final:
+                error = final
                 break
-            except Exception as still:
-                error = still
+            except Exception as latest:
+                error = latest
             else:
                 return
         with self._changed:

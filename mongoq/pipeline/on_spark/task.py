@@ -34,10 +34,10 @@ logger = logging.getLogger("mongoq.spark")
 
 AS_LONG_AS_IT_TAKES = timedelta(days=365)
 """Grace of handlers at the end of a task: the task waits for them, because their items would run again and again."""
-LOOK = 0.05
-REST = 0.5
+CHECK_SECONDS = 0.05
+REST_SECONDS = 0.5
 """Seconds without work after which a task ends early, so that the slot is free for others."""
-LISTEN = 0.5
+LISTEN_SECONDS = 0.5
 """Seconds between two checks whether the run was asked to stop."""
 
 
@@ -80,7 +80,7 @@ class Stop:
 class Report:
     """Result of a task; times are seconds since 1970 by the executor's clock."""
 
-    tallies: PipelineCounts
+    counts: PipelineCounts
     stops: tuple[Stop, ...] = ()
 
 
@@ -102,14 +102,18 @@ def run_task(order: TaskOrder) -> Report:
     its Python processes, the task stops in good order, as if the run was asked to stop.
     """
     broker = broker_at(order.place)
-    ear = _Ear(broker, order.run)
-    if ear.hears():
+    listener = _StopListener(broker, order.run)
+    if listener.is_stopped():
         return Report(PipelineCounts())
-    own, sources = machinery(order.graph.unpack().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous)
-    engine = Engine(broker, own, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources, run=order.run)
+    consumers, sources = machinery(
+        order.graph.unpack().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous
+    )
+    engine = Engine(
+        broker, consumers, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources, run=order.run
+    )
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(engine, order, ear, ended), name="mongoq-shift", daemon=True).start()
-    with _hang_up_late(ear):
+    threading.Thread(target=_watch, args=(engine, order, listener, ended), name="mongoq-task", daemon=True).start()
+    with _delay_sighup(listener):
         try:
             engine.run(drain=order.once)
         except StageStopped:
@@ -118,35 +122,35 @@ def run_task(order: TaskOrder) -> Report:
             ended.set()
         broker._run(flush)
     return Report(
-        PipelineCounts.of(engine).later(time.time() - time.monotonic()), (*_stations(engine), *_feeds(engine))
+        PipelineCounts.of(engine).later(time.time() - time.monotonic()), (*_stage_stops(engine), *_source_stops(engine))
     )
 
 
-def _watch(engine: Engine, order: TaskOrder, ear: _Ear, ended: threading.Event) -> None:
+def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: threading.Event) -> None:
     """End the engine when its time is over, when there was no work for a moment, or when the run is to stop.
 
     In the last case, the items of calls that are still running after the grace are released.
     """
     began = worked = time.monotonic()
     settled = 0
-    while not ended.wait(LOOK):
+    while not ended.wait(CHECK_SECONDS):
         now = time.monotonic()
         # Work under way counts like settled items: a long handler must not look idle.
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
-        late = now - began > order.seconds and _has_come_on(engine)
-        if now - worked > REST or late or ear.hears():
+        late = now - began > order.seconds and _has_progressed(engine)
+        if now - worked > REST_SECONDS or late or listener.is_stopped():
             engine.stop()
             break
-    while not ended.wait(LOOK):
-        if ear.hears():
+    while not ended.wait(CHECK_SECONDS):
+        if listener.is_stopped():
             if not ended.wait(order.grace):
                 engine.stop()
             return
 
 
 @contextmanager
-def _hang_up_late(ear: _Ear) -> Iterator[None]:
+def _delay_sighup(listener: _StopListener) -> Iterator[None]:
     """Let SIGHUP stop the task in good order first, and end the process after that.
 
     Spark sends SIGHUP to its Python processes when the session is stopped, and when its JVM ends for any reason.
@@ -160,7 +164,7 @@ def _hang_up_late(ear: _Ear) -> Iterator[None]:
 
     def note(number: int, _frame: Any) -> None:
         came.append(number)
-        ear.hear()
+        listener.record_stop()
 
     before = signal.signal(signal.SIGHUP, note)
     try:
@@ -171,48 +175,48 @@ def _hang_up_late(ear: _Ear) -> Iterator[None]:
             signal.raise_signal(signal.SIGHUP)
 
 
-class _Ear:
-    """Checks whether the run was asked to stop, at most once per ``LISTEN`` seconds."""
+class _StopListener:
+    """Checks whether the run was asked to stop, at most once per ``LISTEN_SECONDS`` seconds."""
 
     def __init__(self, broker: Broker, run: ObjectId) -> None:
         self._broker = broker
         self._run = run
         self._again = 0.0
-        self._heard = False
+        self._is_stopped = False
 
-    def hear(self) -> None:
+    def record_stop(self) -> None:
         """Record that the run was asked to stop."""
-        self._heard = True
+        self._is_stopped = True
 
-    def hears(self) -> bool:
-        if self._heard or time.monotonic() < self._again:
-            return self._heard
-        self._again = time.monotonic() + LISTEN
+    def is_stopped(self) -> bool:
+        if self._is_stopped or time.monotonic() < self._again:
+            return self._is_stopped
+        self._again = time.monotonic() + LISTEN_SECONDS
         try:
-            self._heard = self._broker._run(is_halted, self._run)
+            self._is_stopped = self._broker._run(is_halted, self._run)
         except Exception as error:  # a task that does not notice the stop is cancelled by the driver
-            logger.debug("whether the run is to stop is not known: %r", error)
-        return self._heard
+            logger.debug("cannot read whether the run has to stop: %r", error)
+        return self._is_stopped
 
 
-def _has_come_on(engine: Engine) -> bool:
+def _has_progressed(engine: Engine) -> bool:
     """Return whether every source has pushed a record or ended: else it would begin again at the same position."""
-    return all(feed.pushed or feed.over for feed in engine.source_runners)
+    return all(runner.pushed or runner.over for runner in engine.source_runners)
 
 
-def _stations(engine: Engine) -> list[Stop]:
+def _stage_stops(engine: Engine) -> list[Stop]:
     return [
-        Stop(station.consumer.label, station.halted[0].queue, station.halted[0].id, _text(station.halted[1]))
-        for station in engine.loops
-        if station.halted is not None
+        Stop(loop.consumer.label, loop.halted[0].queue, loop.halted[0].id, _text(loop.halted[1]))
+        for loop in engine.loops
+        if loop.halted is not None
     ]
 
 
-def _feeds(engine: Engine) -> list[Stop]:
+def _source_stops(engine: Engine) -> list[Stop]:
     return [
-        Stop(feed.plan.name, feed.plan.queue.name, None, _text(feed.failure))
-        for feed in engine.source_runners
-        if feed.failure is not None
+        Stop(runner.plan.name, runner.plan.queue.name, None, _text(runner.failure))
+        for runner in engine.source_runners
+        if runner.failure is not None
     ]
 
 

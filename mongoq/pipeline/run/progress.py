@@ -111,12 +111,12 @@ class Progress:
 
 
 def progress_of(
-    graph: Graph, tallies: PipelineCounts, stats: Mapping[str, QueueStats], *, ended: bool, interrupted: bool
+    graph: Graph, counts: PipelineCounts, stats: Mapping[str, QueueStats], *, ended: bool, interrupted: bool
 ) -> Progress:
     """Combine the counts of a run and the statistics of its queues."""
     stages = {}
     for stage in graph.own_stages:
-        own = tallies.stages.get(stage.name, StageCounts())
+        own = counts.stages.get(stage.name, StageCounts())
         depths = [stats[queue].counts for queue in _queues_of_stage(graph, stage) if queue in stats]
         stages[stage.name] = StageProgress(
             stage=stage.name,
@@ -133,12 +133,12 @@ def progress_of(
         )
     queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.own_stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
-    sources = {source.name: _of_source(source, tallies) for source in graph.own_sources}
+    sources = {source.name: _of_source(source, counts) for source in graph.own_sources}
     return Progress(stages, errors, ended, sources, interrupted)
 
 
-def _of_source(source: Source, tallies: PipelineCounts) -> SourceProgress:
-    told = tallies.sources.get(source.name, SourceCounts())
+def _of_source(source: Source, counts: PipelineCounts) -> SourceProgress:
+    told = counts.sources.get(source.name, SourceCounts())
     return SourceProgress(source.name, source.target, told.pushed, told.ended, told.stopped)
 
 

@@ -115,7 +115,7 @@ def test_a_signal_that_ends_spark_or_its_driver_leaves_nothing_reserved(
     if whom == "jvm":
         assert told["ended"] == "ExecutorError"
         assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
-        assert "its tasks have given back what they had not settled" in told["message"]
+        assert "its tasks have released the items that they had not settled" in told["message"]
     else:
         assert told == {"ended": "returned", "interrupted": True}
     check_all_is_given_back(store, raw)

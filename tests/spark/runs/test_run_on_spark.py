@@ -344,7 +344,7 @@ def test_rounds_begin_at_their_times(start: Any, broker: mongoq.Broker) -> None:
         for number in (1, 2):
             broker.queue("raw").push(number)
             deadline = time.monotonic() + PATIENCE
-            while (broker.queue("out").size() < number or run._crew.is_at_work) and time.monotonic() < deadline:
+            while (broker.queue("out").size() < number or run._scheduler.is_at_work) and time.monotonic() < deadline:
                 assert not run.wait(0.05)
             run.wait(0.5)
     first, second = sorted(item.payload for item in broker.queue("out").peek(3))
@@ -355,7 +355,7 @@ def test_rounds_begin_at_their_times(start: Any, broker: mongoq.Broker) -> None:
 def test_a_handler_that_takes_longer_than_a_shift_is_waited_for(
     drained: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mongoq.pipeline.on_spark.run.SECONDS", 0.2)
+    monkeypatch.setattr("mongoq.pipeline.on_spark.run.TASK_SECONDS", 0.2)
     pipeline = mongoq.Pipeline("slow", outputs="out")
 
     @pipeline.stage("raw", to="out", prefetch=0)
@@ -698,7 +698,7 @@ def test_a_paused_queue_leaves_slots_free(start: Any, broker: mongoq.Broker) -> 
         free, deadline = 0, time.monotonic() + PATIENCE
         while free < 10 and time.monotonic() < deadline:  # its rests grow, so that one is a second long in the end
             assert not run.wait(0.1)
-            free = 0 if run._crew.is_at_work else free + 1
+            free = 0 if run._scheduler.is_at_work else free + 1
         assert free == 10
         broker.queue("raw").resume()
         deadline = time.monotonic() + PATIENCE

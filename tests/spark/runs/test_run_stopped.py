@@ -43,7 +43,7 @@ def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserve
 def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
     start: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mongoq.pipeline.on_spark.run.SECONDS", 3600.0)
+    monkeypatch.setattr("mongoq.pipeline.on_spark.run.TASK_SECONDS", 3600.0)
     pipeline = mongoq.Pipeline("endless", inputs="raw")
 
     @pipeline.stage("raw", to="raw")
@@ -53,7 +53,7 @@ def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
 
     broker.queue("raw").push_many([0] * 50)
     with start(pipeline, tasks=6, available_now=False) as run:  # of which two have a slot
-        while run._crew._working < 6 or not any(item.payload for item in broker.queue("raw").peek(50)):
+        while run._scheduler._working < 6 or not any(item.payload for item in broker.queue("raw").peek(50)):
             assert not run.wait(0.1)
         run.stop()
         assert run.wait(PATIENCE)
@@ -109,7 +109,7 @@ def test_a_source_that_another_process_runs_leaves_its_slot(start: Any, broker: 
         free, deadline = 0, time.monotonic() + PATIENCE
         while free < 10 and time.monotonic() < deadline:  # its rests grow, so that one is a second long in the end
             assert not run.wait(0.1)
-            free = 0 if run._crew.is_at_work else free + 1
+            free = 0 if run._scheduler.is_at_work else free + 1
         assert free == 10
     assert broker.queue("fed").size() == 0
 
@@ -152,8 +152,8 @@ def test_a_handler_that_does_not_end_is_given_up_when_the_grace_is_over(start: A
 def test_a_run_can_be_stopped_while_the_server_is_away(
     spark: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mongoq.pipeline.on_spark.run.PATIENCE", 2.0)
-    monkeypatch.setattr("mongoq.pipeline.on_spark.monitor.PATIENCE", 2.0)
+    monkeypatch.setattr("mongoq.pipeline.on_spark.run.SERVER_SECONDS", 2.0)
+    monkeypatch.setattr("mongoq.pipeline.on_spark.monitor.SERVER_SECONDS", 2.0)
     pipeline = mongoq.Pipeline("cut off", outputs="out")
 
     @pipeline.stage("raw", to="out")

@@ -31,7 +31,7 @@ class FrameQueries:
         self.failure: BaseException | None = None
         self.stops: dict[str, StageStopped] = {}
         self._queries = list(queries)
-        self._tallies: dict[str, StageCounts] = {}
+        self._counts: dict[str, StageCounts] = {}
 
     def start(self) -> None:
         """Start the queries, all or none."""
@@ -54,10 +54,10 @@ class FrameQueries:
             self._note(stage, query.failure)
         now = time.time()
         for stage, endings in counted.items():
-            before = self._tallies.get(stage, StageCounts())
+            before = self._counts.get(stage, StageCounts())
             if endings != before.endings:
                 before = StageCounts(endings, first=before.first or now, last=now)
-            self._tallies[stage] = StageCounts(endings, 0, before.first, before.last, stage in self.stops)
+            self._counts[stage] = StageCounts(endings, 0, before.first, before.last, stage in self.stops)
 
     def _note(self, stage: str, error: BaseException | None) -> None:
         if isinstance(error, StageStopped):
@@ -73,9 +73,9 @@ class FrameQueries:
         return all(stage in self.stops for stage, _ in self._queries)
 
     @property
-    def tallies(self) -> PipelineCounts:
+    def counts(self) -> PipelineCounts:
         """Counts at the last ``look``."""
-        return PipelineCounts(dict(self._tallies))
+        return PipelineCounts(dict(self._counts))
 
     def end(self, grace: float) -> None:
         """Stop the queries in good order, each within ``grace`` seconds: the items that they hold are released."""
