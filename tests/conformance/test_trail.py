@@ -16,7 +16,7 @@ import mongoq
 from mongoq.model import trail as trails
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.item import delivery_hash
-from mongoq.model.outcomes import Failed
+from mongoq.model.outcomes import Done, Failed
 from mongoq.model.trail import StageMark
 from tests.shells import Shell
 from tests.staged import settled, staged
@@ -48,7 +48,7 @@ async def _moved(queue: Any, item: Any, together: bool, to: str = "next", **told
 
 async def _committed(queue: Any, item: Any, together: bool) -> None:
     if together:
-        assert await settled(queue, (item, None)) == {}
+        assert await settled(queue, (item, Done())) == {}
     else:
         await queue.commit(item)
 

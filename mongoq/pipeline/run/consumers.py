@@ -11,7 +11,7 @@ from mongoq.pipeline.frames.handler import framed
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, returned
 from mongoq.pipeline.run.join_consumers import joining
-from mongoq.pipeline.run.outcome_resolver import marked, model_behind, stage_judge
+from mongoq.pipeline.run.outcome_resolver import make_resolver, marked, model_behind
 from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.claim.filtering import ItemFilter, make_filter
 from mongoq.protocol.coordination.sources import source_id
@@ -71,7 +71,7 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
     return replace(
         framed(told, stage),
         stage=stage.name,
-        resolver=stage_judge(graph, stage, handle, broker),
+        resolver=make_resolver(graph, stage, handle, broker),
         screen=_screen(graph, stage, handle, broker),
         pops=stage.delivery == "at-most-once",
     )
