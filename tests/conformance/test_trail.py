@@ -284,7 +284,7 @@ async def test_a_trail_of_another_program_does_not_stop_an_item(
 
 
 @pytest.mark.parametrize(("payloads", "statements"), [(False, 1), (True, 3)])
-@pytest.mark.parametrize("outcome", [mongoq.Move("next"), None])
+@pytest.mark.parametrize("outcome", [mongoq.Move("next"), Done()])
 async def test_items_that_end_alike_share_a_statement_unless_each_keeps_its_payload(
     broker: mongoq.Broker, payloads: bool, statements: int, outcome: Any
 ) -> None:
