@@ -31,8 +31,8 @@ __all__ = ["NeverIdle", "Result", "Steps", "VirtualStation"]
 
 ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "screened", "lost"]
 RESULTS: dict[str, ResultOutcome] = {
-    "done": "done",
     "apart": "done",
+    "done": "done",
     "dead": "dead",
     "dropped": "dropped",
     "moved": "moved",

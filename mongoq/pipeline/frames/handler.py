@@ -13,7 +13,7 @@ from mongoq.errors import OutcomeInvalid
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.encoding.typed import TypedValues
 from mongoq.pipeline.frames.given import FrameRows, given
-from mongoq.pipeline.frames.results import Results, checked_columns
+from mongoq.pipeline.frames.results import Results, check_columns
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result
@@ -130,7 +130,7 @@ class _Run:
         except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
             raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
         frames = self._frames
-        return Results(self._given, self._shown, frames.targets, self._module.NESTED, checked_columns(columns))
+        return Results(self._given, self._shown, frames.targets, self._module.NESTED, check_columns(columns))
 
     def _listed(self, returned: Any) -> Sequence[Any]:
         if not isinstance(returned, list | tuple):

@@ -17,7 +17,7 @@ from mongoq.model.join_state import Unjoinable, qualified, value_key
 from mongoq.model.outcomes import Failed, Release, ResolvedOutcome, SettledElsewhere
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.graph.routes import pairs_queue, parked_queue
-from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, make_resolver, marked
+from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, make_resolver, make_stage_handle
 from mongoq.protocol.join.join import arrived, given_up
 from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
@@ -63,7 +63,7 @@ def joining(
     if spec.timeout is not None:
         parked = type(sides[0])(sides[0]._driver, spec.parked)
         found.append(replace(own(parked, _GivenUp(resolver, spec, partial(given_up, spec))), lingers=True))
-    pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
+    pairs = make_stage_handle(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
     return [*found, replace(runs, stage=stage.name, resolver=resolver)]
@@ -72,8 +72,8 @@ def joining(
 def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any]]:
     join = stage.join
     assert join is not None
-    sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
-    parked = marked(graph, stage, broker.queue(parked_queue(graph, stage)))._context
+    sides = [make_stage_handle(graph, stage, broker.queue(source)) for source in stage.sources]
+    parked = make_stage_handle(graph, stage, broker.queue(parked_queue(graph, stage)))._context
     spec = JoinSpec(
         name=qualified(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),

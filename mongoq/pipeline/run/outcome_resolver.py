@@ -32,7 +32,7 @@ from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import HandlerResult, OutcomeResolver, check_entries, check_result, is_success
 
-__all__ = ["StageOutcomeResolver", "make_resolver", "marked", "model_behind"]
+__all__ = ["StageOutcomeResolver", "find_model", "make_resolver", "make_stage_handle"]
 
 SEVERAL = (list, tuple, set, frozenset)
 """Return types that suggest several items."""
@@ -197,7 +197,7 @@ def _is_target(to: Any) -> bool:
     return isinstance(to, str) or hasattr(to, "_context")
 
 
-def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
+def make_stage_handle(graph: Graph, stage: Stage, handle: Any) -> Any:
     """Return a handle that has the stage's own settings and marks its settlements with the stage."""
     overriding = {"dead": graph.errors_of(stage)}
     if "max_retries" in stage.options and overriding["dead"] is not None:
@@ -210,7 +210,7 @@ def make_resolver(
     graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageOutcomeResolver] = StageOutcomeResolver
 ) -> StageOutcomeResolver:
     """Return the outcome resolver of a stage."""
-    models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
+    models = {target: model for target in stage.targets if (model := find_model(graph, target)) is not None}
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
@@ -227,7 +227,7 @@ def make_resolver(
     return kind(stage, targets, models, untyped, most=most)
 
 
-def model_behind(graph: Graph, queue: str) -> Any:
+def find_model(graph: Graph, queue: str) -> Any:
     """Return the model of a queue's payloads if all stages that read the queue have the same model, else ``None``."""
     models = [stage.model_of(queue) for stage in graph.readers(queue)]
     return models[0] if models and all(model is models[0] for model in models) else None

@@ -39,13 +39,7 @@ from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.bulk import Settlement, Wanted, run_bulk
 from mongoq.protocol.settle.fork import fork_items, make_output, record_output
 from mongoq.protocol.settle.move_many import Moves, Resolve, make_move
-from mongoq.protocol.settle.settle_many import (
-    Batch,
-    make_burial,
-    make_commit,
-    make_release,
-    make_rollback,
-)
+from mongoq.protocol.settle.settle_many import Batch, make_burial, make_commit, make_release, make_rollback
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 

@@ -37,9 +37,9 @@ class Settler(ConsumerState):
         event = self.backlog.settle_event
         while True:
             event.was_set = False
-            taken = [(one, outcomes) for one in self.members if (outcomes := one.backlog.take_outcomes())]
-            if taken:
-                if self._settle_batch(taken):
+            parts = [(one, outcomes) for one in self.members if (outcomes := one.backlog.take_outcomes())]
+            if parts:
+                if self._settle_batch(parts):
                     self._executor.rest(event, PUT_OFF_REST_SECONDS)
                 if self._ended and any(one.backlog.outcomes for one in self.members):
                     return  # the last try failed after the end; the leases bring these items back
@@ -52,12 +52,12 @@ class Settler(ConsumerState):
         """Return whether this consumer will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
-    def _settle_batch(self, taken: list[tuple[Settler, list[ItemOutcome]]]) -> bool:
+    def _settle_batch(self, parts: list[tuple[Settler, list[ItemOutcome]]]) -> bool:
         """Settle outcomes, and return whether all of them were put off."""
         try:
-            failed = self._apply_outcomes(taken)
+            failed = self._apply_outcomes(parts)
         except BaseException as error:
-            for one, outcomes in taken:
+            for one, outcomes in parts:
                 one.backlog.put_back(outcomes)
             if not isinstance(error, Exception):
                 raise
@@ -65,18 +65,18 @@ class Settler(ConsumerState):
             return False
         if not failed:
             self._coordinator.report_recovery("settle")
-        again = [entry for one, outcomes in taken for entry in one.apply_results(outcomes, failed)]
+        again = [entry for one, outcomes in parts for entry in one.apply_results(outcomes, failed)]
         errors = [error for error in again if error is not None]
         if errors:
             self._back_off("settle", errors[0], self.backlog.settle_event)
         put_off = sum(isinstance(error, PutOff) for error in failed.values())
-        return put_off == sum(len(outcomes) for _, outcomes in taken)
+        return put_off == sum(len(outcomes) for _, outcomes in parts)
 
     def apply_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
         """Record the results of a settlement; returns one entry per retry: the server's error, or ``None``."""
         if not failed:
             self.backlog.put_off = 0
-            self._let_go(outcomes)
+            self._drop_settled(outcomes)
             return []
         self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in outcomes)
         again = self._sort_results(outcomes, failed)
@@ -122,7 +122,7 @@ class Settler(ConsumerState):
             self._report_unknown(unknown)
         self.backlog.drop(lost)
         self.settled_by_handlers.difference_update(map(reservation_key, lost))
-        self._let_go(gone)
+        self._drop_settled(gone)
         return again
 
     def _report_unknown(self, ids: list[Any]) -> None:
@@ -133,17 +133,17 @@ class Settler(ConsumerState):
             *(len(ids), self.context.name, named),
         )
 
-    def _apply_outcomes(self, taken: list[tuple[Settler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
+    def _apply_outcomes(self, parts: list[tuple[Settler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
         """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
         if self.consumer.pops:
-            [(_, outcomes)] = taken
+            [(_, outcomes)] = parts
             flow = apply_outcomes_at_most_once(self.context, outcomes, context_of)
         else:
-            flow = apply_outcomes_of_queues([(one.context, outcomes) for one, outcomes in taken], context_of)
+            flow = apply_outcomes_of_queues([(one.context, outcomes) for one, outcomes in parts], context_of)
         failed: Mapping[Any, Exception] = self._driver.run(flow)
         return failed
 
-    def _let_go(self, outcomes: list[ItemOutcome]) -> None:
+    def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:
         """Drop settled items, and count them by result."""
         items = [item for item, _ in outcomes]
         self.backlog.drop(items)

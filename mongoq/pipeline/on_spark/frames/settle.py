@@ -22,7 +22,7 @@ from mongoq.pipeline.on_spark.frames.failures import named
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import DEFAULTS
-from mongoq.pipeline.run.outcome_resolver import make_resolver, marked
+from mongoq.pipeline.run.outcome_resolver import make_resolver, make_stage_handle
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome, apply_outcomes
@@ -75,7 +75,7 @@ class StageSettings:
     def __init__(self, part: FramePart) -> None:
         self.broker = broker_at(part.place)
         graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
-        own = marked(graph, stage, handle)
+        own = make_stage_handle(graph, stage, handle)
         self.context = own._context
         self.broker._driver.run(_prepared(self.context))
         options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
